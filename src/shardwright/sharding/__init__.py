@@ -1,0 +1,21 @@
+"""The answer: shards, plans, their checking, memory account, diff and files."""
+
+from shardwright.sharding.costs import PHASES, DeviceCost, PlanCost
+from shardwright.sharding.memory import MemoryAccount, memory_account, shard_bytes
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard, sharding_type_of
+from shardwright.sharding.work import ShardWork, shard_work
+
+__all__ = [
+    "PHASES",
+    "DeviceCost",
+    "MemoryAccount",
+    "Plan",
+    "PlanCost",
+    "Shard",
+    "ShardWork",
+    "memory_account",
+    "shard_bytes",
+    "shard_work",
+    "sharding_type_of",
+]

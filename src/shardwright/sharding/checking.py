@@ -1,0 +1,90 @@
+"""Does a plan answer its task? Tiling, devices, memory, constraints: every rule, for every kind of sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from shardwright.errors import InvalidPlan
+from shardwright.sharding.memory import memory_account
+from shardwright.sharding.shard import Shard, sharding_type_of
+from shardwright.sharding.tiling import check_tiling
+from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+
+def shards_by_table(task: Task, shards: Sequence[Shard]) -> dict[str, list[Shard]]:
+    """The shards of every table of the task, in the task's order.
+
+    Raises:
+        InvalidPlan: a shard belongs to no table of the task.
+    """
+    groups: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
+    for shard in shards:
+        if shard.table not in groups:
+            raise InvalidPlan(
+                f"the plan holds table '{shard.table}', which the task does not have; plan this task anew"
+            )
+        groups[shard.table].append(shard)
+    return groups
+
+
+def check_plan(task: Task, shards: Sequence[Shard]) -> None:
+    """Check every rule a plan must keep.
+
+    Raises:
+        InvalidPlan: a rule is broken; the message says which, with the numbers.
+    """
+    groups = shards_by_table(task, shards)
+    for table in task.tables:
+        check_tiling(table, groups[table.name])
+    check_devices(task, shards)
+    check_memory(task, shards)
+    check_constraints(task, groups)
+
+
+def check_devices(task: Task, shards: Sequence[Shard]) -> None:
+    """Check that every rank exists."""
+    for shard in shards:
+        if shard.devices[-1] >= task.topology.devices:
+            raise InvalidPlan(
+                f"table '{shard.table}' has a shard on rank {shard.devices[-1]}; the topology has ranks 0 to {task.topology.devices - 1}"
+            )
+
+
+def check_memory(task: Task, shards: Sequence[Shard]) -> None:
+    """Check that no device holds more than its memory."""
+    used = memory_account(task, shards).total
+    for rank, limit in enumerate(task.topology.memory_bytes):
+        if used[rank] > limit:
+            raise InvalidPlan(
+                f"rank {rank} needs {format_bytes(used[rank])} ({used[rank]} bytes) and has {format_bytes(limit)} ({limit} bytes); "
+                "no device may exceed its memory"
+            )
+
+
+def check_constraints(task: Task, groups: dict[str, list[Shard]]) -> None:
+    """Check the task's constraints against the shards of each table."""
+    held = {name: {rank for shard in shards for rank in shard.devices} for name, shards in groups.items()}
+    for name, limits in task.constraints.tables.items():
+        kind = sharding_type_of(groups[name], task.table_by_name[name], task.topology)
+        if not limits.allows(kind):
+            raise InvalidPlan(f"table '{name}' is sharded {kind}; allowed are {', '.join(limits.sharding_types or ())}")
+        if limits.devices is not None and not held[name] <= set(limits.devices):
+            raise InvalidPlan(
+                f"table '{name}' lies on ranks {sorted(held[name])}; it is pinned to {sorted(limits.devices)}"
+            )
+        if limits.max_shards is not None and len(groups[name]) > limits.max_shards:
+            raise InvalidPlan(f"table '{name}' has {len(groups[name])} shards; at most {limits.max_shards} are allowed")
+    for group in task.constraints.colocated_groups():
+        if len({frozenset(held[name]) for name in group}) > 1:
+            raise InvalidPlan(f"tables {', '.join(sorted(group))} are to be colocated but lie on different devices")
+    _check_apart(task, held)
+
+
+def _check_apart(task: Task, held: dict[str, set[int]]) -> None:
+    for names in task.constraints.apart:
+        for one, other in combinations(sorted(set(names)), 2):
+            common = held[one] & held[other]
+            if common:
+                raise InvalidPlan(f"tables {one} and {other} are to be kept apart but share rank {min(common)}")

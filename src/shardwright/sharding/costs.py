@@ -1,0 +1,64 @@
+"""The predicted cost of a plan, device by device. Pure data: how it is computed is the cost layer's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
+
+
+@dataclass(frozen=True)
+class DeviceCost:
+    """What one device spends on its part of a plan, per step.
+
+    Attributes:
+        rank: the device.
+        forward_ms: fused forward lookup.
+        forward_communication_ms: collectives of the forward pass.
+        backward_communication_ms: collectives of the backward pass.
+        backward_ms: fused backward, optimizer included.
+        memory_bytes: weights, optimizer state and buffers.
+    """
+
+    rank: int
+    forward_ms: float
+    forward_communication_ms: float
+    backward_communication_ms: float
+    backward_ms: float
+    memory_bytes: int
+
+    @property
+    def compute_ms(self) -> float:
+        """Forward and backward kernels."""
+        return self.forward_ms + self.backward_ms
+
+    @property
+    def total_ms(self) -> float:
+        """All four phases."""
+        return self.compute_ms + self.forward_communication_ms + self.backward_communication_ms
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """Predicted cost of a plan.
+
+    Attributes:
+        devices: `(devices,)` costs in order of rank.
+    """
+
+    devices: tuple[DeviceCost, ...]
+
+    @property
+    def step_ms(self) -> float:
+        """Sum over the four phases of the maximum over devices: collectives wait for the slowest."""
+        return sum(max(float(getattr(device, phase)) for device in self.devices) for phase in PHASES)
+
+    @property
+    def embedding_cost_ms(self) -> float:
+        """Maximum over devices of the sum of the four phases, as the papers define it."""
+        return max(device.total_ms for device in self.devices)
+
+    @property
+    def compute_ms(self) -> float:
+        """Slowest forward plus slowest backward kernel: the part of a step that runs without any link."""
+        return max(device.forward_ms for device in self.devices) + max(device.backward_ms for device in self.devices)

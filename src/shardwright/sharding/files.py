@@ -1,0 +1,115 @@
+"""Plan files: one JSON document with the task, the shards and the predicted cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shardwright.errors import InvalidInput, InvalidPlan
+from shardwright.files import dump_document, parse_document, write_atomically
+from shardwright.sharding.costs import DeviceCost, PlanCost
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import RowOrder, Shard
+from shardwright.task.files import task_from_dict, task_to_dict
+
+FORMAT = 1
+
+
+class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
+    table: str
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    devices: tuple[int, ...]
+    row_order: RowOrder = "id"
+    sharding_type: str = ""
+
+
+class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
+    rank: int
+    forward_ms: float
+    forward_communication_ms: float
+    backward_communication_ms: float
+    backward_ms: float
+    memory_bytes: int
+
+
+class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    task: dict[str, Any]
+    shards: list[_ShardFile]
+    strategy: str = ""
+    seed: int = 0
+    cost_model: str = ""
+    step_ms: float | None = None
+    embedding_cost_ms: float | None = None
+    bound_ms: float | None = None
+    gap: float | None = None
+    search_s: float | None = None
+    devices: list[_DeviceFile] = []
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data, in the layout of a plan file."""
+    kinds = {table.name: plan.sharding_type(table.name) for table in plan.task.tables}
+    cost = plan.cost
+    document = _PlanFile(
+        format=FORMAT,
+        task=task_to_dict(plan.task),
+        strategy=plan.strategy,
+        seed=plan.seed,
+        cost_model=plan.cost_model,
+        step_ms=cost.step_ms if cost else None,
+        embedding_cost_ms=cost.embedding_cost_ms if cost else None,
+        bound_ms=plan.bound_ms,
+        gap=plan.gap,
+        search_s=plan.search_s,
+        devices=[msgspec.convert(device, _DeviceFile, from_attributes=True) for device in cost.devices] if cost else [],
+        shards=[_ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table]) for s in plan.shards],
+    )
+    result = msgspec.to_builtins(document)
+    assert isinstance(result, dict)
+    return result
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write the plan as JSON; atomic."""
+    write_atomically(path, dump_document(plan_to_dict(plan), path))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file and check the plan against the task inside it.
+
+    Raises:
+        InvalidInput: the file cannot be read, is of another format version, or breaks a rule.
+    """
+    document = parse_document(path)
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise InvalidInput(
+            f"{path}: format is {version!r}; this version reads plan files of format {FORMAT}: plan the task again"
+        )
+    try:
+        content = msgspec.convert(document, _PlanFile)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    task = task_from_dict(content.task, f"{path}: task")
+    try:
+        shards = tuple(Shard(s.table, s.rows, s.columns, s.devices, s.row_order) for s in content.shards)
+        plan = Plan(
+            task, shards, content.strategy, content.seed, content.cost_model, _cost(content, task.topology.devices),
+            content.bound_ms, content.search_s,
+        )  # fmt: skip
+        plan.check()
+    except InvalidInput as error:
+        raise type(error)(f"{path}: {error}") from None
+    return plan
+
+
+def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
+    if not content.devices:
+        return None
+    if [device.rank for device in content.devices] != list(range(devices)):
+        raise InvalidPlan(f"devices must list the costs of ranks 0 to {devices - 1} in order")
+    return PlanCost(tuple(DeviceCost(**msgspec.structs.asdict(device)) for device in content.devices))

@@ -1,0 +1,78 @@
+"""The memory account of a plan: what each device must hold.
+
+Per shard and device, with R rows, C columns, b bytes a weight, S samples and L lookups (of `shard_work`):
+
+    weights     R · C · b
+    optimizer   sgd 0 · rowwise_adagrad 4 R · adagrad 4 R C · adam 8 R C
+    input       8 L (ids) + 8 (S + 1) (offsets)
+    output      4 C S pooled, 4 C L not pooled; once for the activations and once for their gradient
+
+State is held in fp32 whatever the type of the weights, as FBGEMM does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.task import Task
+
+_INDEX_BYTES = 8
+_ACTIVATION_BYTES = 4
+
+
+@dataclass(frozen=True)
+class MemoryAccount:
+    """Bytes per device, `(devices,)` each.
+
+    Attributes:
+        weights: embedding weights.
+        optimizer: optimizer state.
+        buffers: ids, offsets, activations and their gradients of one batch.
+    """
+
+    weights: npt.NDArray[np.int64]
+    optimizer: npt.NDArray[np.int64]
+    buffers: npt.NDArray[np.int64]
+
+    @property
+    def total(self) -> npt.NDArray[np.int64]:
+        """`(devices,)` bytes of all parts together."""
+        return self.weights + self.optimizer + self.buffers
+
+
+def optimizer_bytes(optimizer: str, rows: int, dim: int) -> int:
+    """Bytes of optimizer state of a block of `rows` × `dim` weights."""
+    return {"sgd": 0, "rowwise_adagrad": 4 * rows, "adagrad": 4 * rows * dim, "adam": 8 * rows * dim}[optimizer]
+
+
+def buffer_bytes(work: ShardWork) -> int:
+    """Bytes of the input and output buffers of a shard on one device, for one batch."""
+    lookups = math.ceil(work.lookups)
+    inputs = _INDEX_BYTES * (lookups + work.samples + 1)
+    outputs = _ACTIVATION_BYTES * work.dim * (work.samples if work.pooled else lookups)
+    return inputs + 2 * outputs
+
+
+def shard_bytes(task: Task, shard: Shard) -> int:
+    """Bytes that `shard` takes on each of its devices."""
+    return sum(_parts(task, shard))
+
+
+def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
+    """The bytes that `shards` take on every device of the task's topology."""
+    parts = np.zeros((3, task.topology.devices), dtype=np.int64)
+    for shard in shards:
+        parts[:, list(shard.devices)] += np.array(_parts(task, shard), dtype=np.int64)[:, None]
+    return MemoryAccount(*parts)
+
+
+def _parts(task: Task, shard: Shard) -> tuple[int, int, int]:
+    work = shard_work(task, shard)
+    return work.weight_bytes, optimizer_bytes(task.optimizer, work.rows, work.dim), buffer_bytes(work)

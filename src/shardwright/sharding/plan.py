@@ -1,0 +1,107 @@
+"""A plan: shards that tile every table of a task, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.sharding.checking import check_plan, shards_by_table
+from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.memory import MemoryAccount, memory_account
+from shardwright.sharding.shard import Shard, sharding_type_of
+from shardwright.task.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.sharding.diff import PlanDiff
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to a task.
+
+    Attributes:
+        task: the task it answers.
+        shards: blocks that tile every table exactly.
+        strategy: name of the strategy that found it.
+        seed: seed the strategy was given.
+        cost_model: name of the cost model it was searched and scored with.
+        cost: predicted cost; None before scoring.
+        bound_ms: proven lower bound on `cost.step_ms` over all plans of the task, by the same cost model; None if unknown.
+        search_s: seconds the search took; None if unknown.
+    """
+
+    task: Task
+    shards: Sequence[Shard]
+    strategy: str = ""
+    seed: int = 0
+    cost_model: str = ""
+    cost: PlanCost | None = None
+    bound_ms: float | None = None
+    search_s: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shards", tuple(self.shards))
+
+    @property
+    def gap(self) -> float | None:
+        """(step − bound) / bound: how far, at most, the plan is from the best possible one. None without a bound."""
+        if self.cost is None or self.bound_ms is None or self.bound_ms <= 0:
+            return None
+        return (self.cost.step_ms - self.bound_ms) / self.bound_ms
+
+    @cached_property
+    def by_table(self) -> dict[str, list[Shard]]:
+        """The shards of each table, in the task's order."""
+        return shards_by_table(self.task, self.shards)
+
+    @cached_property
+    def by_device(self) -> list[list[Shard]]:
+        """The shards each device holds, in order of rank."""
+        held: list[list[Shard]] = [[] for _ in range(self.task.topology.devices)]
+        for shard in self.shards:
+            for rank in shard.devices:
+                held[rank].append(shard)
+        return held
+
+    @cached_property
+    def memory(self) -> MemoryAccount:
+        """Bytes per device."""
+        return memory_account(self.task, self.shards)
+
+    def sharding_type(self, table: str) -> str:
+        """The field's name for how a table is sharded."""
+        return sharding_type_of(self.by_table[table], self.task.table_by_name[table], self.task.topology)
+
+    def check(self) -> None:
+        """Check exact tiling, devices, memory and constraints.
+
+        Raises:
+            InvalidPlan: a rule is broken.
+        """
+        check_plan(self.task, self.shards)
+
+    def diff(self, newer: Plan) -> PlanDiff:
+        """What moves, and how many bytes, when `newer` replaces this plan."""
+        from shardwright.sharding.diff import diff_plans
+
+        return diff_plans(self, newer)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; atomic."""
+        from shardwright.sharding.files import save_plan
+
+        save_plan(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read and check a plan file.
+
+        Raises:
+            InvalidInput: the file cannot be read, is of another format version, or breaks a rule.
+        """
+        from shardwright.sharding.files import load_plan
+
+        return load_plan(Path(path))

@@ -1,0 +1,65 @@
+"""What a shard makes each of its devices do in one step: the link between plans, kernels and cost models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.sharding.shard import Shard
+from shardwright.task.access import AccessProfile
+from shardwright.task.table import DTYPE_BYTES, Dtype, Table
+from shardwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """The lookup work of one shard on one device in one step.
+
+    Attributes:
+        rows: rows of the block.
+        dim: columns of the block.
+        samples: bags of the fused call; the batch, shared out evenly among the replicas of the block.
+        lookups: mean number of rows looked up in the block by all samples together.
+        pooled: whether the rows of a sample are summed.
+        access: how the lookups spread over the block's rows.
+        dtype: type of the weights.
+    """
+
+    rows: int
+    dim: int
+    samples: int
+    lookups: float
+    pooled: bool
+    access: AccessProfile
+    dtype: Dtype = "fp32"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the block's weights."""
+        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def pooling(self) -> float:
+        """Mean lookups in the block per sample."""
+        return self.lookups / self.samples
+
+
+def shard_work(task: Task, shard: Shard) -> ShardWork:
+    """The work of `shard` on each of its devices.
+
+    With r replicas each serves `batch_size / r` samples. A row block gets the lookups that fall on its rows: by the access
+    profile where row ranges count hotness, by its share of the rows where they count ids (hot rows lie scattered).
+    """
+    table = task.table_by_name[shard.table]
+    access, share = _block_access(table, shard)
+    samples = max(1, -(-task.batch_size // len(shard.devices)))
+    lookups = table.pooling * share * task.batch_size / len(shard.devices)
+    return ShardWork(shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype)
+
+
+def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:
+    """Access profile of the block's rows, and its share of the table's lookups."""
+    if shard.row_count == table.rows:
+        return table.access, 1.0
+    if shard.row_order == "id":
+        return table.access.thinned(shard.row_count), shard.row_count / table.rows
+    return table.access.block(*shard.rows), table.access.share_of(*shard.rows)

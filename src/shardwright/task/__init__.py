@@ -1,0 +1,20 @@
+"""What is placed and where: tables, access profiles, topology, constraints, task files."""
+
+from shardwright.task.access import AccessProfile
+from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
+from shardwright.task.table import DTYPE_BYTES, Table
+from shardwright.task.task import OPTIMIZERS, Task
+from shardwright.task.topology import PRESETS, Topology
+
+__all__ = [
+    "DTYPE_BYTES",
+    "OPTIMIZERS",
+    "PRESETS",
+    "SHARDING_TYPES",
+    "AccessProfile",
+    "Constraints",
+    "Table",
+    "TableConstraint",
+    "Task",
+    "Topology",
+]

@@ -1,0 +1,195 @@
+"""How the accesses of a table spread over its rows, sorted hottest first.
+
+An `AccessProfile` is the cumulative share of accesses in about 100 points; between two points the density is constant. From it
+follow, for any batch, the expected distinct rows and the 17 reuse bins of the papers (see `REUSE_EDGES`), for any range of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+from shardwright.task.poisson import poisson_at_most, poisson_exactly
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+REUSE_EDGES = np.concatenate([[0.0], 2.0 ** np.arange(16), [np.inf]])
+"""Bin i holds the rows that occur in a batch more than REUSE_EDGES[i] and at most REUSE_EDGES[i + 1] times.
+
+The bins are (0, 1], (1, 2], (2, 4], ... (16384, 32768] and above: 17 of them.
+"""
+
+POINTS = 100
+_SHARE_DIGITS = 1e-12  # shares of accesses are trusted to so many digits
+
+
+@dataclass(frozen=True, eq=False)
+class AccessProfile:
+    """Cumulative share of accesses over rows sorted hottest first.
+
+    Attributes:
+        rows: `(k + 1,)` row counts from 0 to the table's rows, increasing. Fractions are allowed: a random tenth of
+            a table holds 0.1 of its single hottest row, in expectation.
+        share: `(k + 1,)` cumulative share of accesses, from 0 to 1, concave over `rows`.
+        exponent: the Zipf exponent the profile was made from, or None; kept so that files stay short.
+    """
+
+    rows: Floats
+    share: Floats
+    exponent: float | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        rows = np.array(self.rows, dtype=np.float64)
+        share = np.array(self.share, dtype=np.float64)
+        if rows.ndim != 1 or rows.shape != share.shape or rows.size < 2:
+            raise InvalidInput("access: rows and share must be two lists of equal length, at least 2 points each")
+        if not (np.isfinite(rows).all() and np.isfinite(share).all()):
+            raise InvalidInput("access: rows and share must be finite; a value is NaN or infinite")
+        if rows[0] != 0 or (np.diff(rows) <= 0).any():
+            raise InvalidInput("access: rows must start at 0 and increase from point to point")
+        if share[0] != 0 or abs(share[-1] - 1) > 1e-6 or (np.diff(share[:-1]) < 0).any() or share[-2] > 1:
+            raise InvalidInput("access: share must start at 0, never fall, and end at 1")
+        share[-1] = 1.0
+        width = np.diff(rows)
+        density = np.diff(share) / width
+        noise = _SHARE_DIGITS * (1 / width[1:] + 1 / width[:-1])
+        if (np.diff(density) > 1e-6 * density[:-1] + noise).any():
+            raise InvalidInput("access: rows must be sorted hottest first (the share per row may not grow along the points)")
+        rows.flags.writeable = share.flags.writeable = False
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "share", share)
+
+    @classmethod
+    def uniform(cls, rows: float) -> AccessProfile:
+        """Every one of `rows` rows is equally likely."""
+        return cls(np.array([0.0, float(rows)]), np.array([0.0, 1.0]), exponent=0.0)
+
+    @classmethod
+    def zipf(cls, rows: int, exponent: float) -> AccessProfile:
+        """Access probability of the r-th hottest of `rows` rows proportional to r ** -exponent."""
+        if not np.isfinite(exponent) or exponent < 0:
+            raise InvalidInput(f"access: zipf exponent {exponent} must be a finite number of at least 0 (0 is uniform)")
+        if exponent == 0 or rows == 1:
+            return cls(np.array([0.0, float(rows)]), np.array([0.0, 1.0]), exponent=float(exponent))
+        ranks = _log_spaced_ranks(rows)
+        mass = _zipf_cumulative(ranks, exponent)
+        return cls(ranks, mass / mass[-1], exponent=float(exponent))
+
+    @classmethod
+    def from_counts(cls, counts: npt.ArrayLike, rows: int | None = None) -> AccessProfile:
+        """Profile of observed accesses per row.
+
+        Args:
+            counts: `(n,)` non-negative number of accesses of each row, in any order.
+            rows: rows of the table, when rows that were never seen exist besides; default n.
+        """
+        ordered = np.sort(np.asarray(counts, dtype=np.float64).ravel())[::-1]
+        if ordered.size == 0 or not np.isfinite(ordered).all() or ordered[-1] < 0 or ordered.sum() <= 0:
+            raise InvalidInput("access: counts must hold at least one access, and no negative or NaN count")
+        total_rows = max(rows or 0, ordered.size)
+        ordered = ordered[ordered > 0]
+        ranks = _log_spaced_ranks(ordered.size)
+        cumulative = np.concatenate([[0.0], np.cumsum(ordered)])[ranks.astype(np.int64)]
+        cumulative /= cumulative[-1]
+        if total_rows > ordered.size:
+            ranks, cumulative = np.append(ranks, float(total_rows)), np.append(cumulative, 1.0)
+        return cls(ranks, cumulative)
+
+    @property
+    def total_rows(self) -> float:
+        """Rows the profile covers."""
+        return float(self.rows[-1])
+
+    def share_of(self, start: float, stop: float) -> float:
+        """Share of all accesses that fall on the rows `[start, stop)` of the hotness order."""
+        low, high = np.interp([start, stop], self.rows, self.share)
+        return float(high - low)
+
+    def block(self, start: float, stop: float) -> AccessProfile:
+        """Profile of the rows `[start, stop)` of the hotness order, as a table of their own."""
+        if (start, stop) == (0, self.total_rows):
+            return self
+        inside = self.rows[(self.rows > start) & (self.rows < stop)]
+        rows = np.concatenate([[start], inside, [stop]])
+        width = np.diff(rows)
+        density = np.diff(np.interp(rows, self.rows, self.share)) / width
+        density = np.minimum.accumulate(density)  # the share of few cold rows is mostly rounding, which may grow
+        share = np.concatenate([[0.0], np.cumsum(density * width)])
+        if share[-1] <= 0:
+            return AccessProfile.uniform(stop - start)
+        return AccessProfile(rows - start, share / share[-1])
+
+    def thinned(self, rows: float) -> AccessProfile:
+        """Profile of a random subset of `rows` rows: the same curve over fewer rows."""
+        if rows == self.total_rows:
+            return self
+        fewer = self.rows * (rows / self.total_rows)
+        fewer[-1] = rows  # exactly
+        return AccessProfile(fewer, self.share)
+
+    def distinct_rows(self, lookups: float) -> float:
+        """Expected number of distinct rows among `lookups` independent lookups, never more than those."""
+        count, probability = self._segments()
+        seen = -np.expm1(lookups * np.log1p(-np.minimum(probability, 1 - 1e-16)))
+        return float((count * np.minimum(seen, lookups * probability)).sum())
+
+    def reuse(self, lookups: float) -> tuple[Floats, Floats]:
+        """Expected occurrences of rows in a batch of `lookups` lookups, by reuse bin.
+
+        A row of access probability p occurs Poisson(lookups × p) times.
+
+        Returns:
+            `(17,)` expected distinct rows in each bin, and `(17,)` expected lookups that fall on them.
+        """
+        count, probability = self._segments()
+        mean = lookups * probability
+        edges = REUSE_EDGES[:-1].astype(np.int64)
+        at_most = poisson_at_most(edges, mean)
+        below = np.column_stack([at_most[:, i] - poisson_exactly(int(edge), mean) for i, edge in enumerate(edges)])
+        one = np.ones((mean.size, 1))
+        rows = (count[:, None] * np.diff(np.hstack([at_most, one]), axis=1)).sum(axis=0)
+        hits = ((count * mean)[:, None] * np.diff(np.hstack([below, one]), axis=1)).sum(axis=0)
+        return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
+
+    def _segments(self) -> tuple[Floats, Floats]:
+        """`(k,)` rows of each segment and `(k,)` access probability of one row in it.
+
+        In a thinned profile the probability of a fractional row may exceed 1; times the thinned lookups it is still the
+        row's mean number of occurrences.
+        """
+        count = np.diff(self.rows)
+        return count, np.diff(self.share) / count
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AccessProfile):
+            return NotImplemented
+        return np.array_equal(self.rows, other.rows) and np.array_equal(self.share, other.share)
+
+    def __hash__(self) -> int:
+        return hash((self.rows.tobytes(), self.share.tobytes()))
+
+
+def _log_spaced_ranks(rows: int) -> Floats:
+    """0 and about POINTS ranks up to `rows`, dense at the hot end."""
+    ranks = np.unique(np.rint(np.geomspace(1, rows, POINTS)))
+    return np.concatenate([[0.0], ranks])
+
+
+def _zipf_cumulative(ranks: Floats, exponent: float) -> Floats:
+    """Sum of r ** -exponent for r = 1 … ranks: summed for the first 4,096, Euler-Maclaurin beyond."""
+    exact = 4096
+    head = np.concatenate([[0.0], np.cumsum(np.arange(1, exact + 1, dtype=np.float64) ** -exponent)])
+    result = head[np.minimum(ranks, exact).astype(np.int64)]
+    far = ranks > exact
+    if far.any():
+        n = ranks[far]
+        power, ratio = 1 - exponent, np.log(n / exact)
+        integral = ratio if power == 0 else exact**power * np.expm1(power * ratio) / power  # exact for powers near 0 too
+        ends = (n**-exponent - exact**-exponent) / 2
+        slopes = exponent * (n ** (-exponent - 1) - exact ** (-exponent - 1)) / 12
+        result[far] += integral + ends - slopes
+    return result

@@ -1,0 +1,126 @@
+"""What a plan may not do: per table and between tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from shardwright.errors import InvalidInput
+
+SHARDING_TYPES = (
+    "table_wise",
+    "column_wise",
+    "row_wise",
+    "data_parallel",
+    "table_row_wise",
+    "grid",
+    "tiered",
+)
+
+
+@dataclass(frozen=True)
+class TableConstraint:
+    """Limits on one table.
+
+    Attributes:
+        sharding_types: the allowed sharding types; None allows all.
+        devices: the only ranks that may hold a part of the table; None allows all.
+        max_shards: most shards the table may be cut into; None for no limit.
+    """
+
+    sharding_types: tuple[str, ...] | None = None
+    devices: tuple[int, ...] | None = None
+    max_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind in self.sharding_types or ():
+            if kind not in SHARDING_TYPES:
+                raise InvalidInput(f"constraints: unknown sharding type {kind!r}; known types are {', '.join(SHARDING_TYPES)}")
+        if self.sharding_types is not None and not self.sharding_types:
+            raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
+        if self.devices is not None and (not self.devices or any(rank < 0 for rank in self.devices)):
+            raise InvalidInput(f"constraints: devices is {list(self.devices)}, must name at least one rank, none negative")
+        if self.max_shards is not None and self.max_shards < 1:
+            raise InvalidInput(f"constraints: max_shards is {self.max_shards}, must be at least 1")
+
+    def allows(self, sharding_type: str) -> bool:
+        """Whether the table may be sharded this way."""
+        return self.sharding_types is None or sharding_type in self.sharding_types
+
+
+ANY = TableConstraint()
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """All limits of a task.
+
+    Attributes:
+        tables: limits by table name.
+        colocate: groups of tables whose shards lie on the same set of devices.
+        apart: groups of tables of which no two share a device.
+    """
+
+    tables: Mapping[str, TableConstraint] = field(default_factory=dict)
+    colocate: tuple[tuple[str, ...], ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+
+    def of(self, table: str) -> TableConstraint:
+        """The limits of one table."""
+        return self.tables.get(table, ANY)
+
+    def colocated_groups(self) -> list[frozenset[str]]:
+        """Disjoint groups of at least two tables that must share their devices, groups with a common table merged."""
+        groups: list[set[str]] = []
+        for names in map(set, self.colocate):
+            touching = [group for group in groups if group & names]
+            groups = [group for group in groups if not group & names] + [names.union(*touching)]
+        return [frozenset(group) for group in groups if len(group) > 1]
+
+    def apart_pairs(self) -> set[frozenset[str]]:
+        """All pairs of tables that may not share a device."""
+        return {frozenset(pair) for names in self.apart for pair in combinations(sorted(set(names)), 2)}
+
+    def check(self, table_names: Iterable[str], devices: int) -> None:
+        """Check against the task's tables and device count, and for contradictions.
+
+        Raises:
+            InvalidInput: a table or rank does not exist, or two constraints cannot both hold.
+        """
+        known = set(table_names)
+        named = [*self.tables, *(n for group in (*self.colocate, *self.apart) for n in group)]
+        for name in named:
+            if name not in known:
+                raise InvalidInput(f"constraints: table {name!r} is not in the task; name one of its {len(known)} tables")
+        for name, limits in self.tables.items():
+            beyond = [rank for rank in limits.devices or () if rank >= devices]
+            if beyond:
+                raise InvalidInput(f"constraints: table '{name}' is pinned to rank {beyond[0]}, the topology has ranks 0 to {devices - 1}")
+        self._check_groups()
+        self._check_apart(devices)
+
+    def _check_groups(self) -> None:
+        pairs = self.apart_pairs()
+        for group in self.colocated_groups():
+            clash = next((pair for pair in pairs if pair <= group), None)
+            if clash:
+                raise InvalidInput(f"constraints contradict each other: {' and '.join(sorted(clash))} are to be colocated and kept apart")
+            pinned = [set(limits.devices) for name in group if (limits := self.of(name)).devices is not None]
+            if pinned and not set.intersection(*pinned):
+                raise InvalidInput(
+                    f"constraints contradict each other: {', '.join(sorted(group))} are to be colocated but pinned to devices without a common rank"
+                )
+
+    def _check_apart(self, devices: int) -> None:
+        for names in self.apart:
+            if len(set(names)) > devices:
+                raise InvalidInput(
+                    f"constraints: {len(set(names))} tables are to be kept apart on {devices} devices; use at least as many devices as tables"
+                )
+        for pair in self.apart_pairs():
+            one, other = (self.of(name).devices for name in sorted(pair))
+            if one is not None and other is not None and len(set(one) | set(other)) < 2:
+                raise InvalidInput(
+                    f"constraints contradict each other: {' and '.join(sorted(pair))} are to be kept apart but both pinned to rank {one[0]}"
+                )

@@ -1,0 +1,77 @@
+"""One embedding table of a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from shardwright.errors import InvalidInput
+from shardwright.task.access import AccessProfile
+
+Dtype: TypeAlias = Literal["fp32", "fp16"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2}
+
+UNIFORM = AccessProfile.uniform(1)
+"""Stands for uniform access over the rows of whatever table it is given to."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table and how it is used.
+
+    Attributes:
+        name: unique within a task.
+        rows: number of rows (the hash size).
+        dim: columns (the embedding dimension).
+        pooling: pooling factor, the mean number of lookups per sample.
+        pooled: whether the looked-up rows of a sample are summed; False marks a sequence table.
+        access: how accesses spread over the rows; uniform unless given.
+        dtype: type of the weights.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    pooling: float = 1.0
+    pooled: bool = True
+    access: AccessProfile = UNIFORM
+    dtype: Dtype = "fp32"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInput(f"table name {self.name!r} must be text of at least one character")
+        for field in ("rows", "dim"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"table '{self.name}': {field} is {value!r}, must be a whole number of at least 1")
+        number = isinstance(self.pooling, (int, float)) and not isinstance(self.pooling, bool)
+        if not number or not math.isfinite(self.pooling) or self.pooling <= 0:
+            raise InvalidInput(
+                f"table '{self.name}': pooling is {self.pooling!r}, must be a finite number greater than 0"
+            )
+        if self.dtype not in DTYPE_BYTES:
+            raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
+        if self.access is UNIFORM:
+            object.__setattr__(self, "access", AccessProfile.uniform(self.rows))
+        if abs(self.access.total_rows - self.rows) > 0.5:
+            raise InvalidInput(
+                f"table '{self.name}': its access profile covers {self.access.total_rows:.0f} rows, the table has {self.rows}; "
+                "make the profile for this table's rows"
+            )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+
+    def scaled_rows(self, factor: float) -> Table:
+        """The same table with `factor` times the rows (at least 1), its access profile made anew or stretched to fit."""
+        if not math.isfinite(factor) or factor <= 0:
+            raise InvalidInput(f"scale {factor!r} must be a finite number greater than 0")
+        rows = max(1, round(self.rows * factor))
+        if self.access.exponent is not None:
+            access = AccessProfile.zipf(rows, self.access.exponent)
+        else:
+            access = self.access.thinned(rows)
+        return replace(self, rows=rows, access=access)

@@ -1,0 +1,74 @@
+"""A placement problem: tables, a topology, a batch size, constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from shardwright.errors import InvalidInput
+from shardwright.task.constraints import Constraints
+from shardwright.task.table import Table
+from shardwright.task.topology import Topology
+
+Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+OPTIMIZERS = ("sgd", "rowwise_adagrad", "adagrad", "adam")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is placed, and where.
+
+    Attributes:
+        tables: the embedding tables, names unique.
+        topology: the cluster.
+        batch_size: samples per step over all devices together.
+        optimizer: optimizer of the embedding weights; decides the optimizer state in memory.
+        constraints: what plans may not do.
+    """
+
+    tables: Sequence[Table]
+    topology: Topology
+    batch_size: int
+    optimizer: Optimizer = "rowwise_adagrad"
+    constraints: Constraints = field(default_factory=Constraints)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", tuple(self.tables))
+        if not self.tables:
+            raise InvalidInput("tables: a task needs at least one table")
+        size = self.batch_size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"batch_size is {size!r}, must be a whole number of at least 1")
+        if self.optimizer not in OPTIMIZERS:
+            raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
+        seen: set[str] = set()
+        for table in self.tables:
+            if table.name in seen:
+                raise InvalidInput(f"tables: the name {table.name!r} occurs twice; table names must be unique")
+            seen.add(table.name)
+        self.constraints.check(seen, self.topology.devices)
+
+    @cached_property
+    def table_by_name(self) -> dict[str, Table]:
+        """The tables by name."""
+        return {table.name: table for table in self.tables}
+
+    @classmethod
+    def load(cls, path: str | Path) -> Task:
+        """Read a task from a YAML or JSON file.
+
+        Raises:
+            InvalidInput: the file cannot be read or breaks a rule; the message names file and field.
+        """
+        from shardwright.task.files import load_task
+
+        return load_task(Path(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the task as YAML, or as JSON where the name ends in .json; atomic."""
+        from shardwright.task.files import save_task
+
+        save_task(self, Path(path))

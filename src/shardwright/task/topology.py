@@ -1,0 +1,118 @@
+"""The cluster: hosts, devices, their memory, and the links between them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from shardwright.errors import InvalidInput
+from shardwright.task.units import parse_bandwidth, parse_bytes
+
+Memory: TypeAlias = int | str | Sequence[int | str]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices ranked host by host: rank = host × devices_per_host + local rank.
+
+    Attributes:
+        hosts: number of hosts.
+        devices_per_host: devices of each host.
+        device: name of the device type; selects the bundled cost model.
+        memory: bytes for embeddings on each device, `(devices,)`; given as one size for all, or one per device.
+        intra_bandwidth: bytes per second a device can send inside its host.
+        inter_bandwidth: bytes per second a device can send to other hosts.
+        intra_latency_ms: fixed cost of a collective inside a host.
+        inter_latency_ms: fixed cost of a collective between hosts.
+    """
+
+    hosts: int = 1
+    devices_per_host: int = 1
+    device: str = "cpu"
+    memory: Memory = "4 GB"
+    intra_bandwidth: float | str = "10 GB/s"
+    inter_bandwidth: float | str = "10 GB/s"
+    intra_latency_ms: float = 0.02
+    inter_latency_ms: float = 0.05
+
+    def __post_init__(self) -> None:
+        for field in ("hosts", "devices_per_host"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"topology: {field} is {value!r}, must be a whole number of at least 1")
+        if not isinstance(self.device, str) or not self.device:
+            raise InvalidInput(f"topology: device is {self.device!r}, must be the name of a device type")
+        object.__setattr__(self, "memory", self._memory_per_device())
+        for field in ("intra_bandwidth", "inter_bandwidth"):
+            object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
+        for field in ("intra_latency_ms", "inter_latency_ms"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise InvalidInput(f"topology: {field} is {value!r}, must be a finite number of at least 0")
+
+    def _memory_per_device(self) -> tuple[int, ...]:
+        if isinstance(self.memory, (int, float, str)):
+            return (parse_bytes(self.memory, "topology: memory"),) * self.devices
+        sizes = tuple(parse_bytes(size, f"topology: memory[{rank}]") for rank, size in enumerate(self.memory))
+        if len(sizes) != self.devices:
+            raise InvalidInput(
+                f"topology: memory lists {len(sizes)} sizes for {self.devices} devices; give one size for all or one per device"
+            )
+        return sizes
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of all hosts together."""
+        return self.hosts * self.devices_per_host
+
+    @property
+    def memory_bytes(self) -> tuple[int, ...]:
+        """`(devices,)` bytes for embeddings on each device."""
+        assert isinstance(self.memory, tuple)
+        return self.memory
+
+    @property
+    def link_bandwidth(self) -> tuple[float, float]:
+        """Bytes per second inside a host and between hosts."""
+        return float(self.intra_bandwidth), float(self.inter_bandwidth)
+
+    def host_of(self, rank: int) -> int:
+        """The host a device belongs to."""
+        return rank // self.devices_per_host
+
+    @classmethod
+    def preset(cls, name: str, **overrides: object) -> Topology:
+        """A topology by name, with any attribute replaced: `Topology.preset("h100-8", hosts=4)`.
+
+        Raises:
+            InvalidInput: no preset has this name, or an override breaks a rule.
+        """
+        if name == "cpu":
+            base = _this_machine()
+        elif name in PRESETS:
+            base = PRESETS[name]
+        else:
+            raise InvalidInput(f"topology: unknown preset {name!r}; known presets are cpu, {', '.join(PRESETS)}")
+        fields = {"memory": base.memory_bytes[0], **overrides}
+        return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def _this_machine() -> Topology:
+    """This machine's CPU cores as devices; half of its memory shared out among them."""
+    cores = len(os.sched_getaffinity(0))
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Topology(devices_per_host=cores, device="cpu", memory=physical // 2 // cores)
+
+
+# Bandwidths are per device and direction, as the vendors publish them. Memory is 85% of the card's: the rest is left to
+# the dense layers, activations and the allocator (TorchRec's default reservation is 15% too).
+PRESETS: dict[str, Topology] = {
+    f"rtx2080ti-{count}": Topology(1, count, "rtx2080ti", 9_350_000_000, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)
+} | {
+    "a100-8": Topology(1, 8, "a100", 68_000_000_000, 300e9, 25e9, 0.02, 0.04),
+    "h100-8": Topology(1, 8, "h100", 68_000_000_000, 450e9, 50e9, 0.02, 0.04),
+    "h200-8": Topology(1, 8, "h200", 119_850_000_000, 450e9, 50e9, 0.02, 0.04),
+}
