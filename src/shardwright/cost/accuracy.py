@@ -1,0 +1,80 @@
+"""How good a cost model is on samples it has not seen, beside what measuring the same set twice gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.dataset import Floats, Samples
+from shardwright.cost.model import ComputeModel
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors over n held-out sets, of forward + backward ms unless said otherwise.
+
+    Attributes:
+        sets: n.
+        mean_error: mean absolute relative error.
+        median_error: median absolute relative error.
+        forward_error: mean absolute relative error of the forward time alone.
+        backward_error: likewise of the backward time.
+        spearman: rank correlation of predicted and measured times.
+        by_tables: mean error by range of the number of shards in the set.
+        repeat_error: mean relative difference of a set measured twice; None without repeats.
+    """
+
+    sets: int
+    mean_error: float
+    median_error: float
+    forward_error: float
+    backward_error: float
+    spearman: float
+    by_tables: dict[str, float]
+    repeat_error: float | None
+
+
+def predict(model: ComputeModel, samples: Samples) -> Floats:
+    """`(n, 2)` predicted forward and backward ms of every set."""
+    latents = model.encode_arrays(samples.works)
+    return model.price(np.add.reduceat(latents, samples.starts[:-1], axis=0))
+
+
+def accuracy(model: ComputeModel, held_out: Samples, all_samples: Samples | None = None) -> Accuracy:
+    """Errors of `model` on the first measurements in `held_out`; repeat noise from `all_samples`."""
+    from scipy.stats import spearmanr
+
+    first = held_out.select(held_out.repeat == 0)
+    predicted, measured = predict(model, first), first.times
+    error = _relative(predicted.sum(axis=1), measured.sum(axis=1))
+    counts = first.shard_counts
+    ranges = ((1, 3), (4, 7), (8, 11), (12, 15), (16, 10**9))
+    by_tables = {
+        f"{low}-{high}" if high < 10**9 else f"{low}+": float(error[inside].mean())
+        for low, high in ranges
+        if (inside := (counts >= low) & (counts <= high)).any()
+    }
+    return Accuracy(
+        sets=len(first),
+        mean_error=float(error.mean()),
+        median_error=float(np.median(error)),
+        forward_error=float(_relative(predicted[:, 0], measured[:, 0]).mean()),
+        backward_error=float(_relative(predicted[:, 1], measured[:, 1]).mean()),
+        spearman=float(spearmanr(predicted.sum(axis=1), measured.sum(axis=1)).statistic),
+        by_tables=by_tables,
+        repeat_error=repeat_noise(all_samples if all_samples is not None else held_out),
+    )
+
+
+def repeat_noise(samples: Samples) -> float | None:
+    """Mean relative difference of the two measurements of a set: no model can be expected to do much better."""
+    first, second = samples.repeat_pairs()
+    if not len(first):
+        return None
+    one, two = first.sum(axis=1), second.sum(axis=1)
+    return float((np.abs(one - two) / ((one + two) / 2)).mean())
+
+
+def _relative(predicted: Floats, measured: Floats) -> Floats:
+    return np.abs(predicted - measured) / measured

@@ -1,0 +1,60 @@
+"""A cost model from public bandwidths alone, for devices nobody has measured yet.
+
+Every byte a kernel must touch, over the memory bandwidth the vendor states, times a fixed efficiency, plus one launch:
+
+    forward   lookups × (8 + dim × b) + outputs × 4                        ids and rows in, pooled values out
+    backward  lookups × (8 + dim × 4) + distinct × (2 × dim × b + 8)       gradients in; rows and their state in and out
+
+It knows nothing of caches or of launch-bound kernels, and its name says "analytic" wherever a plan carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.model import Floats
+from shardwright.sharding.work import ShardWork
+
+# Bytes per second of device memory as the vendors publish them.
+MEMORY_BANDWIDTH = {"rtx2080ti": 616e9, "a100": 2039e9, "h100": 3350e9, "h200": 4800e9}
+_EFFICIENCY = 0.6  # share of the stated bandwidth that gather kernels reach: an assumption, not a measurement
+_LAUNCH_MS = 0.02
+
+
+@dataclass(frozen=True)
+class AnalyticModel:
+    """Bytes over bandwidth; linear, hence convex.
+
+    Attributes:
+        device: device type, a key of `MEMORY_BANDWIDTH`.
+    """
+
+    device: str
+
+    @property
+    def name(self) -> str:
+        """As in "h200/analytic"."""
+        return f"{self.device}/analytic"
+
+    @property
+    def convex(self) -> bool:
+        """Always true."""
+        return True
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, 2)` forward and backward ms of each shard, launches aside."""
+        if not works:
+            return np.zeros((0, 2))
+        w = WorkArrays.of(works)
+        outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
+        forward = w.lookups * (8 + w.dim * w.weight_size) + 4 * outputs
+        backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.dim * w.weight_size + 8)
+        return np.stack([forward, backward], axis=1) / (MEMORY_BANDWIDTH[self.device] * _EFFICIENCY) * 1e3
+
+    def price(self, sums: Floats) -> Floats:
+        """`(..., 2)` forward and backward ms from `(..., 2)` sums."""
+        return sums + _LAUNCH_MS

@@ -1,0 +1,100 @@
+"""Measured samples as arrays to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.features import BINS, WorkArrays
+from shardwright.errors import InvalidInput
+from shardwright.task.table import DTYPE_BYTES
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n measured sets of m shards in all.
+
+    Attributes:
+        sample: `(n,)` ids; a sample measured twice occurs twice.
+        repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
+        starts: `(n + 1,)` where the shards of each set begin and end among the m.
+        works: columns of `(m,)` shards.
+        times: `(n, 2)` measured forward and backward ms.
+    """
+
+    sample: npt.NDArray[np.int64]
+    repeat: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    works: WorkArrays
+    times: Floats
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    @property
+    def shard_counts(self) -> npt.NDArray[np.int64]:
+        """`(n,)` shards of each set."""
+        return np.diff(self.starts)
+
+    @property
+    def owner(self) -> npt.NDArray[np.int64]:
+        """`(m,)` the set each shard belongs to."""
+        return np.repeat(np.arange(len(self)), self.shard_counts)
+
+    def select(self, chosen: npt.NDArray[np.bool_]) -> Samples:
+        """The sets where `chosen`, `(n,)`, is true."""
+        shards = np.repeat(chosen, self.shard_counts)
+        works = WorkArrays(**{name: column[shards] for name, column in vars(self.works).items()})
+        starts = np.concatenate([[0], np.cumsum(self.shard_counts[chosen])])
+        return Samples(self.sample[chosen], self.repeat[chosen], starts, works, self.times[chosen])
+
+    def repeat_pairs(self) -> tuple[Floats, Floats]:
+        """`(k, 2)` first and `(k, 2)` second times of the k sets that were measured twice."""
+        first = {int(s): row for s, r, row in zip(self.sample, self.repeat, self.times, strict=True) if r == 0}
+        pairs = [
+            (first[int(s)], row)
+            for s, r, row in zip(self.sample, self.repeat, self.times, strict=True)
+            if r == 1 and int(s) in first
+        ]
+        stacked = np.array(pairs, dtype=np.float64).reshape(-1, 2, 2)
+        return stacked[:, 0], stacked[:, 1]
+
+
+def samples_of(table: Any) -> Samples:
+    """Arrays of a sample store's table.
+
+    Args:
+        table: a `pyarrow.Table` as `shardwright.measure.store.read_samples` returns it.
+
+    Raises:
+        InvalidInput: the store holds no sample, or a time that is not finite and positive.
+    """
+    if table.num_rows == 0:
+        raise InvalidInput("the sample store holds no samples; collect some first: shardwright collect -o samples/")
+    lists = table["shards"].combine_chunks()
+    starts = np.asarray(lists.offsets, dtype=np.int64)
+    starts = starts - starts[0]
+    flat = lists.flatten()
+    column = {name: flat.field(name) for name in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
+    works = WorkArrays(
+        **{name: _floats(column[name]) for name in ("rows", "dim", "samples", "lookups", "pooled")},
+        weight_size=np.array([DTYPE_BYTES[kind] for kind in column["dtype"].to_pylist()], dtype=np.float64),
+        reuse_rows=_floats(flat.field("reuse_rows").flatten()).reshape(-1, BINS),
+        reuse_lookups=_floats(flat.field("reuse_lookups").flatten()).reshape(-1, BINS),
+    )
+    times = np.stack([_floats(table["forward_ms"]), _floats(table["backward_ms"])], axis=1)
+    if not np.isfinite(times).all() or (times <= 0).any():
+        raise InvalidInput(
+            "the sample store holds a time that is not finite and greater than 0; collect the samples again"
+        )
+    sample, repeat = (np.asarray(table[name], dtype=np.int64) for name in ("sample", "repeat"))
+    return Samples(sample, repeat, starts, works, times)
+
+
+def _floats(column: Any) -> Floats:
+    return np.asarray(column.to_numpy(zero_copy_only=False) if hasattr(column, "flatten") else column, dtype=np.float64)

@@ -1,0 +1,135 @@
+"""What a cost model sees of a shard.
+
+The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. The
+same numbers are here, on a log scale where they span decades, with the sizes that kernels really pay for: lookups, distinct rows,
+bytes touched, vector widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+from shardwright.task.table import DTYPE_BYTES
+
+Floats = npt.NDArray[np.float64]
+
+BINS = 17
+_VECTOR = 16  # fp32 lanes of the widest vector registers, and half a GPU warp
+LOG_FEATURES = (
+    "rows", "dim", "samples", "lookups", "pooling", "weight_bytes",
+    "distinct_rows", "bytes_looked_up", "bytes_distinct", "vector_dim", "bytes_output",
+)  # fmt: skip
+FEATURES = (
+    *(f"log_{name}" for name in LOG_FEATURES),
+    *(f"row_share_{i}" for i in range(BINS)),
+    *(f"lookup_share_{i}" for i in range(BINS)),
+    "pooled",
+    "fp16",
+)
+SCALES = ("call", "samples", "output", "lookups", "looked_up", "distinct", "distinct_dim")
+
+
+@dataclass(frozen=True)
+class WorkArrays:
+    """The work of n shards as columns.
+
+    Attributes:
+        rows: `(n,)` rows.
+        dim: `(n,)` columns.
+        samples: `(n,)` bags.
+        lookups: `(n,)` looked-up rows.
+        pooled: `(n,)` 1 where rows of a sample are summed.
+        weight_size: `(n,)` bytes of one weight.
+        reuse_rows: `(n, 17)` expected distinct rows by reuse bin.
+        reuse_lookups: `(n, 17)` expected lookups by reuse bin.
+    """
+
+    rows: Floats
+    dim: Floats
+    samples: Floats
+    lookups: Floats
+    pooled: Floats
+    weight_size: Floats
+    reuse_rows: Floats
+    reuse_lookups: Floats
+
+    @classmethod
+    def of(cls, works: Sequence[ShardWork]) -> WorkArrays:
+        """Columns of a list of shards' work."""
+        columns = np.array(
+            [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works], dtype=np.float64
+        ).reshape(len(works), 6)
+        reuse = _reuse(works)
+        rows, dim, samples, lookups, pooled, weight_size = columns.T
+        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse[:, 0], reuse[:, 1])
+
+    @property
+    def distinct(self) -> Floats:
+        """`(n,)` expected distinct rows in a batch."""
+        distinct: Floats = self.reuse_rows.sum(axis=1)
+        return distinct
+
+
+def features(works: WorkArrays) -> Floats:
+    """`(n, len(FEATURES))` inputs of the encoder, before standardisation."""
+    distinct = works.distinct
+    logs = np.stack(
+        [
+            works.rows,
+            works.dim,
+            works.samples,
+            works.lookups,
+            works.lookups / works.samples,
+            works.rows * works.dim * works.weight_size,
+            distinct,
+            works.lookups * works.dim * works.weight_size,
+            distinct * works.dim * works.weight_size,
+            np.ceil(works.dim / _VECTOR),
+            np.where(works.pooled > 0, works.samples, works.lookups) * works.dim,
+        ],
+        axis=1,
+    )
+    return np.hstack(
+        [
+            np.log(logs + 1e-3),
+            works.reuse_rows / np.maximum(distinct, 1e-9)[:, None],
+            works.reuse_lookups / np.maximum(works.reuse_lookups.sum(axis=1), 1e-9)[:, None],
+            works.pooled[:, None],
+            (works.weight_size == 2)[:, None],
+        ]
+    )
+
+
+def scales(works: WorkArrays) -> Floats:
+    """`(n, len(SCALES))` sizes that a shard's time grows with; a non-negative mix of them is the encoder's first estimate."""
+    outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
+    return np.stack(
+        [
+            np.ones_like(works.rows),
+            works.samples,
+            outputs,
+            works.lookups,
+            works.lookups * works.dim,
+            works.distinct,
+            works.distinct * works.dim,
+        ],
+        axis=1,
+    )
+
+
+def _reuse(works: Sequence[ShardWork]) -> Floats:
+    """`(n, 2, 17)` reuse bins; shards that differ only in their columns share one computation."""
+    known: dict[tuple[AccessProfile, float], tuple[Floats, Floats]] = {}
+    result = np.zeros((len(works), 2, BINS))
+    for index, work in enumerate(works):
+        key = (work.access, work.lookups)
+        if key not in known:
+            known[key] = work.access.reuse(work.lookups)
+        result[index] = known[key]
+    return result

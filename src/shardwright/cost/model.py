@@ -1,0 +1,124 @@
+"""Predicted kernel time of a set of shards: encode each shard, SUM over a device, price the sum.
+
+    latent of a shard = first estimate of its time × g(features),    g: two layers, 32 numbers (as wide as in the papers)
+    time of a device  = head(sum of its shards' latents)             forward and backward
+
+A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the
+relative error even over the three decades that times span. With the `convex` head the time is a convex function of the sums, which is
+what the lower bound rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.features import FEATURES, SCALES, WorkArrays, features, scales
+from shardwright.errors import InvalidInput
+from shardwright.sharding.work import ShardWork
+
+Floats = npt.NDArray[np.float64]
+Head: TypeAlias = Literal["mlp", "convex"]
+HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "feature_mean": (len(FEATURES),),
+    "feature_std": (len(FEATURES),),
+    "scale": (len(SCALES),),
+    "encoder.0.weight": (HIDDEN, len(FEATURES)),
+    "encoder.0.bias": (HIDDEN,),
+    "encoder.1.weight": (LATENT, HIDDEN),
+    "encoder.1.bias": (LATENT,),
+    "head.0.weight": (HEAD_HIDDEN, LATENT),
+    "head.0.bias": (HEAD_HIDDEN,),
+    "head.1.weight": (OUTPUTS, HEAD_HIDDEN),
+    "head.1.bias": (OUTPUTS,),
+    "head.skip": (OUTPUTS, LATENT),
+}
+
+
+class CostModel(Protocol):
+    """Kernel times of any set of shards, through sums of encodings."""
+
+    @property
+    def name(self) -> str:
+        """What the model is and what it was made from; written into plans."""
+        ...
+
+    @property
+    def convex(self) -> bool:
+        """Whether `price` is convex in the sums, so that bounds hold."""
+        ...
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, latent)` encodings of n shards."""
+        ...
+
+    def price(self, sums: Floats) -> Floats:
+        """`(..., 2)` forward and backward ms of devices from `(..., latent)` sums of encodings."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeModel:
+    """The learned model, evaluated with numpy.
+
+    Attributes:
+        head: "convex" or "mlp".
+        weights: arrays by the names and shapes of `SHAPES`; in a convex head `head.1.weight` is non-negative.
+        metadata: where the model comes from: hardware, optimizer, samples, accuracy.
+    """
+
+    head: Head
+    weights: dict[str, npt.NDArray[np.float32]]
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.head not in ("mlp", "convex"):
+            raise InvalidInput(f"cost model: head is {self.head!r}, must be 'mlp' or 'convex'")
+        for name, shape in SHAPES.items():
+            found = self.weights.get(name)
+            if found is None or found.shape != shape:
+                held = "is missing" if found is None else f"has shape {found.shape}"
+                raise InvalidInput(
+                    f"cost model: {name} {held}, must be an array of shape {shape}; train the model again"
+                )
+            if not np.isfinite(found).all():
+                raise InvalidInput(f"cost model: {name} holds NaN or infinite values; train the model again")
+        if self.convex and (self.weights["head.1.weight"] < 0).any():
+            raise InvalidInput("cost model: head.1.weight of a convex head must not be negative; train the model again")
+
+    @property
+    def name(self) -> str:
+        """Device and head, as in "cpu/convex"."""
+        return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
+
+    @property
+    def convex(self) -> bool:
+        """Whether the head is convex."""
+        return self.head == "convex"
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, 32)` encodings of n shards."""
+        if not works:
+            return np.zeros((0, LATENT))
+        return self.encode_arrays(WorkArrays.of(works))
+
+    def encode_arrays(self, works: WorkArrays) -> Floats:
+        """`(n, 32)` encodings of n shards given as columns."""
+        w = self.weights
+        x = (features(works) - w["feature_mean"]) / w["feature_std"]
+        hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
+        factor = hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"]
+        return factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
+
+    def price(self, sums: Floats) -> Floats:
+        """`(..., 2)` forward and backward ms from `(..., 32)` sums; never negative."""
+        w = self.weights
+        hidden = np.maximum(sums @ w["head.0.weight"].T.astype(np.float64) + w["head.0.bias"], 0.0)
+        linear = sums @ w["head.skip"].T.astype(np.float64) + w["head.1.bias"]
+        return np.maximum(hidden @ w["head.1.weight"].T.astype(np.float64) + linear, 0.0)

@@ -1,0 +1,58 @@
+"""The compute model as a torch module, to be trained. Shape suffixes: b sets, s shards a set, f features, h latent."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shardwright.cost.features import FEATURES
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, OUTPUTS, ComputeModel, Floats, Head
+
+
+class ComputeNetwork(nn.Module):
+    """Encoder, sum and head with the shapes of `shardwright.cost.model`."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head_kind = head
+        self.encoder = nn.ModuleList([nn.Linear(len(FEATURES), HIDDEN), nn.Linear(HIDDEN, LATENT)])
+        self.head = nn.ModuleList([nn.Linear(LATENT, HEAD_HIDDEN), nn.Linear(HEAD_HIDDEN, OUTPUTS)])
+        self.skip = nn.Parameter(torch.full((OUTPUTS, LATENT), 1 / (OUTPUTS * LATENT)))
+        with torch.no_grad():
+            # A latent begins as the first estimate of its shard's time, and the head as half of it for each direction.
+            self._linear("encoder.1").weight.mul_(0.3)
+            self._linear("encoder.1").bias.fill_(1.0)
+            self._linear("head.1").weight.abs_().mul_(0.05)
+            self._linear("head.1").bias.zero_()
+
+    def forward(self, x_bsf: Tensor, estimate_bs: Tensor) -> Tensor:
+        """`(b, 2)` forward and backward ms; a padded shard has estimate 0, so its latent is 0."""
+        encode = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_bsf)))
+        sums_bh = (encode * estimate_bs[..., None]).sum(dim=1)
+        hidden = torch.relu(self._linear("head.0")(sums_bh))
+        times: Tensor = hidden @ self._head_weight().T + sums_bh @ self.skip.T + self._linear("head.1").bias
+        return times
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Keep the weights of a convex head non-negative; called after every update."""
+        if self.head_kind == "convex":
+            self._linear("head.1").weight.clamp_(min=0)
+
+    def export(self, mean: Floats, std: Floats, scale: Floats, metadata: dict[str, str]) -> ComputeModel:
+        """The trained model, for numpy."""
+        weights = {
+            name.replace("skip", "head.skip"): value.detach().numpy().astype(np.float32)
+            for name, value in self.named_parameters()
+        }
+        constants = {"feature_mean": mean, "feature_std": std, "scale": scale}
+        return ComputeModel(self.head_kind, weights | {k: v.astype(np.float32) for k, v in constants.items()}, metadata)
+
+    def _head_weight(self) -> Tensor:
+        return self._linear("head.1").weight
+
+    def _linear(self, name: str) -> nn.Linear:
+        return cast(nn.Linear, self.get_submodule(name))

@@ -1,0 +1,63 @@
+"""The predicted cost of a plan: kernels by a cost model, links by the communication model, memory by the account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.cost.communication import communication_ms
+from shardwright.cost.model import CostModel, Floats
+from shardwright.errors import ShardwrightError
+from shardwright.sharding.costs import DeviceCost, PlanCost
+from shardwright.sharding.memory import memory_account
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.task import Task
+
+
+def score(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> PlanCost:
+    """Predicted cost of the shards of a plan on every device.
+
+    Raises:
+        ShardwrightError: the cost model predicted NaN.
+    """
+    compute = compute_ms(task, shards, cost_model)
+    forward, backward = communication_ms(task, shards)
+    memory = memory_account(task, shards).total
+    return PlanCost(
+        tuple(
+            DeviceCost(
+                rank=rank,
+                forward_ms=float(compute[rank, 0]),
+                forward_communication_ms=float(forward[rank]),
+                backward_communication_ms=float(backward[rank]),
+                backward_ms=float(compute[rank, 1]),
+                memory_bytes=int(memory[rank]),
+            )
+            for rank in range(task.topology.devices)
+        )
+    )
+
+
+def scored(plan: Plan, cost_model: CostModel) -> Plan:
+    """The plan with its predicted cost and the cost model's name."""
+    return replace(plan, cost=score(plan.task, plan.shards, cost_model), cost_model=cost_model.name)
+
+
+def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
+    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard."""
+    latents = cost_model.encode([shard_work(task, shard) for shard in shards])
+    sums = np.zeros((task.topology.devices, latents.shape[1]))
+    occupied = np.zeros(task.topology.devices, dtype=bool)
+    for latent, shard in zip(latents, shards, strict=True):
+        sums[list(shard.devices)] += latent
+        occupied[list(shard.devices)] = True
+    times = np.where(occupied[:, None], cost_model.price(sums), 0.0)
+    if np.isnan(times).any():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
+        )
+    return times

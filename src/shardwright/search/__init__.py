@@ -1,0 +1,7 @@
+"""Strategies: task + cost model → plan."""
+
+from shardwright.search.registry import register, strategy_named, strategy_names
+from shardwright.search.solve import plan
+from shardwright.search.strategy import Strategy
+
+__all__ = ["Strategy", "plan", "register", "strategy_named", "strategy_names"]

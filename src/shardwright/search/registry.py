@@ -1,0 +1,41 @@
+"""Strategies by name."""
+
+from __future__ import annotations
+
+from shardwright.errors import InvalidInput
+from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.strategy import Strategy
+
+AUTO = "greedy"
+_BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy())
+_STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
+
+
+def register(strategy: Strategy) -> Strategy:
+    """Make a strategy known by its name; the name must be new.
+
+    Raises:
+        InvalidInput: another strategy has this name.
+    """
+    if strategy.name in _STRATEGIES and _STRATEGIES[strategy.name] != strategy:
+        raise InvalidInput(f"strategy name {strategy.name!r} is taken; register yours under another name")
+    _STRATEGIES[strategy.name] = strategy
+    return strategy
+
+
+def strategy_named(name: str) -> Strategy:
+    """The strategy of this name; "auto" is the best there is.
+
+    Raises:
+        InvalidInput: no strategy has this name.
+    """
+    name = AUTO if name == "auto" else name
+    if name not in _STRATEGIES:
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are auto, {', '.join(_STRATEGIES)}")
+    return _STRATEGIES[name]
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Names of all strategies, in order of registration."""
+    return tuple(_STRATEGIES)

@@ -1,0 +1,191 @@
+"""From tables to what a strategy of whole tables places: units, and blocks whose devices are already settled.
+
+A table stays whole where that is allowed and fits. Where it is not, it is cut in the first way its constraints allow: column blocks,
+fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InfeasibleTask
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.task.constraints import TableConstraint
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+PLACEABLE = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
+_NARROWEST = 4  # columns of a block: narrower ones waste the vector units and are not aligned to 16 bytes
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Blocks that go to one device together.
+
+    Attributes:
+        blocks: shards whose devices are still to be chosen.
+        allowed: `(devices,)` where the unit may go by the pinning of its tables.
+        bytes: memory the unit takes.
+    """
+
+    blocks: tuple[Shard, ...]
+    allowed: npt.NDArray[np.bool_]
+    bytes: int
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables the unit holds blocks of."""
+        return tuple(dict.fromkeys(block.table for block in self.blocks))
+
+    def on(self, device: int) -> list[Shard]:
+        """The unit's shards when it is placed on `device`."""
+        return [replace(block, devices=(device,)) for block in self.blocks]
+
+
+@dataclass(frozen=True)
+class Units:
+    """A task taken apart.
+
+    Attributes:
+        free: units to place.
+        fixed: shards whose devices follow from the way their table must be cut.
+    """
+
+    free: tuple[Unit, ...]
+    fixed: tuple[Shard, ...]
+
+
+def take_apart(task: Task) -> Units:
+    """The units and fixed shards of a task.
+
+    Raises:
+        InfeasibleTask: a table fits no device in any allowed way, or colocated tables cannot stay whole.
+    """
+    cuts = {table.name: _cut(task, table) for table in task.tables}
+    free: list[Unit] = []
+    grouped: set[str] = set()
+    for group in task.constraints.colocated_groups():
+        names = [table.name for table in task.tables if table.name in group]
+        if all(cuts[name].free for name in names):
+            free.append(_merge(task, names, cuts))
+            grouped |= group
+        elif len({frozenset(shard.devices for shard in cuts[name].fixed) for name in names}) > 1:
+            raise InfeasibleTask(
+                f"tables {', '.join(names)} are to be colocated but must be cut in different ways; give them the same sharding_types"
+            )
+    for name, cut in cuts.items():
+        free += cut.free if name not in grouped else ()
+    return Units(tuple(free), tuple(shard for cut in cuts.values() for shard in cut.fixed))
+
+
+def allowed_devices(task: Task, limits: TableConstraint) -> npt.NDArray[np.bool_]:
+    """`(devices,)` where a table may go by its pinning."""
+    allowed = np.ones(task.topology.devices, dtype=bool)
+    if limits.devices is not None:
+        allowed[:] = False
+        allowed[list(limits.devices)] = True
+    return allowed
+
+
+def _cut(task: Task, table: Table) -> Units:
+    limits = task.constraints.of(table.name)
+    allowed = allowed_devices(task, limits)
+    largest = int(np.array(task.topology.memory_bytes)[allowed].max())
+    ways = {
+        "table_wise": _whole,
+        "column_wise": _column_blocks,
+        "row_wise": _row_blocks,
+        "table_row_wise": _host_row_blocks,
+        "data_parallel": _replica,
+    }
+    for kind, way in ways.items():
+        if limits.allows(kind) and (found := way(task, table, allowed, largest)) is not None:
+            return found
+    need = shard_bytes(task, Shard.whole(table, 0))
+    tried = [kind for kind in ways if limits.allows(kind)]
+    raise InfeasibleTask(
+        f"table '{table.name}' needs {format_bytes(need)}, the largest device it may use has {format_bytes(largest)}, and no allowed way "
+        f"to cut it ({', '.join(tried)}) fits: allow row_wise for it, raise max_shards, or use at least {-(-need // largest)} devices"
+    )
+
+
+def _whole(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    return _units(task, [Shard.whole(table, 0)], allowed, largest)
+
+
+def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    """The fewest column blocks, of 4 columns or more, that fit."""
+    limits = task.constraints.of(table.name)
+    narrowest = _NARROWEST if table.dim >= 2 * _NARROWEST else 1
+    most = min(table.dim // narrowest, limits.max_shards or table.dim)
+    for count in range(2, most + 1):
+        cuts = narrowest * (np.arange(count + 1) * (table.dim // narrowest) // count)
+        cuts[-1] = table.dim
+        shards = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]
+        if found := _units(task, shards, allowed, largest):
+            return found
+    return None
+
+
+def _row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    """One row block on each device the table may use."""
+    return _fixed_rows(task, table, np.flatnonzero(allowed))
+
+
+def _host_row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    """One row block on each device of one host; tables take turns over the hosts."""
+    if task.topology.hosts == 1:
+        return None
+    by_host = np.arange(task.topology.devices).reshape(task.topology.hosts, -1)
+    hosts = [ranks for ranks in by_host if allowed[ranks].all()]
+    turn = [other.name for other in task.tables].index(table.name)
+    return _fixed_rows(task, table, hosts[turn % len(hosts)]) if hosts else None
+
+
+def _fixed_rows(task: Task, table: Table, ranks: npt.NDArray[np.int64]) -> Units | None:
+    memory = np.array(task.topology.memory_bytes)[ranks]
+    count = min(len(ranks), table.rows, task.constraints.of(table.name).max_shards or len(ranks))
+    if count < 2:
+        return None
+    roomy = np.sort(ranks[np.argsort(-memory, kind="stable")[:count]])
+    cuts = np.arange(count + 1) * table.rows // count
+    shards = [
+        Shard(table.name, (int(a), int(b)), (0, table.dim), (int(rank),))
+        for a, b, rank in zip(cuts, cuts[1:], roomy, strict=False)
+    ]
+    limit = np.array(task.topology.memory_bytes)
+    fits = all(shard_bytes(task, shard) <= limit[shard.devices[0]] for shard in shards)
+    return Units((), tuple(shards)) if fits else None
+
+
+def _replica(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    if not allowed.all() or task.topology.devices < 2:
+        return None
+    shard = Shard.whole(table, *range(task.topology.devices))
+    return Units((), (shard,)) if shard_bytes(task, shard) <= min(task.topology.memory_bytes) else None
+
+
+def _units(task: Task, shards: list[Shard], allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+    """The shards as units of their own, if each fits the largest device."""
+    units = [Unit((shard,), allowed, shard_bytes(task, shard)) for shard in shards]
+    return Units(tuple(units), ()) if all(unit.bytes <= largest for unit in units) else None
+
+
+def _merge(task: Task, names: list[str], cuts: dict[str, Units]) -> Unit:
+    """One unit of all tables of a colocated group."""
+    units = [unit for name in names for unit in cuts[name].free]
+    allowed = np.logical_and.reduce([unit.allowed for unit in units])
+    merged = Unit(tuple(block for unit in units for block in unit.blocks), allowed, sum(unit.bytes for unit in units))
+    largest = max(np.array(task.topology.memory_bytes)[allowed])
+    if merged.bytes > largest:
+        raise InfeasibleTask(
+            f"tables {', '.join(names)} are to be colocated and need {format_bytes(merged.bytes)} together; the largest device they may "
+            f"use has {format_bytes(largest)}: split the group or use devices with more memory"
+        )
+    return merged
