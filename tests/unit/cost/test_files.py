@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from shardwright.cost import load_model, save_model
+from shardwright.cost.files import bundled_models
+from shardwright.errors import InvalidInput
+
+
+@pytest.fixture
+def model_file(trained, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_model(trained.model, path)
+    return path
+
+
+def rewrite(path, tensors=None, **header):
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata() | header
+    save_file(tensors or load_file(path), path, {k: v for k, v in metadata.items() if v is not None})
+
+
+def test_a_model_survives_a_file(trained, model_file):
+    model = load_model(model_file)
+    assert model.head == trained.model.head
+    assert model.name == trained.model.name == f"cpu/{model.head}"
+    assert model.metadata["hardware"] == "test"
+    sums = np.random.default_rng(0).normal(size=(5, 32))
+    np.testing.assert_array_equal(model.price(sums), trained.model.price(sums))
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"format": "2"}, "format is '2'.*train the model again"),
+        ({"format": None}, "format is None"),
+        ({"kind": "policy"}, "kind 'policy'"),
+        ({"features": json.dumps(["rows"])}, "other features"),
+        ({"head": "cubic"}, "head is 'cubic'"),
+        ({"head": None}, "names no head"),
+    ],
+)
+def test_another_header_is_refused(model_file, header, says):
+    rewrite(model_file, **header)
+    with pytest.raises(InvalidInput, match=says) as error:
+        load_model(model_file)
+    assert str(model_file) in str(error.value)
+
+
+def test_wrong_shapes_missing_and_bad_values_are_refused(model_file):
+    good = load_file(model_file)
+    for change, says in [
+        ({"head.1.bias": np.zeros(3, np.float32)}, r"head.1.bias has shape \(3,\), must be"),
+        ({"scale": np.full_like(good["scale"], np.nan)}, "scale holds NaN"),
+    ]:
+        rewrite(model_file, good | change)
+        with pytest.raises(InvalidInput, match=says):
+            load_model(model_file)
+    rewrite(model_file, {k: v for k, v in good.items() if k != "scale"})
+    with pytest.raises(InvalidInput, match="scale is missing"):
+        load_model(model_file)
+
+
+def test_a_convex_model_with_a_negative_head_weight_is_refused(trained_convex, tmp_path):
+    model_file = tmp_path / "convex.safetensors"
+    save_model(trained_convex.model, model_file)
+    tensors = load_file(model_file)
+    tensors["head.1.weight"][0, 0] = -1
+    rewrite(model_file, tensors)
+    with pytest.raises(InvalidInput, match="must not be negative"):
+        load_model(model_file)
+
+
+def test_a_damaged_file_is_refused_at_every_length(model_file):
+    whole = model_file.read_bytes()
+    for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
+        model_file.write_bytes(whole[:length])
+        with pytest.raises(InvalidInput, match="model file"):
+            load_model(model_file)
+
+
+def test_ten_gigabytes_claimed_in_a_header_are_refused(model_file):
+    header = {"x": {"dtype": "F32", "shape": [2_500_000_000], "data_offsets": [0, 10_000_000_000]}}
+    encoded = json.dumps(header).encode()
+    model_file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + b"\0" * 16)
+    with pytest.raises(InvalidInput, match="not a whole safetensors file"):
+        load_model(model_file)
+    model_file.write_bytes((10_000_000_000).to_bytes(8, "little") + b"{}")
+    with pytest.raises(InvalidInput, match="not a whole safetensors file"):
+        load_model(model_file)
+
+
+def test_no_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path / "none.safetensors", tmp_path):
+        with pytest.raises(InvalidInput, match=r"cannot be read|not a whole"):
+            load_model(path)
+
+
+def test_bundled_models_load():
+    for device, path in bundled_models().items():
+        assert load_model(path).name.startswith(device)

@@ -1,0 +1,77 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.cost import AnalyticModel, compute_ms, cost_model_for, score
+from shardwright.cost.model import CostModel
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.sharding import Shard, memory_account, shard_work
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+
+MODEL: CostModel = SimpleCostModel()
+
+
+def test_the_parts_of_a_score_add_up_as_defined():
+    plan = sw.plan(task_of(10, 4), cost_model=MODEL)
+    cost = plan.cost
+    phases = np.array(
+        [[d.forward_ms, d.forward_communication_ms, d.backward_communication_ms, d.backward_ms] for d in cost.devices]
+    )
+    assert cost.step_ms == pytest.approx(phases.max(axis=0).sum())
+    assert cost.embedding_cost_ms == pytest.approx(phases.sum(axis=1).max())
+    assert cost.embedding_cost_ms <= cost.step_ms
+    assert [d.memory_bytes for d in cost.devices] == memory_account(plan.task, plan.shards).total.tolist()
+
+
+def test_kernels_of_a_device_are_priced_together_not_one_by_one():
+    task = task_of(6, 1)
+    shards = [Shard.whole(table, 0) for table in task.tables]
+    together = compute_ms(task, shards, MODEL)[0]
+    latents = MODEL.encode([shard_work(task, shard) for shard in shards])
+    np.testing.assert_allclose(together, MODEL.price(latents.sum(axis=0)))
+    assert not np.isclose(together.sum(), MODEL.price(latents).sum())
+
+
+def test_an_empty_device_costs_nothing():
+    task = task_of(1, 3)
+    cost = score(task, [Shard.whole(task.tables[0], 1)], MODEL)
+    assert cost.devices[0].compute_ms == cost.devices[2].compute_ms == 0
+    assert cost.devices[1].compute_ms > 0
+
+
+def test_replicas_split_the_batch():
+    task = task_of(1, 4)
+    table = task.tables[0]
+    one = score(task, [Shard.whole(table, 0)], MODEL).devices[0].compute_ms
+    shared = score(task, [Shard.whole(table, 0, 1, 2, 3)], MODEL)
+    assert {device.compute_ms for device in shared.devices} == {shared.devices[0].compute_ms}
+    assert shared.devices[0].compute_ms < one
+
+
+def test_nan_predictions_stop_with_the_models_name():
+    @dataclass(frozen=True)
+    class Broken(SimpleCostModel):
+        name: str = "broken"
+
+        def price(self, sums):
+            return super().price(sums) * np.nan
+
+    with pytest.raises(ShardwrightError, match="broken predicted NaN"):
+        sw.plan(task_of(3, 2), strategy="size", cost_model=Broken())
+
+
+def test_the_analytic_model_reads_bytes_over_bandwidth():
+    task = sw.Task([sw.Table("t", 1000, 100, pooling=10)], sw.Topology(device="h200"), 1000)
+    forward, backward = compute_ms(task, [Shard.whole(task.tables[0], 0)], AnalyticModel("h200"))[0]
+    bytes_forward = 10_000 * (8 + 400) + 4 * 100_000
+    assert forward == pytest.approx(0.02 + bytes_forward / (4800e9 * 0.6) * 1e3)
+    assert backward > forward
+
+
+def test_a_device_type_nobody_knows_is_refused_with_the_remedy():
+    with pytest.raises(InvalidInput, match="no cost model for device 'abacus'.*shardwright train"):
+        cost_model_for("abacus")
+    assert cost_model_for("a100").name == "a100/analytic"

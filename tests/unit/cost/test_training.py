@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import torch
+
+from shardwright.cost.accuracy import predict, repeat_noise
+from shardwright.cost.features import features, scales
+from shardwright.cost.network import ComputeNetwork
+from shardwright.cost.training import TrainingOptions, split, train
+from shardwright.errors import InvalidInput
+
+
+def test_training_learns_times_it_has_not_seen(trained):
+    assert trained.accuracy.mean_error < 0.12
+    assert trained.accuracy.spearman > 0.97
+    assert trained.accuracy.sets > 20
+    assert set(trained.accuracy.by_tables) <= {"1-3", "4-7", "8-11", "12-15"}
+
+
+def test_numpy_agrees_with_torch(trained, samples):
+    """To 1e-5 relative, evaluated in double precision on both sides."""
+    model = trained.model
+    network = ComputeNetwork(model.head).double()
+    names = {"skip": "head.skip"}
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(torch.tensor(model.weights[names.get(name, name)]))
+        x = torch.tensor((features(samples.works) - model.weights["feature_mean"]) / model.weights["feature_std"])
+        estimate = torch.tensor(scales(samples.works) @ model.weights["scale"].astype(np.float64))
+        expected = [
+            network(x[None, start:stop], estimate[None, start:stop])[0].numpy()
+            for start, stop in zip(samples.starts, samples.starts[1:], strict=False)
+        ]
+    np.testing.assert_allclose(predict(model, samples), np.maximum(expected, 0), rtol=1e-5)
+
+
+def test_a_convex_model_is_convex_in_the_sums(trained_convex):
+    rng = np.random.default_rng(0)
+    one, other = (rng.normal(0, 5, (2000, 32)) for _ in range(2))
+    share = rng.random((2000, 1))
+    price = trained_convex.model.price
+    middle = price(share * one + (1 - share) * other)
+    assert (middle <= share * price(one) + (1 - share) * price(other) + 1e-9).all()
+
+
+def test_the_same_seed_gives_the_same_model(samples):
+    options = TrainingOptions(epochs=3)
+    one, other = (train(samples, options).model for _ in range(2))
+    for name, array in one.weights.items():
+        np.testing.assert_array_equal(array, other.weights[name])
+
+
+def test_training_stops_early_when_validation_no_longer_improves(samples):
+    seen = []
+    result = train(
+        samples, TrainingOptions(epochs=60, patience=2, learning_rate=0.05), progress=lambda e, _: seen.append(e)
+    )
+    assert result.epochs == len(seen) < 60
+
+
+def test_the_split_keeps_both_measurements_of_a_set_together(samples):
+    parts = split(samples, seed=0)
+    ids = [set(part.sample.tolist()) for part in parts]
+    assert sum(map(len, ids)) == len(set.union(*ids)) == 400
+    assert sum(len(part) for part in parts) == len(samples)
+
+
+def test_repeat_noise_is_what_was_put_in(samples):
+    """Two factors exp(0.02 z) on each of two parts: the sums differ by about 0.02 × √2 × √(2/π) at most."""
+    assert 0.008 < repeat_noise(samples) < 0.03
+    assert repeat_noise(samples.select(samples.repeat == 0)) is None
+
+
+def test_too_few_samples_are_refused(samples):
+    with pytest.raises(InvalidInput, match="too few"):
+        train(samples.select(np.arange(len(samples)) < 10))

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import impossible_task, task_of
+
+MODEL = SimpleCostModel()
+
+
+@pytest.mark.parametrize("name", sw.strategy_names())
+def test_a_plan_is_complete_scored_and_repeatable(name):
+    task = task_of(20, 4)
+    plan = sw.plan(task, strategy=name, cost_model=MODEL, seed=3)
+    plan.check()
+    assert plan.strategy == name
+    assert plan.seed == 3
+    assert plan.cost_model == MODEL.name
+    assert plan.cost is not None
+    assert plan.cost.step_ms >= plan.cost.compute_ms > 0
+    assert plan.search_s is not None
+    assert plan.shards == sw.plan(task, strategy=name, cost_model=MODEL, seed=3).shards
+
+
+def test_random_depends_on_the_seed_and_the_heuristics_do_not():
+    task = task_of(20, 4)
+    random = {sw.plan(task, strategy="random", cost_model=MODEL, seed=s).shards for s in range(5)}
+    size = {sw.plan(task, strategy="size", cost_model=MODEL, seed=s).shards for s in range(5)}
+    assert len(random) == 5
+    assert len(size) == 1
+
+
+def test_greedy_beats_every_heuristic_on_its_own_cost_model_on_average():
+    ratios = []
+    for count in (20, 30, 40):
+        task = task_of(count, 4)
+        cost = {name: sw.plan(task, strategy=name, cost_model=MODEL).cost.compute_ms for name in sw.strategy_names()}
+        ratios.append(cost["greedy"] / min(cost[name] for name in cost if name != "greedy"))
+    assert np.mean(ratios) < 1
+
+
+def test_auto_is_a_registered_strategy():
+    assert sw.plan(task_of(4, 2), cost_model=MODEL).strategy in sw.strategy_names()
+
+
+def test_a_table_too_large_for_any_device_says_what_would_help():
+    table = sw.Table("item", rows=1_000_000, dim=16, pooling=2)
+    constraints = sw.Constraints({"item": sw.TableConstraint(sharding_types=("table_wise",))})
+    topology = sw.Topology(devices_per_host=4, memory="40 MB")
+    with pytest.raises(InfeasibleTask, match=r"table 'item' needs 68\.\d MB.*has 40\.0 MB.*allow row_wise"):
+        sw.plan(sw.Task([table], topology, 256, constraints=constraints), cost_model=MODEL)
+
+
+def test_a_table_too_large_for_any_device_is_cut_where_that_is_allowed():
+    table = sw.Table("item", rows=1_000_000, dim=16, pooling=2)
+    topology = sw.Topology(devices_per_host=4, memory="40 MB")
+    plan = sw.plan(sw.Task([table], topology, 256), cost_model=MODEL)
+    assert plan.sharding_type("item") == "column_wise"
+    narrow = sw.Table("item", rows=1_000_000, dim=1, pooling=2)
+    plan = sw.plan(sw.Task([narrow], sw.Topology(devices_per_host=4, memory="4 MB"), 256), cost_model=MODEL)
+    assert plan.sharding_type("item") == "row_wise"
+
+
+def test_more_weights_than_all_memory_is_recognised_by_proof():
+    table = sw.Table("item", rows=1_000_000, dim=64)
+    with pytest.raises(InfeasibleTask, match="all 2 devices together have.*use at least"):
+        sw.plan(sw.Task([table], sw.Topology(devices_per_host=2, memory="40 MB"), 256), cost_model=MODEL)
+
+
+@pytest.mark.parametrize("name", sw.strategy_names())
+def test_an_impossible_task_is_refused(name):
+    with pytest.raises(InfeasibleTask, match="column_wise|at least"):
+        sw.plan(impossible_task(), strategy=name, cost_model=MODEL)
+
+
+def test_a_strategy_that_does_not_support_a_task_says_why():
+    constraints = sw.Constraints({"table_0": sw.TableConstraint(sharding_types=("tiered",))})
+    with pytest.raises(InfeasibleTask, match="table_0.*only tiered"):
+        sw.plan(task_of(3, 2, constraints=constraints), cost_model=MODEL)
+
+
+def test_bad_arguments_are_refused():
+    task = task_of(3, 2)
+    with pytest.raises(InvalidInput, match="unknown strategy 'best'"):
+        sw.plan(task, strategy="best", cost_model=MODEL)
+    with pytest.raises(InvalidInput, match="time_limit"):
+        sw.plan(task, time_limit=-1, cost_model=MODEL)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        sw.plan(task, cost_model="no/such/model.safetensors")
+
+
+def test_a_user_can_register_a_strategy_under_a_new_name_only():
+    class Mine:
+        name = "greedy"
+
+        def supports(self, task):
+            return None
+
+        def search(self, task, cost_model, *, seed, deadline):
+            raise InfeasibleTask("never")
+
+    with pytest.raises(InvalidInput, match="is taken"):
+        sw.register(Mine())

@@ -1,0 +1,51 @@
+"""Bytes by hand: rows 10, dim 8, pooling 3, batch 6 on two devices."""
+
+import pytest
+
+from shardwright.sharding import Shard, memory_account, shard_bytes
+from shardwright.task import Table, Task, Topology
+
+
+def task_of(optimizer="rowwise_adagrad", **changes) -> Task:
+    table = Table(**{"name": "t", "rows": 10, "dim": 8, "pooling": 3.0, **changes})
+    return Task([table], Topology(devices_per_host=2), batch_size=6, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [("sgd", 0), ("rowwise_adagrad", 10 * 4), ("adagrad", 10 * 8 * 4), ("adam", 10 * 8 * 8)],
+)
+def test_whole_pooled_table(optimizer, state):
+    account = memory_account(task_of(optimizer), [Shard("t", (0, 10), (0, 8), (1,))])
+    assert account.weights.tolist() == [0, 10 * 8 * 4]
+    assert account.optimizer.tolist() == [0, state]
+    assert account.buffers.tolist() == [0, 8 * (18 + 7) + 2 * 4 * 8 * 6]
+    assert account.total[1] == shard_bytes(task_of(optimizer), Shard("t", (0, 10), (0, 8), (1,)))
+
+
+def test_sequence_table_buffers_hold_every_row_looked_up():
+    account = memory_account(task_of(pooled=False), [Shard("t", (0, 10), (0, 8), (0,))])
+    assert account.buffers[0] == 8 * (18 + 7) + 2 * 4 * 8 * 18
+
+
+def test_half_precision_weights_keep_full_precision_state():
+    account = memory_account(task_of("adagrad", dtype="fp16"), [Shard("t", (0, 10), (0, 8), (0,))])
+    assert (account.weights[0], account.optimizer[0]) == (160, 320)
+
+
+def test_replicas_hold_all_weights_and_their_part_of_the_batch():
+    account = memory_account(task_of(), [Shard("t", (0, 10), (0, 8), (0, 1))])
+    assert account.weights.tolist() == [320, 320]
+    assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 3] * 2
+
+
+def test_row_blocks_share_lookups_but_not_outputs():
+    account = memory_account(task_of(), [Shard("t", (0, 5), (0, 8), (0,)), Shard("t", (5, 10), (0, 8), (1,))])
+    assert account.weights.tolist() == [160, 160]
+    assert account.optimizer.tolist() == [20, 20]
+    assert account.buffers.tolist() == [8 * (9 + 7) + 2 * 4 * 8 * 6] * 2
+
+
+def test_column_blocks_each_keep_row_wise_state():
+    account = memory_account(task_of(), [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (1,))])
+    assert account.optimizer.tolist() == [40, 40]
