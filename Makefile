@@ -1,0 +1,42 @@
+# make demo: the whole story on this machine. make test: every test. Both make the environment in .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test setup lint types check model clean
+
+demo: setup
+	$(BIN)/shardwright demo
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+setup: $(READY)
+
+# torch and FBGEMM come in matched pairs (pyproject.toml, extra "measure"); where a CPU build of torch is on the package index, pip takes it.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Shardwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): run make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Making the environment in $(VENV) (torch and FBGEMM are large; this takes a minute or more) …"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,dev]'
+	@touch $(READY)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+check: test lint types
+
+# The bundled CPU model, from nothing: about half an hour, best on a quiet machine.
+model: setup
+	$(BIN)/shardwright collect -o samples/cpu --samples 8000
+	$(BIN)/shardwright train samples/cpu -o src/shardwright/cost/models/cpu.safetensors
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
