@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,12 +42,18 @@ def predict(model: ComputeModel, samples: Samples) -> Floats:
     return model.price(np.add.reduceat(latents, samples.starts[:-1], axis=0))
 
 
-def accuracy(model: ComputeModel, held_out: Samples, all_samples: Samples | None = None) -> Accuracy:
-    """Errors of `model` on the first measurements in `held_out`; repeat noise from `all_samples`."""
+def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samples: Samples) -> Accuracy:
+    """Errors on the first measurements in `held_out`; repeat noise from `all_samples`.
+
+    Args:
+        predictor: from n sets to `(n, 2)` predicted forward and backward ms.
+        held_out: sets the predictor has not seen.
+        all_samples: every set of the store, with its repeats.
+    """
     from scipy.stats import spearmanr
 
     first = held_out.select(held_out.repeat == 0)
-    predicted, measured = predict(model, first), first.times
+    predicted, measured = predictor(first), first.times
     error = _relative(predicted.sum(axis=1), measured.sum(axis=1))
     counts = first.shard_counts
     ranges = ((1, 3), (4, 7), (8, 11), (12, 15), (16, 10**9))
@@ -63,7 +70,7 @@ def accuracy(model: ComputeModel, held_out: Samples, all_samples: Samples | None
         backward_error=float(_relative(predicted[:, 1], measured[:, 1]).mean()),
         spearman=float(spearmanr(predicted.sum(axis=1), measured.sum(axis=1)).statistic),
         by_tables=by_tables,
-        repeat_error=repeat_noise(all_samples if all_samples is not None else held_out),
+        repeat_error=repeat_noise(all_samples),
     )
 
 

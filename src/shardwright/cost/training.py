@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shardwright.cost.accuracy import Accuracy, accuracy
+from shardwright.cost.accuracy import Accuracy, accuracy, predict
 from shardwright.cost.dataset import Floats, Samples
 from shardwright.cost.features import features, scales
 from shardwright.cost.model import ComputeModel, Head
@@ -94,7 +95,7 @@ def train(
     batches = [_Tensors(part, mean, std, scale) for part in parts[:2]]
     network, epochs = _fit(batches[0], batches[1], options, progress)
     model = network.export(mean, std, scale, metadata or {})
-    return Trained(model, accuracy(model, parts[2], samples), epochs)
+    return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
 
 
 class _Tensors:
