@@ -1,0 +1,85 @@
+"""Batches of lookups drawn from an access profile: any batch size, seeded, hot rows scattered over the id range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.sharding.work import ShardWork
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Lookups of one table (or one block of it) in one batch.
+
+    Attributes:
+        indices: `(n,)` row ids of all samples, one sample after another.
+        offsets: `(samples + 1,)` where each sample's ids start; the last is n.
+    """
+
+    indices: Ids
+    offsets: Ids
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A bijection of `[0, rows)` that scatters neighbours: rank → (rank × multiplier + shift) mod rows.
+
+    The multiplier has no common factor with `rows`, which makes the map a bijection, and is small enough that the product
+    stays inside 64 bits.
+    """
+
+    rows: int
+    multiplier: int
+    shift: int
+
+    @classmethod
+    def draw(cls, rows: int, rng: np.random.Generator) -> Scatter:
+        """A random one for a table of `rows` rows."""
+        largest = min(rows, (_INT64_MAX - rows) // rows)
+        multiplier = 1 + int(rng.integers(largest))
+        while math.gcd(multiplier, rows) != 1:
+            multiplier = 1 + int(rng.integers(largest))
+        return cls(rows, multiplier, int(rng.integers(rows)))
+
+    def __call__(self, ranks: Ids) -> Ids:
+        """Ids of `(n,)` hotness ranks."""
+        return (ranks * self.multiplier + self.shift) % self.rows
+
+
+def draw_batch(work: ShardWork, rng: np.random.Generator) -> Batch:
+    """A batch of lookups as `work` describes it.
+
+    The batch has `work.lookups` lookups, rounded up or down at random so that the mean is kept. A pooled table's bags all have the
+    mean size, up to rounding; a sequence table's are Poisson distributed (given their sum). Rows are drawn independently by the
+    inverse of the access profile. Where the profile has fractions of rows (a random block of a table), the fractions
+    that make up one whole row are drawn as that row.
+    """
+    total = int(work.lookups + rng.random())
+    ranks = draw_ranks(work, total, rng)
+    return Batch(Scatter.draw(work.rows, rng)(ranks), _draw_offsets(work, total, rng))
+
+
+def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ids:
+    """`(count,)` hotness ranks in `[0, work.rows)`, hottest 0, drawn independently by the access profile."""
+    positions = np.interp(rng.random(count), work.access.share, work.access.rows)
+    ranks = positions.astype(np.int64)
+    return np.minimum(ranks, work.rows - 1, out=ranks)
+
+
+def _draw_offsets(work: ShardWork, total: int, rng: np.random.Generator) -> Ids:
+    """`(samples + 1,)` starts of the bags."""
+    if work.pooled:
+        sizes = np.full(work.samples, total // work.samples)
+        sizes[rng.choice(work.samples, total % work.samples, replace=False)] += 1
+    else:
+        sizes = np.bincount(rng.integers(work.samples, size=total), minlength=work.samples)
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

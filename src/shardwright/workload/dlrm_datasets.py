@@ -1,0 +1,154 @@
+"""Reader for the files of facebookresearch/dlrm_datasets: one batch of lookups into hundreds of tables, `.pt` or `.pt.gz`.
+
+A file is a tuple (indices, offsets, lengths) written by `torch.save`: `(n,)` row ids of all tables, one table after another;
+`(tables × samples + 1,)` where each bag starts; `(tables, samples)` sizes of the bags. The file is mapped into memory, not
+read, and handed out table by table. It is also not trusted: see `shardwright.workload.archives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.task import AccessProfile, Table
+from shardwright.workload.archives import load_tensors, unpacked
+from shardwright.workload.batches import Batch, Ids
+from shardwright.workload.pools import POOL_DIM
+
+
+def iter_tables(path: str | Path, *, max_bytes: int | None = None) -> Iterator[tuple[str, Batch]]:
+    """The tables of a file, one after another: name `t000`, `t001`, … and batch.
+
+    The arrays of a batch may be views of the mapped file; memory use is that of one table.
+
+    Args:
+        path: a `.pt` file, or a `.pt.gz` file, which is unpacked into the directory for temporary files (`TMPDIR`) and
+            removed at the end.
+        max_bytes: most bytes a `.pt.gz` file may unpack to; by default 20 times its size, or 64 MB where that is more.
+
+    Raises:
+        InvalidInput: the file cannot be read, is no such data set, or contradicts itself.
+    """
+    path = Path(path)
+    with unpacked(path, max_bytes) as plain:
+        indices, offsets, lengths = load_tensors(plain, path.name, count=3)
+        _check_shapes(path.name, indices, offsets, lengths)
+        tables, samples = lengths.shape
+        for number in range(tables):
+            bounds = offsets[number * samples : (number + 1) * samples + 1].numpy().astype(np.int64, copy=False)
+            yield (
+                f"t{number:03d}",
+                _table_batch(f"{path.name}: table {number}", indices, bounds, lengths[number].numpy()),
+            )
+
+
+def read_tables(
+    path: str | Path,
+    *,
+    rows: Sequence[int] | None = None,
+    dim: int = POOL_DIM,
+    unseen: Literal["never", "good_turing"] = "never",
+    max_bytes: int | None = None,
+) -> list[Table]:
+    """The tables of a file with their pooling factors and access profiles, without those that the batch never looks into.
+
+    Args:
+        path: as in `iter_tables`.
+        rows: `(tables,)` rows of each table; by default the largest id plus 1, as in the papers.
+        dim: dim of all tables; the files have none.
+        unseen: how often rows are looked up that are not in the batch: "never", or "good_turing": together as often as the rows
+            that are in it once (Good 1953), as far as that makes none of them hotter than a seen row.
+        max_bytes: as in `iter_tables`.
+
+    Raises:
+        InvalidInput: as in `iter_tables`, or `rows` does not match the file.
+    """
+    if unseen not in ("never", "good_turing"):
+        raise InvalidInput(f"unseen is {unseen!r}, must be 'never' or 'good_turing'")
+    result = []
+    number = -1
+    for number, (name, batch) in enumerate(iter_tables(path, max_bytes=max_bytes)):
+        if rows is not None and number >= len(rows):
+            raise InvalidInput(f"rows lists {len(rows)} tables, {Path(path).name} has more; give one number a table")
+        if batch.indices.size:
+            result.append(_table(name, batch, None if rows is None else rows[number], dim, unseen))
+    if rows is not None and len(rows) != number + 1:
+        raise InvalidInput(
+            f"rows lists {len(rows)} tables, {Path(path).name} has {number + 1}; give one number a table"
+        )
+    return result
+
+
+def _check_shapes(file: str, indices: Any, offsets: Any, lengths: Any) -> None:
+    """Check the three tensors against each other, as far as that takes no reading."""
+    shapes = [tuple(tensor.shape) for tensor in (indices, offsets, lengths)]
+    if [len(shape) for shape in shapes] != [1, 1, 2] or 0 in shapes[2]:
+        raise InvalidInput(
+            f"{file}: indices, offsets and lengths have the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}; "
+            "must be (n,), (tables × samples + 1,) and (tables, samples)"
+        )
+    tables, samples = shapes[2]
+    if offsets.numel() != tables * samples + 1:
+        raise InvalidInput(
+            f"{file}: {offsets.numel()} offsets do not go with lengths of {tables} tables × {samples} samples; "
+            f"must be {tables * samples + 1}"
+        )
+    first, last = int(offsets[0]), int(offsets[-1])
+    if (first, last) != (0, indices.numel()):
+        raise InvalidInput(
+            f"{file}: offsets run from {first} to {last}, must run from 0 to the number of indices, {indices.numel()}"
+        )
+
+
+def _table_batch(where: str, indices: Any, bounds: Ids, lengths: Any) -> Batch:
+    """The lookups of one table, checked; `bounds` is `(samples + 1,)`, positions in `indices`."""
+    sizes = np.diff(bounds)
+    if (sizes < 0).any() or bounds[0] < 0 or bounds[-1] > indices.numel():
+        raise InvalidInput(f"{where}: offsets must rise from 0 to the number of indices; one falls or lies outside")
+    if (sizes != lengths).any():
+        sample = int(np.flatnonzero(sizes != lengths)[0])
+        raise InvalidInput(
+            f"{where}: sample {sample} has {sizes[sample]} indices by the offsets but {lengths[sample]} by the lengths; must agree"
+        )
+    ids = indices[int(bounds[0]) : int(bounds[-1])].numpy().astype(np.int64, copy=False)
+    if ids.size and ids.min() < 0:
+        raise InvalidInput(f"{where}: index {ids.min()} is negative; row ids count from 0")
+    return Batch(ids, bounds - bounds[0])
+
+
+def _table(name: str, batch: Batch, rows: int | None, dim: int, unseen: str) -> Table:
+    """Table with the statistics of a batch that has at least one lookup."""
+    largest = int(batch.indices.max())
+    if rows is None:
+        rows = largest + 1
+    elif rows <= largest:
+        raise InvalidInput(
+            f"rows of table {name} is {rows}, but the batch looks up row {largest}; must be at least {largest + 1}"
+        )
+    counts = _counts(batch.indices, largest + 1)
+    access = AccessProfile.from_counts(counts, rows)
+    if unseen == "good_turing":
+        access = _with_unseen(AccessProfile.from_counts(counts), rows, int((counts == 1).sum()) / batch.indices.size)
+    return Table(name, rows, dim, batch.indices.size / (batch.offsets.size - 1), access=access)
+
+
+def _counts(indices: Ids, rows: int) -> Ids:
+    """Accesses of each row that occurs. Counting in an array is faster, unless a few large ids would make it huge."""
+    if rows <= 8 * indices.size + 1_000_000:
+        counts = np.bincount(indices)
+        return counts[counts > 0]
+    return np.unique(indices, return_counts=True)[1]
+
+
+def _with_unseen(seen: AccessProfile, rows: int, mass: float) -> AccessProfile:
+    """The profile of the seen rows, with `mass` of the accesses spread evenly over the others of `rows` rows."""
+    others = rows - seen.total_rows
+    if others == 0 or mass == 0:
+        return seen
+    coldest = (seen.share[-1] - seen.share[-2]) / (seen.rows[-1] - seen.rows[-2])
+    mass = min(mass, others * coldest / (1 + others * coldest))
+    return AccessProfile(np.append(seen.rows, float(rows)), np.append(seen.share * (1 - mass), 1.0))

@@ -1,0 +1,223 @@
+"""The papers' benchmark tasks: tables drawn from a pool onto a small cluster.
+
+References:
+    [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
+    [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
+
+Where the papers leave a rule open, their public code decides: dims come by halving the largest one, and NeuroShard draws anew
+until the weights fill at most 15/16 of the cluster's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.task import DTYPE_BYTES, PRESETS, Table, Task, Topology
+from shardwright.task.table import Dtype
+from shardwright.task.task import Optimizer
+from shardwright.task.topology import Memory
+from shardwright.task.units import format_bytes
+from shardwright.workload.pools import table_pool
+
+Pool: TypeAlias = str | Sequence[Table]
+Seed: TypeAlias = int | np.random.Generator
+
+DRAWS = 1000
+
+
+def random_task(
+    seed: Seed,
+    *,
+    pool: Pool = "dlrm-2021",
+    tables: int | tuple[int, int] = (10, 60),
+    devices: int = 4,
+    max_dim: int = 128,
+    dims: Sequence[int] | None = None,
+    memory: Memory = "4 GB",
+    batch_size: int = 65_536,
+    device: str = "rtx2080ti",
+    dtype: Dtype = "fp32",
+    optimizer: Optimizer = "rowwise_adagrad",
+    replacement: bool = True,
+    fill: float | None = 15 / 16,
+    scale: float = 1.0,
+) -> Task:
+    """A task of tables drawn uniformly from a pool, as in [neuroshard].
+
+    Args:
+        seed: a seed, or the generator to draw with.
+        pool: tables, or the name of a pool (see `table_pool`).
+        tables: how many, or a half-open range to draw the number from.
+        devices: devices, all on one host.
+        max_dim: largest dim; each table draws one of max_dim, max_dim / 2, … down to the last multiple of 4.
+        dims: the dims to draw from, instead of max_dim.
+        memory: bytes for embeddings on a device.
+        batch_size: samples per step over all devices.
+        device: device type; the links are those of its presets.
+        dtype: type of the weights.
+        optimizer: optimizer of the embedding weights.
+        replacement: whether a table can be drawn twice; the second is named `NAME_2`, and so on.
+        fill: draw anew until the weights take at most this share of all devices' memory; None takes any draw. A table
+            may still be larger than one device, and then has to be split.
+        scale: factor on the rows of every table, to fit small machines.
+
+    Raises:
+        InvalidInput: an option breaks a rule, or tables as these do not fit the memory.
+    """
+    if not 0 < scale < np.inf:
+        raise InvalidInput(f"scale {scale!r} must be a finite number greater than 0")
+    rng = _generator(seed)
+    source = table_pool(pool) if isinstance(pool, str) else tuple(pool)
+    count = _draw_count(rng, tables, len(source), replacement)
+    topology = _topology(device, devices, memory)
+    choices = np.array(halved_dims(max_dim) if dims is None else dims)
+    if not choices.size:
+        raise InvalidInput("dims is empty; give at least one dim to draw from")
+    rows = np.maximum(1, np.rint(np.array([table.rows for table in source]) * scale))
+    limit = np.inf if fill is None else fill * sum(topology.memory_bytes)
+    for _ in range(DRAWS):
+        picked = rng.choice(len(source), count, replace=replacement)
+        drawn = rng.choice(choices, count)
+        if rows[picked] @ drawn * DTYPE_BYTES[dtype] <= limit:
+            break
+    else:
+        raise InvalidInput(
+            f"{DRAWS} draws of {count} tables of dims up to {choices.max()} all exceeded {format_bytes(limit)}, the allowed share of "
+            f"the memory of {devices} devices; draw fewer tables, or lower max_dim or scale, or raise memory or fill"
+        )
+    chosen = [replace(source[i], dim=int(dim), dtype=dtype) for i, dim in zip(picked, drawn, strict=True)]
+    scaled = chosen if scale == 1 else [table.scaled_rows(scale) for table in chosen]
+    return Task(_with_unique_names(scaled), topology, batch_size, optimizer)
+
+
+def paper_tasks(
+    count: int,
+    *,
+    paper: Literal["neuroshard", "dreamshard"] = "neuroshard",
+    devices: int = 4,
+    max_dim: int = 128,
+    tables: int | tuple[int, int] | None = None,
+    pool: Pool = "dlrm-2021",
+    seed: int = 0,
+    batch_size: int = 65_536,
+    device: str = "rtx2080ti",
+    scale: float = 1.0,
+) -> list[Task]:
+    """The first `count` tasks of one setting of a paper's benchmark; the n-th depends on the setting and the seed alone.
+
+    - neuroshard: T in [10, 60) tables for 4 devices and [20, 120) for 8, with replacement; dims up to `max_dim`; 4 GB a device.
+    - dreamshard: 50 tables unless given, each at most once; dim 16 (`max_dim` is not used), fp16; 5 GB a device. The paper draws its
+      training and test tasks from the two halves of `split_pool(pool, 0.5)`.
+
+    Raises:
+        InvalidInput: no such paper, or an option breaks a rule.
+    """
+    settings: dict[str, object] = {
+        "devices": devices,
+        "pool": pool,
+        "batch_size": batch_size,
+        "device": device,
+        "scale": scale,
+    }
+    if paper == "neuroshard":
+        settings |= {"tables": tables or (5 * devices // 2, 15 * devices), "max_dim": max_dim, "memory": "4 GB"}
+    elif paper == "dreamshard":
+        settings |= {
+            "tables": tables or 50,
+            "dims": (16,),
+            "memory": "5 GB",
+            "dtype": "fp16",
+            "replacement": False,
+            "fill": None,
+        }
+    else:
+        raise InvalidInput(f"paper {paper!r} has no task generator; known are neuroshard, dreamshard")
+    return [random_task(_generator([seed, number]), **settings) for number in range(count)]  # type: ignore[arg-type]
+
+
+def split_pool(pool: Pool, share: float, seed: int = 0) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
+    """Two disjoint pools that together are `pool`: a random `share` of the tables to train on, the others to test on.
+
+    Raises:
+        InvalidInput: a side would be empty.
+    """
+    source = table_pool(pool) if isinstance(pool, str) else tuple(pool)
+    count = round(share * len(source)) if 0 < share < 1 else 0
+    if not 0 < count < len(source):
+        raise InvalidInput(
+            f"split_pool: a share of {share} of {len(source)} tables leaves a side empty; give a share between 0 and 1 and a pool to match"
+        )
+    train = np.zeros(len(source), dtype=bool)
+    train[_generator(seed).permutation(len(source))[:count]] = True
+    sides = [
+        tuple(table for table, in_train in zip(source, train, strict=True) if in_train == side)
+        for side in (True, False)
+    ]
+    return sides[0], sides[1]
+
+
+def halved_dims(max_dim: int) -> tuple[int, ...]:
+    """The dims of the papers' tables, ascending: `max_dim`, its half, its quarter, … as long as 4 divides them.
+
+    Raises:
+        InvalidInput: 4 does not divide `max_dim`.
+    """
+    if max_dim < 4 or max_dim % 4:
+        raise InvalidInput(
+            f"max_dim is {max_dim}, must be a positive multiple of 4 (the fused kernels read 4 columns at once)"
+        )
+    dims = [max_dim]
+    while dims[-1] % 8 == 0:
+        dims.append(dims[-1] // 2)
+    return tuple(reversed(dims))
+
+
+def _generator(seed: Seed | Sequence[int]) -> np.random.Generator:
+    """The generator of a seed; one that is given is used as it is."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0") from None
+
+
+def _draw_count(rng: np.random.Generator, tables: int | tuple[int, int], available: int, replacement: bool) -> int:
+    """Number of tables of the task."""
+    low, high = (tables, tables + 1) if isinstance(tables, int) else tables
+    if not 1 <= low < high:
+        raise InvalidInput(
+            f"tables is {tables}, must be at least 1, or a half-open range (low, high) with 1 <= low < high"
+        )
+    count = int(rng.integers(low, high))
+    if available == 0 or (not replacement and count > available):
+        raise InvalidInput(
+            f"a pool of {available} tables cannot give {count} different ones; give a larger pool, fewer tables, or replacement=True"
+        )
+    return count
+
+
+def _topology(device: str, devices: int, memory: Memory) -> Topology:
+    """One host with so many devices, its links as in the presets of the device type."""
+    names = {preset.device: name for name, preset in PRESETS.items()} | {"cpu": "cpu"}
+    if device not in names:
+        raise InvalidInput(f"device {device!r} has no preset; known devices are {', '.join(names)}")
+    return Topology.preset(names[device], hosts=1, devices_per_host=devices, memory=memory)
+
+
+def _with_unique_names(tables: Sequence[Table]) -> list[Table]:
+    """The tables; later ones of the same name are renamed to NAME_2, NAME_3 and so on."""
+    taken: set[str] = {table.name for table in tables}
+    seen: dict[str, int] = {}
+    result = []
+    for table in tables:
+        name, number = table.name, seen.get(table.name, 0) + 1
+        while number > 1 and (name := f"{table.name}_{number}") in taken:
+            number += 1
+        seen[table.name] = number
+        taken.add(name)
+        result.append(replace(table, name=name))
+    return result

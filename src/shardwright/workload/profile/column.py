@@ -1,0 +1,153 @@
+"""What is known of one column of ids, and how it is counted batch by batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.workload.profile.keys import integer_keys, text_keys
+from shardwright.workload.profile.kinds import ColumnKind, is_empty_type, is_text_type
+from shardwright.workload.profile.sketch import AccessSketch, Keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEQUENCE_LENGTH = 100
+"""A list column is taken for a sequence where a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnProfile:
+    """One column of ids.
+
+    Attributes:
+        name: the column.
+        kind: integers or text, one a sample or a list.
+        sketch: how often each id was looked up.
+        pooled: whether the user said that the ids of a sample are summed, or None: decided by the longest list.
+        longest: most ids of one sample.
+        max_id: the largest id; None where ids are text, or there are none.
+    """
+
+    name: str
+    kind: ColumnKind
+    sketch: AccessSketch
+    pooled: bool | None = None
+    longest: int = 0
+    max_id: int | None = None
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the looked-up rows of a sample stay separate.
+
+        A log does not say; so: as the user says, else a list column whose longest list has more than `SEQUENCE_LENGTH` ids.
+        """
+        if self.pooled is not None:
+            return not self.pooled
+        return self.kind.is_list and self.longest > SEQUENCE_LENGTH
+
+    @property
+    def pooling_reason(self) -> str:
+        """Why the table is taken for pooled or a sequence."""
+        if self.pooled is not None:
+            return "sequence, as told" if self.is_sequence else "pooled, as told"
+        if not self.kind.is_list:
+            return "pooled: one id a sample"
+        if self.is_sequence:
+            return f"sequence: its longest list has {self.longest:,} ids, more than {SEQUENCE_LENGTH}"
+        return f"pooled: its longest list has {self.longest:,} ids, at most {SEQUENCE_LENGTH}"
+
+    def merged(self, other: ColumnProfile) -> ColumnProfile:
+        """Both columns' events together.
+
+        Raises:
+            InvalidInput: the columns differ in kind.
+        """
+        if self.kind != other.kind:
+            raise InvalidInput(
+                f"column '{self.name}' holds {self.kind} in one profile and {other.kind} in the other; profile them apart"
+            )
+        known = [column.max_id for column in (self, other) if column.max_id is not None]
+        return replace(
+            self,
+            sketch=self.sketch.merged(other.sketch),
+            longest=max(self.longest, other.longest),
+            max_id=max(known, default=None),
+        )
+
+
+class ColumnCounter:
+    """Counts one column: keys gather until they are worth merging into the sketch.
+
+    Args:
+        column: the profile to continue.
+        pending: most keys to gather.
+    """
+
+    def __init__(self, column: ColumnProfile, pending: int) -> None:
+        self.column = column
+        self._most_pending = pending
+        self._pending: list[Keys] = []
+        self._pending_keys = 0
+
+    def add(self, values: pa.Array, where: str) -> int:
+        """Count the ids of a batch.
+
+        Args:
+            values: `(samples,)` ids or lists of ids.
+            where: file and column, for messages.
+
+        Returns:
+            The number of lookups.
+
+        Raises:
+            InvalidInput: an id is negative or a text too long.
+        """
+        if is_empty_type(values.type):
+            return 0
+        if self.column.kind.is_list:
+            import pyarrow.compute as pc
+
+            longest = pc.max(pc.list_value_length(values)).as_py() or 0
+            values = values.flatten()
+        else:
+            longest = int(values.null_count < len(values))
+        values = values.drop_null()
+        known = [] if self.column.max_id is None else [self.column.max_id]
+        for start in range(0, len(values), self._most_pending):
+            keys, max_id = _keys(values.slice(start, self._most_pending), where)
+            known += [] if max_id is None else [max_id]
+            self._gather(keys)
+        self.column = replace(self.column, longest=max(self.column.longest, longest), max_id=max(known, default=None))
+        return len(values)
+
+    def finish(self) -> ColumnProfile:
+        """The column's profile with everything counted."""
+        if self._pending:
+            chunk = AccessSketch.of(np.concatenate(self._pending), self.column.sketch.limit)
+            self._pending, self._pending_keys = [], 0
+            self.column = replace(self.column, sketch=self.column.sketch.merged(chunk))
+        return self.column
+
+    def _gather(self, keys: Keys) -> None:
+        if self._pending_keys + keys.size > self._most_pending:
+            self.finish()
+        self._pending.append(keys)
+        self._pending_keys += keys.size
+
+
+def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None]:
+    """`(n,)` keys of ids without nulls, and the largest where they are integers."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(ids.type):
+        words = ids.dictionary
+        if is_text_type(words.type) and not words.null_count and len(words) <= len(ids):
+            return text_keys(words, where)[ids.indices.to_numpy()], None  # each text is hashed once
+        return _keys(ids.dictionary_decode().drop_null(), where)
+    if pa.types.is_integer(ids.type):
+        return integer_keys(ids, where)
+    return text_keys(ids, where), None

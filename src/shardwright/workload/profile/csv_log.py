@@ -1,0 +1,134 @@
+"""CSV logs: a header line, then a sample a line; lists of ids in a field are recognised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.errors import InvalidInput
+from shardwright.workload.profile.kinds import is_list_type, is_text_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BLOCK_BYTES = 1 << 22
+_MESSAGE = 400
+_NULLS = ["", "null", "NULL", "None", "NaN", "nan"]
+_INTEGER_LIST = r"^\s*\[?\s*(-?\d+(\s*[ ,;|]\s*-?\d+)*)?\s*\]?\s*$"
+_SEPARATORS = r"\s*[ ,;|]\s*"
+
+
+class CsvLog:
+    """A CSV file with a header line; see `LogReader`.
+
+    A text column is one of lists where every value in the file's first block is a list of integers, such as `1 2 3`,
+    `[1, 2, 3]`, `1|2|3` or `1;2;3`; or, where a `list_separator` is given, where a value contains it.
+    """
+
+    is_events = False
+
+    def __init__(self, path: Path, delimiter: str, list_separator: str | None) -> None:
+        import pyarrow as pa
+
+        self.path = path
+        self._delimiter = delimiter
+        self._separator = list_separator
+        first = self._first_batch()
+        types = [self._list_type(values) or values.type for values in first.columns]
+        self.schema: pa.Schema = pa.schema(list(zip(first.schema.names, types, strict=True)))
+
+    def lookups(self, columns: Sequence[str]) -> int | None:
+        """Unknown before the file is read."""
+        return None
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The columns, one block of the file at a time."""
+        import pyarrow as pa
+
+        with _clear_errors(self.path, self.schema.names), self._open(columns) as reader:
+            for batch in reader:
+                arrays = [self._lists(batch.column(name), name) for name in columns]
+                yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _first_batch(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        with _clear_errors(self.path, ()), self._open(None) as reader:
+            _check_header(self.path, reader.schema.names)
+            return next(iter(reader), pa.RecordBatch.from_pylist([], schema=reader.schema))
+
+    def _open(self, columns: Sequence[str] | None) -> Any:
+        from pyarrow import csv
+
+        return csv.open_csv(
+            str(self.path),
+            # One thread, as only then are the lines of parse errors numbered.
+            read_options=csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+            parse_options=csv.ParseOptions(delimiter=self._delimiter),
+            convert_options=csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True, include_columns=columns),
+        )
+
+    def _list_type(self, values: pa.Array) -> pa.DataType | None:
+        """Type of the lists that these texts are, or None where they are plain ids."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not is_text_type(values.type) or values.null_count == len(values):
+            return None
+        if pc.all(pc.match_substring_regex(values, _INTEGER_LIST)).as_py():
+            return pa.list_(pa.int64())
+        if self._separator and pc.any(pc.match_substring(values, self._separator)).as_py():
+            return pa.list_(pa.string())
+        return None
+
+    def _lists(self, values: pa.Array, name: str) -> pa.Array:
+        """A column, its texts split where it is one of lists."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        list_type = self.schema.field(name).type
+        if not is_list_type(list_type):
+            return values
+        if pa.types.is_string(list_type.value_type):
+            return pc.split_pattern(values, self._separator)
+        inner = pc.utf8_trim(values, "[] ")
+        inner = pc.if_else(pc.equal(inner, ""), None, inner)
+        try:
+            return pc.split_pattern_regex(inner, _SEPARATORS).cast(list_type)
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(
+                f"{self.path}: column '{name}' begins with lists of integers, and later has a value that is none: {_shortened(error)}; "
+                "mend it, or exclude the column"
+            ) from error
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    if all(re.fullmatch(r"-?[0-9.]*", name) for name in names):
+        raise InvalidInput(
+            f"{path}: the first line is {','.join(names)[:60]!r}; the first line of a CSV file must name its columns"
+        )
+
+
+@contextmanager
+def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
+    """Arrow's complaints about a CSV file with the file and the name of the column."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        message = re.sub(r"column #(\d+)", lambda match: _column_name(int(match[1]), names), _shortened(error))
+        raise InvalidInput(
+            f"{path}: {message} (every line needs the header's number of columns, and a column ids of one kind; mend or exclude it)"
+        ) from error
+
+
+def _column_name(position: int, names: Sequence[str]) -> str:
+    return f"column '{names[position]}'" if position < len(names) else f"column #{position}"
+
+
+def _shortened(error: Exception) -> str:
+    return str(error)[:_MESSAGE]

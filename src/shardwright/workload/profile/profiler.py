@@ -1,0 +1,154 @@
+"""Tables from training logs: counts every id lookup of the logs in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias
+
+from shardwright.errors import InvalidInput
+from shardwright.workload.profile.column import ColumnCounter, ColumnProfile
+from shardwright.workload.profile.kinds import ColumnKind
+from shardwright.workload.profile.readers import open_log
+from shardwright.workload.profile.result import ProfileResult
+from shardwright.workload.profile.selection import Selection
+from shardwright.workload.profile.sketch import BYTES_PER_ID, AccessSketch
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+
+SKETCH_BYTES = 192 * 2**20
+_PENDING_BYTES = 96 * 2**20
+_MOST_IDS = 1 << 20
+_FEWEST_IDS = 64
+
+
+def profile_logs(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    columns: Collection[str] | None = None,
+    exclude: Collection[str] = (),
+    sequence: Collection[str] = (),
+    pooled: Collection[str] = (),
+    list_separator: str | None = None,
+    sketch_bytes: int = SKETCH_BYTES,
+    progress: Progress | None = None,
+) -> ProfileResult:
+    """Profile the embedding ids of training logs.
+
+    A log is a Parquet or CSV file with a sample a row, whose columns of integers, text or lists of these are embedding ids
+    (floats, booleans and times are left out), or a text file with a `user item` event a line. Memory stays below 1 GB for logs of
+    any size: up to `sketch_bytes` / 28 / columns distinct ids a column (at most 1,048,576) are counted exactly; beyond that hot
+    ids are, and a hash sample stands for the rest.
+
+    Args:
+        paths: the files, all with the same columns.
+        columns: the only columns to profile; default all that hold ids.
+        exclude: columns to leave out, such as an integer label or time.
+        sequence: list columns whose looked-up rows stay separate.
+        pooled: list columns whose looked-up rows are summed. A list column that neither names is a sequence if a sample has more
+            than 100 ids.
+        list_separator: what separates ids in a CSV field; lists of integers are recognised without it.
+        sketch_bytes: memory for all counts together.
+        progress: called with the lookups counted so far and their number in all files, None where a file does not say.
+
+    Raises:
+        InvalidInput: a file is missing, empty, damaged or has other columns than the first, a column does not exist or holds no
+            valid ids, or options contradict each other.
+    """
+    files = _distinct_paths(paths)
+    selection = Selection(columns, exclude)
+    for path in files:
+        selection.include(open_log(path, list_separator))
+    kinds = selection.id_columns()
+    choices = _pooling_choices(kinds, sequence, pooled)
+    if selection.is_events and (columns is not None or exclude or choices):
+        raise InvalidInput(
+            f"{files[0]}: is an event file, of which columns, exclude, sequence and pooled do not apply; leave them away"
+        )
+    counters = _counters(kinds, choices, sketch_bytes)
+    rows = _count(files, list_separator, counters, progress)
+    return _result(files, selection, rows, counters)
+
+
+def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    if not files:
+        raise InvalidInput("paths: no log is named; name at least one file")
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise InvalidInput(f"{file}: is named twice, so that its events would count twice; name it once")
+        seen.add(file.resolve())
+    return files
+
+
+def _pooling_choices(
+    kinds: Mapping[str, ColumnKind], sequence: Collection[str], pooled: Collection[str]
+) -> dict[str, bool]:
+    """Whether a column is pooled, for those of which the caller says."""
+    for option, names in (("sequence", sequence), ("pooled", pooled)):
+        for name in names:
+            if name not in kinds or not kinds[name].is_list:
+                lists = ", ".join(column for column, kind in kinds.items() if kind.is_list) or "none"
+                raise InvalidInput(f"{option}: '{name}' is not a profiled column of lists; those are: {lists}")
+            if name in sequence and name in pooled:
+                raise InvalidInput(f"column '{name}' is named both in sequence and in pooled; name it in one of them")
+    return {**dict.fromkeys(sequence, False), **dict.fromkeys(pooled, True)}
+
+
+def _counters(
+    kinds: Mapping[str, ColumnKind], choices: Mapping[str, bool], sketch_bytes: int
+) -> dict[str, ColumnCounter]:
+    """A counter for each column; they share the memory evenly."""
+    limit = max(_FEWEST_IDS, min(_MOST_IDS, sketch_bytes // BYTES_PER_ID // len(kinds)))
+    pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))
+    return {
+        name: ColumnCounter(ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)), pending)
+        for name, kind in kinds.items()
+    }
+
+
+def _count(
+    files: Sequence[Path], list_separator: str | None, counters: Mapping[str, ColumnCounter], progress: Progress | None
+) -> int:
+    """Count all files, the columns of a batch side by side; returns the number of rows."""
+    first, *_ = names = list(counters)
+    total = _total_lookups(files, list_separator, names) if progress else None
+    rows = lookups = 0
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        for path in files:
+            for batch in open_log(path, list_separator).batches(names):
+                found = [name for name in names if name in batch.schema.names]
+                jobs = [(counters[name], batch.column(name), f"{path}: column '{name}'") for name in found]
+                lookups += sum(pool.map(ColumnCounter.add, *zip(*jobs, strict=True)))
+                rows += batch.num_rows * (first in found)
+                if progress:
+                    progress(lookups, total)
+    return rows
+
+
+def _total_lookups(files: Sequence[Path], list_separator: str | None, names: Sequence[str]) -> int | None:
+    counts = [open_log(path, list_separator).lookups(names) for path in files]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _result(
+    files: Sequence[Path], selection: Selection, rows: int, counters: Mapping[str, ColumnCounter]
+) -> ProfileResult:
+    if not rows:
+        raise InvalidInput(
+            f"{files[0]}: the log is empty (0 rows in {len(files)} files); name a log with at least one row"
+        )
+    columns = {name: counter.finish() for name, counter in counters.items()}
+    unused = {
+        name: "holds only nulls" for name in selection.kinds if name not in columns or not columns[name].sketch.events
+    }
+    used = {name: column for name, column in columns.items() if name not in unused}
+    if not used:
+        raise InvalidInput(
+            f"{files[0]}: no id in any of the columns {', '.join(unused)}; name a log in which ids are not null"
+        )
+    return ProfileResult(used, rows, len(files), selection.is_events, {**selection.left_out, **unused})

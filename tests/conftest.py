@@ -1,0 +1,42 @@
+"""Fixtures and settings shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from shardwright.task import AccessProfile, Table, Task, Topology
+
+settings.register_profile("shardwright", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("shardwright")
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of reference data beside the repository; tests that need it are skipped where it is missing."""
+    shared = Path(os.environ.get("SHARDWRIGHT_SHARED", REPOSITORY.parent / "shared"))
+    if not (shared / "data").is_dir():
+        pytest.skip(f"no reference data in {shared}; set SHARDWRIGHT_SHARED to the folder that has data/")
+    return shared / "data"
+
+
+@pytest.fixture
+def small_tables() -> tuple[Table, ...]:
+    """Four tables: skewed, uniform, a sequence, and a tiny one in half precision."""
+    return (
+        Table("user", 1000, 16, 1.0, access=AccessProfile.zipf(1000, 1.05)),
+        Table("item", 400, 32, 5.0),
+        Table("history", 200, 8, 20.0, pooled=False, access=AccessProfile.zipf(200, 1.2)),
+        Table("country", 3, 4, 1.0, dtype="fp16"),
+    )
+
+
+@pytest.fixture
+def small_task(small_tables: tuple[Table, ...]) -> Task:
+    """The four tables on two hosts of two devices, with memory for all of them on any one device."""
+    return Task(small_tables, Topology(hosts=2, devices_per_host=2, memory="64 MB"), batch_size=64)

@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.task import Table
+from shardwright.workload.generators import halved_dims, paper_tasks, random_task, split_pool
+from shardwright.workload.pools import table_pool
+
+SMALL_POOL = tuple(Table(f"t{i}", 100 * (i + 1), 16, pooling=1.0 + i) for i in range(6))
+
+
+def base_name(table):
+    return table.name.split("_")[0]
+
+
+def test_a_task_is_its_seed():
+    same, again, other = (random_task(seed, pool=SMALL_POOL, tables=5) for seed in (3, 3, 4))
+    assert same == again
+    assert same != other
+    assert random_task(np.random.default_rng(3), pool=SMALL_POOL, tables=5) == same
+
+
+def test_neuroshard_tasks_follow_the_published_ranges():
+    tasks = paper_tasks(60, paper="neuroshard", devices=4, max_dim=32, seed=1)
+    counts = [len(task.tables) for task in tasks]
+    assert min(counts) >= 10
+    assert max(counts) < 60
+    assert len(set(counts)) > 20
+    assert {table.dim for task in tasks for table in task.tables} == {4, 8, 16, 32}
+    for task in tasks:
+        assert task.topology.devices == 4
+        assert task.topology.device == "rtx2080ti"
+        assert task.topology.memory_bytes == (4_000_000_000,) * 4
+        assert task.batch_size == 65_536
+        assert sum(table.weight_bytes for table in task.tables) <= 15e9
+
+
+def test_eight_devices_get_twice_the_tables():
+    counts = [len(task.tables) for task in paper_tasks(60, devices=8, max_dim=16)]
+    assert min(counts) >= 20
+    assert 60 < max(counts) < 120
+
+
+def test_dreamshard_tasks_have_one_dim_and_no_table_twice():
+    task = paper_tasks(1, paper="dreamshard", tables=80, seed=5)[0]
+    assert {(table.dim, table.dtype) for table in task.tables} == {(16, "fp16")}
+    assert len({base_name(table) for table in task.tables}) == len(task.tables) == 80
+    assert task.topology.memory_bytes[0] == 5_000_000_000
+
+
+def test_more_tasks_begin_with_the_same_tasks():
+    assert paper_tasks(5, max_dim=8, seed=9)[:2] == paper_tasks(2, max_dim=8, seed=9)
+
+
+def test_tasks_of_one_list_differ():
+    first, second = paper_tasks(2, tables=10, seed=0)
+    assert [table.name for table in first.tables] != [table.name for table in second.tables]
+
+
+def test_tables_drawn_twice_get_names_of_their_own():
+    task = random_task(0, pool=SMALL_POOL[:2], tables=9)
+    names = [table.name for table in task.tables]
+    assert len(set(names)) == 9
+    for table in task.tables:
+        original = next(t for t in SMALL_POOL if t.name == base_name(table))
+        assert (table.rows, table.pooling, table.access) == (original.rows, original.pooling, original.access)
+
+
+def test_new_names_do_not_meet_names_of_the_pool():
+    pool = [Table("a", 10, 4), Table("a_2", 10, 4)]
+    for seed in range(5):
+        names = [table.name for table in random_task(seed, pool=pool, tables=8).tables]
+        assert len(set(names)) == 8
+
+
+def test_scale_shrinks_rows_only():
+    full, scaled = (random_task(2, tables=30, fill=None, scale=scale) for scale in (1.0, 1e-3))
+    for before, after in zip(full.tables, scaled.tables, strict=True):
+        assert after.rows == max(1, round(before.rows * 1e-3))
+        assert after.access.exponent == before.access.exponent
+        assert (after.name, after.dim, after.pooling) == (before.name, before.dim, before.pooling)
+
+
+def test_tasks_are_drawn_anew_until_they_fit():
+    pool = [Table("small", 1000, 4), Table("large", 1_000_000, 4)]
+    for seed in range(20):
+        task = random_task(seed, pool=pool, tables=3, dims=(4,), devices=2, memory="10 MB")
+        assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 20e6
+
+
+def test_tables_that_never_fit_are_an_error_with_the_numbers():
+    with pytest.raises(InvalidInput, match=r"3 tables .* exceeded 937\.5 KB, .* raise memory or fill"):
+        random_task(0, pool=[Table("large", 1_000_000, 4)], tables=3, dims=(4,), devices=1, memory="1 MB")
+
+
+def test_fill_none_takes_any_draw():
+    task = random_task(0, pool=[Table("large", 1_000_000, 4)], tables=3, devices=1, memory="1 MB", fill=None)
+    assert len(task.tables) == 3
+
+
+def test_device_sets_the_links_and_the_cost_model():
+    task = random_task(0, pool=SMALL_POOL, tables=2, devices=3, device="h200", memory="1 GB")
+    assert (task.topology.device, task.topology.devices, task.topology.hosts) == ("h200", 3, 1)
+    assert task.topology.link_bandwidth[0] == 450e9
+    assert random_task(0, pool=SMALL_POOL, tables=2, devices=3, device="cpu").topology.devices == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tables": 0}, "tables is 0"),
+        ({"tables": (5, 5)}, r"tables is \(5, 5\)"),
+        ({"max_dim": 6}, "max_dim is 6"),
+        ({"dims": ()}, "dims is empty"),
+        ({"dims": (0,)}, "dim is 0"),
+        ({"max_dim": 0}, "max_dim is 0"),
+        ({"device": "abacus"}, "'abacus' has no preset; known devices are .*h200"),
+        ({"pool": "nowhere"}, "unknown pool 'nowhere'"),
+        ({"pool": ()}, "pool of 0 tables"),
+        ({"tables": 7, "replacement": False}, "pool of 6 tables cannot give 7 different ones"),
+        ({"scale": float("nan")}, "scale nan"),
+        ({"scale": 0}, "scale 0"),
+        ({"memory": "4 parsecs"}, "unknown unit"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        random_task(0, **{"pool": SMALL_POOL, "tables": 2} | options)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "one"])
+def test_bad_seed(seed):
+    for draw in (
+        lambda: random_task(seed),
+        lambda: paper_tasks(1, seed=seed),
+        lambda: split_pool(SMALL_POOL, 0.5, seed=seed),
+    ):
+        with pytest.raises(InvalidInput, match="must be a whole number of at least 0"):
+            draw()
+
+
+def test_unknown_paper():
+    with pytest.raises(InvalidInput, match="'recshard' has no task generator"):
+        paper_tasks(1, paper="recshard")
+
+
+@pytest.mark.parametrize(
+    ("max_dim", "dims"), [(4, (4,)), (12, (12,)), (48, (12, 24, 48)), (128, (4, 8, 16, 32, 64, 128))]
+)
+def test_halved_dims(max_dim, dims):
+    assert halved_dims(max_dim) == dims
+
+
+def test_split_pools_are_disjoint_and_together_the_pool():
+    pool = table_pool("dlrm-2021")
+    train, test = split_pool("dlrm-2021", 0.5, seed=1)
+    assert len(train) == len(test) == 428
+    assert {table.name for table in train} | {table.name for table in test} == {table.name for table in pool}
+    assert split_pool(pool, 0.5, seed=1) == (train, test)
+    assert split_pool(pool, 0.5, seed=2) != (train, test)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 0.01, float("nan")])
+def test_split_pool_refuses_an_empty_side(share):
+    with pytest.raises(InvalidInput, match="leaves a side empty"):
+        split_pool(SMALL_POOL, share)
