@@ -58,7 +58,9 @@ class AccessProfile:
         density = np.diff(share) / width
         noise = _SHARE_DIGITS * (1 / width[1:] + 1 / width[:-1])
         if (np.diff(density) > 1e-6 * density[:-1] + noise).any():
-            raise InvalidInput("access: rows must be sorted hottest first (the share per row may not grow along the points)")
+            raise InvalidInput(
+                "access: rows must be sorted hottest first (the share per row may not grow along the points)"
+            )
         rows.flags.writeable = share.flags.writeable = False
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "share", share)
@@ -71,8 +73,8 @@ class AccessProfile:
     @classmethod
     def zipf(cls, rows: int, exponent: float) -> AccessProfile:
         """Access probability of the r-th hottest of `rows` rows proportional to r ** -exponent."""
-        if not np.isfinite(exponent) or exponent < 0:
-            raise InvalidInput(f"access: zipf exponent {exponent} must be a finite number of at least 0 (0 is uniform)")
+        if not 0 <= exponent <= 100:
+            raise InvalidInput(f"access: zipf exponent {exponent} must be a number from 0 (uniform) to 100")
         if exponent == 0 or rows == 1:
             return cls(np.array([0.0, float(rows)]), np.array([0.0, 1.0]), exponent=float(exponent))
         ranks = _log_spaced_ranks(rows)
@@ -188,7 +190,8 @@ def _zipf_cumulative(ranks: Floats, exponent: float) -> Floats:
     if far.any():
         n = ranks[far]
         power, ratio = 1 - exponent, np.log(n / exact)
-        integral = ratio if power == 0 else exact**power * np.expm1(power * ratio) / power  # exact for powers near 0 too
+        # expm1 keeps the integral exact for exponents close to 1 too
+        integral = ratio if power == 0 else exact**power * np.expm1(power * ratio) / power
         ends = (n**-exponent - exact**-exponent) / 2
         slopes = exponent * (n ** (-exponent - 1) - exact ** (-exponent - 1)) / 12
         result[far] += integral + ends - slopes

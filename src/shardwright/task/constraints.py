@@ -19,6 +19,10 @@ SHARDING_TYPES = (
 )
 
 
+UNCUT_TYPES = ("table_wise", "data_parallel", "tiered")
+"""Sharding types with which a table can stay in one block."""
+
+
 @dataclass(frozen=True)
 class TableConstraint:
     """Limits on one table.
@@ -34,15 +38,27 @@ class TableConstraint:
     max_shards: int | None = None
 
     def __post_init__(self) -> None:
+        for field_name in ("sharding_types", "devices"):
+            if isinstance(getattr(self, field_name), list):
+                object.__setattr__(self, field_name, tuple(getattr(self, field_name)))
         for kind in self.sharding_types or ():
             if kind not in SHARDING_TYPES:
-                raise InvalidInput(f"constraints: unknown sharding type {kind!r}; known types are {', '.join(SHARDING_TYPES)}")
+                raise InvalidInput(
+                    f"constraints: unknown sharding type {kind!r}; known types are {', '.join(SHARDING_TYPES)}"
+                )
         if self.sharding_types is not None and not self.sharding_types:
             raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
         if self.devices is not None and (not self.devices or any(rank < 0 for rank in self.devices)):
-            raise InvalidInput(f"constraints: devices is {list(self.devices)}, must name at least one rank, none negative")
+            raise InvalidInput(
+                f"constraints: devices is {list(self.devices)}, must name at least one rank, none negative"
+            )
         if self.max_shards is not None and self.max_shards < 1:
             raise InvalidInput(f"constraints: max_shards is {self.max_shards}, must be at least 1")
+        if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
+            raise InvalidInput(
+                f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "
+                "which cut a table; allow more shards or table_wise"
+            )
 
     def allows(self, sharding_type: str) -> bool:
         """Whether the table may be sharded this way."""
@@ -65,6 +81,14 @@ class Constraints:
     tables: Mapping[str, TableConstraint] = field(default_factory=dict)
     colocate: tuple[tuple[str, ...], ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field_name in ("colocate", "apart"):
+            groups = tuple(tuple(group) for group in getattr(self, field_name))
+            lonely = next((group for group in groups if len(set(group)) < 2), None)
+            if lonely is not None:
+                raise InvalidInput(f"constraints: {field_name} {list(lonely)} must name at least two different tables")
+            object.__setattr__(self, field_name, groups)
 
     def of(self, table: str) -> TableConstraint:
         """The limits of one table."""
@@ -92,35 +116,47 @@ class Constraints:
         named = [*self.tables, *(n for group in (*self.colocate, *self.apart) for n in group)]
         for name in named:
             if name not in known:
-                raise InvalidInput(f"constraints: table {name!r} is not in the task; name one of its {len(known)} tables")
+                raise InvalidInput(
+                    f"constraints: table {name!r} is not in the task; name one of its {len(known)} tables"
+                )
         for name, limits in self.tables.items():
             beyond = [rank for rank in limits.devices or () if rank >= devices]
             if beyond:
-                raise InvalidInput(f"constraints: table '{name}' is pinned to rank {beyond[0]}, the topology has ranks 0 to {devices - 1}")
-        self._check_groups()
+                raise InvalidInput(
+                    f"constraints: table '{name}' is pinned to rank {beyond[0]}, the topology has ranks 0 to {devices - 1}"
+                )
         self._check_apart(devices)
+        self._check_groups()
 
     def _check_groups(self) -> None:
-        pairs = self.apart_pairs()
         for group in self.colocated_groups():
-            clash = next((pair for pair in pairs if pair <= group), None)
+            clash = next((common for names in self.apart if len(common := sorted(group.intersection(names))) > 1), None)
             if clash:
-                raise InvalidInput(f"constraints contradict each other: {' and '.join(sorted(clash))} are to be colocated and kept apart")
+                raise InvalidInput(
+                    f"constraints contradict each other: {' and '.join(clash[:2])} are to be colocated and kept apart; drop one of the two"
+                )
             pinned = [set(limits.devices) for name in group if (limits := self.of(name)).devices is not None]
             if pinned and not set.intersection(*pinned):
                 raise InvalidInput(
-                    f"constraints contradict each other: {', '.join(sorted(group))} are to be colocated but pinned to devices without a common rank"
+                    f"constraints contradict each other: {', '.join(sorted(group))} are to be colocated "
+                    "but pinned to devices without a common rank; pin them to at least one common rank"
                 )
 
     def _check_apart(self, devices: int) -> None:
         for names in self.apart:
-            if len(set(names)) > devices:
+            together = set(names)
+            pinned = [set(limits.devices) for name in together if (limits := self.of(name)).devices is not None]
+            room = len(set().union(*pinned)) if len(pinned) == len(together) else devices
+            if len(together) > room:
                 raise InvalidInput(
-                    f"constraints: {len(set(names))} tables are to be kept apart on {devices} devices; use at least as many devices as tables"
+                    f"constraints contradict each other: {len(together)} tables are to be kept apart on {room} devices; "
+                    "allow at least as many devices as tables"
                 )
-        for pair in self.apart_pairs():
-            one, other = (self.of(name).devices for name in sorted(pair))
-            if one is not None and other is not None and len(set(one) | set(other)) < 2:
-                raise InvalidInput(
-                    f"constraints contradict each other: {' and '.join(sorted(pair))} are to be kept apart but both pinned to rank {one[0]}"
-                )
+            alone: dict[int, str] = {}
+            for name in (name for name in names if len(set(self.of(name).devices or ())) == 1):
+                (rank,) = set(self.of(name).devices or ())
+                if alone.setdefault(rank, name) != name:
+                    raise InvalidInput(
+                        f"constraints contradict each other: {alone[rank]} and {name} are to be kept apart "
+                        f"but both pinned to rank {rank}; pin one to another rank"
+                    )

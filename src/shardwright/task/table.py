@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -10,6 +11,9 @@ from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
 
 Dtype: TypeAlias = Literal["fp32", "fp16"]
+MAX_ELEMENTS = 2**50
+"""Most elements of a table, and of one table's activations in a step: sums over a task stay exact in 64 bits and in floats."""
+
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2}
 
 UNIFORM = AccessProfile.uniform(1)
@@ -39,14 +43,19 @@ class Table:
     dtype: Dtype = "fp32"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidInput(f"table name {self.name!r} must be text of at least one character")
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+            raise InvalidInput(f"table name {self.name!r} must be printable text of at least one character")
         for field in ("rows", "dim"):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInput(f"table '{self.name}': {field} is {value!r}, must be a whole number of at least 1")
+        if self.rows * self.dim > MAX_ELEMENTS:
+            raise InvalidInput(
+                f"table '{self.name}': {reprlib.repr(self.rows)} rows × {reprlib.repr(self.dim)} columns "
+                "are more than 2**50 elements, the most a table may have"
+            )
         number = isinstance(self.pooling, (int, float)) and not isinstance(self.pooling, bool)
-        if not number or not math.isfinite(self.pooling) or self.pooling <= 0:
+        if not number or not 0 < self.pooling < math.inf:
             raise InvalidInput(
                 f"table '{self.name}': pooling is {self.pooling!r}, must be a finite number greater than 0"
             )
@@ -59,6 +68,7 @@ class Table:
                 f"table '{self.name}': its access profile covers {self.access.total_rows:.0f} rows, the table has {self.rows}; "
                 "make the profile for this table's rows"
             )
+        object.__setattr__(self, "access", self.access.thinned(self.rows))
 
     @property
     def weight_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.constraints import Constraints
-from shardwright.task.table import Table
+from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Topology
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -40,8 +41,8 @@ class Task:
         if not self.tables:
             raise InvalidInput("tables: a task needs at least one table")
         size = self.batch_size
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"batch_size is {size!r}, must be a whole number of at least 1")
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_ELEMENTS:
+            raise InvalidInput(f"batch_size is {reprlib.repr(size)}, must be a whole number from 1 to 2**50")
         if self.optimizer not in OPTIMIZERS:
             raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
         seen: set[str] = set()
@@ -49,6 +50,11 @@ class Task:
             if table.name in seen:
                 raise InvalidInput(f"tables: the name {table.name!r} occurs twice; table names must be unique")
             seen.add(table.name)
+            if size * max(table.pooling, 1.0) * table.dim > MAX_ELEMENTS:
+                raise InvalidInput(
+                    f"table '{table.name}': batch_size {size} × pooling {table.pooling:g} × dim {table.dim} looks up more than 2**50 "
+                    "elements a step; lower one of them"
+                )
         self.constraints.check(seen, self.topology.devices)
 
     @cached_property

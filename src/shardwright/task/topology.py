@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.units import parse_bandwidth, parse_bytes
+
+MAX_DEVICES = 65_536
 
 Memory: TypeAlias = int | str | Sequence[int | str]
 
@@ -43,18 +46,23 @@ class Topology:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInput(f"topology: {field} is {value!r}, must be a whole number of at least 1")
-        if not isinstance(self.device, str) or not self.device:
+        if self.devices > MAX_DEVICES:
+            raise InvalidInput(
+                f"topology: hosts {reprlib.repr(self.hosts)} × devices_per_host {reprlib.repr(self.devices_per_host)} "
+                f"must be at most {MAX_DEVICES} devices"
+            )
+        if not isinstance(self.device, str) or not self.device or not self.device.isprintable():
             raise InvalidInput(f"topology: device is {self.device!r}, must be the name of a device type")
         object.__setattr__(self, "memory", self._memory_per_device())
         for field in ("intra_bandwidth", "inter_bandwidth"):
             object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
         for field in ("intra_latency_ms", "inter_latency_ms"):
             value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise InvalidInput(f"topology: {field} is {value!r}, must be a finite number of at least 0")
 
     def _memory_per_device(self) -> tuple[int, ...]:
-        if isinstance(self.memory, (int, float, str)):
+        if not isinstance(self.memory, (list, tuple)):
             return (parse_bytes(self.memory, "topology: memory"),) * self.devices
         sizes = tuple(parse_bytes(size, f"topology: memory[{rank}]") for rank, size in enumerate(self.memory))
         if len(sizes) != self.devices:

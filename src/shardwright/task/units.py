@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 
 from shardwright.errors import InvalidInput
 
@@ -22,7 +23,11 @@ def parse_bytes(value: object, field: str = "memory") -> int:
     Raises:
         InvalidInput: the value is no size, is not positive, or its unit is unknown.
     """
-    return int(_parse(value, field, per_second=False))
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    size = int(value) if whole else round(_parse(value, field, per_second=False))  # type: ignore[call-overload]
+    if not 1 <= size < 2**63:
+        raise InvalidInput(f"{field}: {reprlib.repr(value)} must be at least 1 byte and less than 2**63 bytes")
+    return size
 
 
 def parse_bandwidth(value: object, field: str = "bandwidth") -> float:
@@ -47,9 +52,12 @@ def _parse(value: object, field: str, *, per_second: bool) -> float:
     example = "'450 GB/s'" if per_second else "'80 GB' or '4 GiB'"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise InvalidInput(f"{field}: {value!r} is not a quantity; write a number or text such as {example}")
-    amount = float(value) if not isinstance(value, str) else _parse_text(value, field, example, per_second)
+    try:
+        amount = _parse_text(value, field, example, per_second) if isinstance(value, str) else float(value)
+    except OverflowError:
+        amount = math.inf
     if not math.isfinite(amount) or amount <= 0:
-        raise InvalidInput(f"{field}: {value!r} must be finite and greater than 0")
+        raise InvalidInput(f"{field}: {reprlib.repr(value)} must be finite and greater than 0")
     return amount
 
 
@@ -61,6 +69,6 @@ def _parse_text(text: str, field: str, example: str, per_second: bool) -> float:
     units = {**_BYTES, **_BITS} if per_second else _BYTES
     if unit is not None and unit not in units:
         raise InvalidInput(f"{field}: unknown unit {unit!r} in {text!r}; known units are {', '.join(units)}")
-    if unit is not None and bool(slash) != per_second:
+    if bool(slash) != per_second and (unit is not None or slash):
         raise InvalidInput(f"{field}: {text!r} should {'end' if per_second else 'not end'} in '/s', as in {example}")
     return float(number.replace("_", "")) * (units[unit] if unit else 1)

@@ -1,0 +1,76 @@
+"""Constraints as they stand in task files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from shardwright.errors import InvalidInput
+from shardwright.schema import Place, convert, given
+from shardwright.task.constraints import Constraints, TableConstraint
+
+
+class _ConstraintFile(Struct, forbid_unknown_fields=True):
+    table: str | UnsetType = UNSET
+    sharding_types: list[str] | UnsetType = UNSET
+    devices: list[int] | UnsetType = UNSET
+    max_shards: int | UnsetType = UNSET
+    colocate: list[str] | UnsetType = UNSET
+    apart: list[str] | UnsetType = UNSET
+
+
+def constraints_from_list(items: list[Any], place: Place) -> Constraints:
+    """The constraints in a task file.
+
+    Raises:
+        InvalidInput: a rule is broken, or a table has limits twice.
+    """
+    tables: dict[str, TableConstraint] = {}
+    groups: dict[str, list[tuple[str, ...]]] = {"colocate": [], "apart": []}
+    for index, item in enumerate(items):
+        at = place.at(f"[{index}]")
+        fields = given(convert(item, _ConstraintFile, at))
+        kind = _subject(fields, at)
+        subject = fields.pop(kind)
+        if kind != "table":
+            groups[kind].append(tuple(subject))
+        elif subject in tables:
+            raise InvalidInput(f"{at}: table '{subject}' has a constraint already; put all its limits into one")
+        else:
+            with at.naming(instead_of="constraints: "):
+                tables[subject] = TableConstraint(**{key: _tuple(value) for key, value in fields.items()})
+    with Place(place.file).naming():
+        return Constraints(tables, tuple(groups["colocate"]), tuple(groups["apart"]))
+
+
+def _subject(fields: dict[str, Any], place: Place) -> str:
+    """What a constraint is about: "table", "colocate" or "apart"."""
+    named = [kind for kind in ("table", "colocate", "apart") if kind in fields]
+    if len(named) != 1:
+        found = " and ".join(named) or "none"
+        raise InvalidInput(f"{place}: names {found} of table, colocate and apart; a constraint names exactly one")
+    if named != ["table"] and len(fields) > 1:
+        other = next(field for field in fields if field not in named)
+        raise InvalidInput(
+            f"{place}: {other} does not go with {named[0]}; write {{table: <name>, {other}: …}} for each table"
+        )
+    return named[0]
+
+
+def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
+    """The constraints as plain data."""
+    limits: list[dict[str, Any]] = []
+    for name, limit in constraints.tables.items():
+        fields = {"sharding_types": limit.sharding_types, "devices": limit.devices, "max_shards": limit.max_shards}
+        limits.append({"table": name, **{key: _list(value) for key, value in fields.items() if value is not None}})
+    colocated = [{"colocate": list(group)} for group in constraints.colocate]
+    return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

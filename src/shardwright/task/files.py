@@ -1,0 +1,128 @@
+"""Task files and table files: YAML, or JSON where the name ends in .json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from shardwright.errors import InvalidInput
+from shardwright.files import dump_document, parse_document, write_atomically
+from shardwright.schema import Place, check_format, convert
+from shardwright.task.file_constraints import constraints_from_list, constraints_to_list
+from shardwright.task.file_tables import table_from_dict, table_to_dict
+from shardwright.task.file_topology import topology_from_dict, topology_to_dict
+from shardwright.task.table import Table
+from shardwright.task.task import Optimizer, Task
+
+__all__ = [
+    "load_tables",
+    "load_task",
+    "save_tables",
+    "save_task",
+    "table_from_dict",
+    "table_to_dict",
+    "task_from_dict",
+    "task_to_dict",
+]
+
+FORMAT = 1
+
+
+class _TaskFile(Struct, forbid_unknown_fields=True):
+    batch_size: int
+    topology: str | dict[str, Any]
+    tables: list[Any] | dict[str, Any]
+    optimizer: str = "rowwise_adagrad"
+    constraints: list[Any] = []
+    format: int = FORMAT
+
+
+class _TablesFile(Struct, forbid_unknown_fields=True):
+    tables: list[Any]
+    format: int = FORMAT
+
+
+class _TablesElsewhere(Struct, forbid_unknown_fields=True):
+    file: str
+
+
+def load_task(path: str | Path) -> Task:
+    """Read a task file.
+
+    Raises:
+        InvalidInput: the file cannot be read or breaks a rule; the message names file, field, value and rule.
+    """
+    return task_from_dict(parse_document(path, "task file"), str(path), Path(path).parent)
+
+
+def save_task(task: Task, path: str | Path) -> None:
+    """Write a task file; atomic. Reading it gives an equal task."""
+    write_atomically(path, dump_document(task_to_dict(task), path))
+
+
+def load_tables(path: str | Path) -> tuple[Table, ...]:
+    """Read a file of tables, as `shardwright profile` writes it.
+
+    Raises:
+        InvalidInput: the file cannot be read or breaks a rule.
+    """
+    document, place = parse_document(path, "tables file"), Place(str(path))
+    check_format(document, place, "tables file", FORMAT)
+    return _tables(convert(document, _TablesFile, place).tables, place.at("tables"))
+
+
+def save_tables(tables: Iterable[Table], path: str | Path) -> None:
+    """Write a file of tables; atomic. Reading it gives equal tables."""
+    document = {"format": FORMAT, "tables": [table_to_dict(table) for table in tables]}
+    write_atomically(path, dump_document(document, path))
+
+
+def task_from_dict(document: object, where: str = "task", folder: Path | None = None) -> Task:
+    """The task in the content of a task file.
+
+    Args:
+        document: the content.
+        where: what to call it in messages: the file's path.
+        folder: what `tables: {file: …}` is relative to; None if the tables must be in the document itself.
+
+    Raises:
+        InvalidInput: a rule is broken.
+    """
+    place = Place(where)
+    check_format(document, place, "task file", FORMAT)
+    content = convert(document, _TaskFile, place)
+    topology = topology_from_dict(content.topology, place.at("topology"))
+    tables = _tables_or_file(content.tables, place.at("tables"), folder)
+    constraints = constraints_from_list(content.constraints, place.at("constraints"))
+    with place.naming():
+        return Task(tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints)
+
+
+def task_to_dict(task: Task) -> dict[str, Any]:
+    """The task as plain data, in the layout of a task file."""
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "batch_size": task.batch_size,
+        "optimizer": task.optimizer,
+        "topology": topology_to_dict(task.topology),
+        "tables": [table_to_dict(table) for table in task.tables],
+    }
+    if constraints := constraints_to_list(task.constraints):
+        document["constraints"] = constraints
+    return document
+
+
+def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:
+    if isinstance(content, list):
+        return _tables(content, place)
+    file = convert(content, _TablesElsewhere, place).file
+    if folder is None:
+        raise InvalidInput(f"{place}: names the file {file!r}, which only a task file may do; list the tables here")
+    return load_tables(folder / file)
+
+
+def _tables(items: list[Any], place: Place) -> tuple[Table, ...]:
+    return tuple(table_from_dict(item, place.at(f"[{index}]")) for index, item in enumerate(items))

@@ -1,0 +1,106 @@
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.task import SHARDING_TYPES, Constraints, TableConstraint
+
+NAMES = ("a", "b", "c", "d")
+
+
+def pinned(**devices: tuple[int, ...]) -> dict[str, TableConstraint]:
+    return {name: TableConstraint(devices=ranks) for name, ranks in devices.items()}
+
+
+def test_no_limits_allow_everything() -> None:
+    limits = Constraints().of("a")
+    assert all(limits.allows(kind) for kind in SHARDING_TYPES)
+    assert limits.devices is None
+    assert limits.max_shards is None
+
+
+def test_limits_of_a_table() -> None:
+    limits = Constraints({"a": TableConstraint(["row_wise"], max_shards=2)})  # type: ignore[arg-type]
+    assert limits.of("a").allows("row_wise")
+    assert not limits.of("a").allows("table_wise")
+    assert limits == Constraints({"a": TableConstraint(("row_wise",), max_shards=2)})
+
+
+def test_colocated_groups_with_a_common_table_are_one() -> None:
+    limits = Constraints(colocate=(("a", "b"), ("c", "d"), ("b", "c")))
+    assert limits.colocated_groups() == [frozenset(NAMES)]
+    assert Constraints(colocate=(("a", "b"), ("c", "d"))).colocated_groups() == [frozenset("ab"), frozenset("cd")]
+
+
+def test_apart_pairs() -> None:
+    assert Constraints(apart=(("a", "b", "c"),)).apart_pairs() == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
+def test_constraints_that_can_hold_together() -> None:
+    Constraints(
+        pinned(a=(0, 1), b=(1, 2), c=(0,), d=(3,)) | {},
+        colocate=(("a", "b"),),
+        apart=(("a", "c"), ("b", "c", "d")),
+    ).check(NAMES, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sharding_types": ("rowwise",)}, "unknown sharding type 'rowwise'; known types are table_wise"),
+        ({"sharding_types": ()}, "sharding_types is empty, so no plan is allowed; name at least one type"),
+        ({"devices": ()}, "devices is [], must name at least one rank"),
+        ({"devices": (0, -1)}, "devices is [0, -1], must name at least one rank, none negative"),
+        ({"max_shards": 0}, "max_shards is 0, must be at least 1"),
+        (
+            {"max_shards": 1, "sharding_types": ("row_wise", "grid")},
+            "contradict each other: max_shards is 1 and sharding_types is ['row_wise', 'grid'], which cut a table; allow more",
+        ),
+    ],
+)
+def test_bad_limits_of_a_table(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        TableConstraint(**fields)  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["colocate", "apart"])
+@pytest.mark.parametrize("group", [(), ("a",), ("a", "a")])
+def test_groups_have_two_tables(field: str, group: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match=rf"{field} \[.*\] must name at least two different tables"):
+        Constraints(**{field: (group,)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        (Constraints(pinned(x=(0,))), "table 'x' is not in the task; name one of its 4 tables"),
+        (Constraints(colocate=(("a", "x"),)), "table 'x' is not in the task"),
+        (Constraints(apart=(("x", "a"),)), "table 'x' is not in the task"),
+        (Constraints(pinned(a=(1, 3))), "table 'a' is pinned to rank 3, the topology has ranks 0 to 2"),
+        (
+            Constraints(colocate=(("a", "b"), ("b", "c")), apart=(("c", "a"),)),
+            "contradict each other: a and c are to be colocated and kept apart; drop one",
+        ),
+        (
+            Constraints(pinned(a=(0, 1), b=(2,)), colocate=(("a", "b"),)),
+            "contradict each other: a, b are to be colocated but pinned to devices without a common rank; pin them",
+        ),
+        (Constraints(apart=(NAMES,)), "4 tables are to be kept apart on 3 devices; allow at least as many devices"),
+        (
+            Constraints(pinned(a=(0, 1), b=(0, 1), c=(1,)), apart=(("a", "b", "c"),)),
+            "3 tables are to be kept apart on 2 devices",
+        ),
+        (
+            Constraints(pinned(a=(1,), b=(1,)), apart=(("a", "b", "c"),)),
+            "a and b are to be kept apart but both pinned to rank 1; pin one to another rank",
+        ),
+    ],
+)
+def test_contradictions(constraints: Constraints, message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        constraints.check(NAMES, 3)
+    assert message in str(error.value)
+
+
+def test_thousands_of_tables_kept_apart_are_checked_at_once() -> None:
+    names = [f"t{i}" for i in range(20_000)]
+    Constraints(apart=(tuple(names),), colocate=(("a", "t0"),)).check([*names, "a"], 30_000)

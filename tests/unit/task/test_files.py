@@ -1,0 +1,275 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task.files import (
+    load_tables,
+    load_task,
+    save_tables,
+    save_task,
+    table_from_dict,
+    table_to_dict,
+    task_from_dict,
+    task_to_dict,
+)
+
+TEXT = """\
+batch_size: 65536
+topology: {hosts: 2, devices_per_host: 8, device: h200, memory: 120 GB, intra_bandwidth: 450 GB/s, inter_bandwidth: 50 GB/s}
+tables:
+  - {name: user_id, rows: 40_000_000, dim: 128, pooling: 1.0, access: {zipf: 1.05}}
+  - {name: history, rows: 5_000_000, dim: 64, pooling: 200, pooled: false, access: {zipf: 1.2}}
+  - {name: no, rows: 3, dim: 4, access: {rows: [0, 1, 3], share: [0, 0.5, 1]}, dtype: fp16}
+constraints:
+  - {table: user_id, sharding_types: [row_wise, column_wise], devices: [0, 1], max_shards: 4}
+  - {colocate: [history, user_id]}
+  - {apart: [history, no]}
+"""
+
+TASK = Task(
+    (
+        Table("user_id", 40_000_000, 128, 1.0, access=AccessProfile.zipf(40_000_000, 1.05)),
+        Table("history", 5_000_000, 64, 200.0, False, AccessProfile.zipf(5_000_000, 1.2)),
+        Table("no", 3, 4, access=AccessProfile.from_counts([2, 1, 1]), dtype="fp16"),
+    ),
+    Topology(2, 8, "h200", 120 * 10**9, 450e9, 50e9),
+    65536,
+    constraints=Constraints(
+        {"user_id": TableConstraint(("row_wise", "column_wise"), (0, 1), 4)},
+        (("history", "user_id"),),
+        (("history", "no"),),
+    ),
+)
+
+
+def load(tmp_path: Path, text: str, name: str = "task.yaml") -> Task:
+    path = tmp_path / name
+    path.write_text(text)
+    return load_task(path)
+
+
+def test_the_task_file_of_the_design(tmp_path: Path) -> None:
+    task = load(tmp_path, TEXT)
+    assert task.tables[0] == TASK.tables[0]
+    assert task.tables[2].access.share_of(0, 1) == 0.5
+    assert task == Task(
+        (*TASK.tables[:2], Table("no", 3, 4, access=AccessProfile([0, 1, 3], [0, 0.5, 1]), dtype="fp16")),  # type: ignore[arg-type]
+        TASK.topology,
+        TASK.batch_size,
+        constraints=TASK.constraints,
+    )
+
+
+@pytest.mark.parametrize("name", ["task.yaml", "task.json"])
+def test_round_trip(tmp_path: Path, name: str) -> None:
+    save_task(TASK, tmp_path / name)
+    assert load_task(tmp_path / name) == TASK
+    assert Task.load(tmp_path / name) == TASK
+    first = (tmp_path / name).read_bytes()
+    load_task(tmp_path / name).save(str(tmp_path / name))
+    assert (tmp_path / name).read_bytes() == first
+
+
+def test_saved_tasks_are_short() -> None:
+    document = task_to_dict(TASK)
+    assert document["format"] == 1
+    assert document["topology"]["memory"] == 120_000_000_000
+    assert document["topology"]["intra_bandwidth"] == 450_000_000_000
+    assert isinstance(document["topology"]["intra_bandwidth"], int)
+    assert document["tables"][0] == {
+        "name": "user_id",
+        "rows": 40_000_000,
+        "dim": 128,
+        "pooling": 1,
+        "access": {"zipf": 1.05},
+    }
+    assert document["tables"][2]["access"] == {"rows": [0, 1, 2, 3], "share": [0, 0.5, 0.75, 1]}
+    assert json.loads(json.dumps(document)) == document
+    bare = task_to_dict(Task([Table("t", 5, 4, 2.5)], Topology(1, 2, memory=[1, 2]), 8))
+    assert "constraints" not in bare
+    assert bare["tables"] == [{"name": "t", "rows": 5, "dim": 4, "pooling": 2.5}]
+    assert bare["topology"]["memory"] == [1, 2]
+
+
+def test_a_profile_that_is_no_longer_its_zipf_is_written_in_points() -> None:
+    zipf = AccessProfile.zipf(100, 1.1)
+    stretched = AccessProfile(zipf.rows * 10, zipf.share, exponent=1.1)
+    table = Table("t", 1000, 4, access=stretched)
+    assert set(table_to_dict(table)["access"]) == {"rows", "share"}
+    assert table_from_dict(table_to_dict(table)) == table
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"),
+    [
+        ("h100-8", Topology.preset("h100-8")),
+        ("{preset: h100-8}", Topology.preset("h100-8")),
+        ("{preset: h100-8, hosts: 4, memory: 60 GB}", Topology.preset("h100-8", hosts=4, memory="60 GB")),
+        ("cpu", Topology.preset("cpu")),
+        ("{}", Topology()),
+        ("{hosts: 1, devices_per_host: 2, memory: [1 GB, 2 GiB]}", Topology(1, 2, memory=[10**9, 2**31])),
+        ("{intra_latency_ms: 1, inter_bandwidth: 400 Gbit/s}", Topology(inter_bandwidth=50e9, intra_latency_ms=1)),
+    ],
+)
+def test_topologies(tmp_path: Path, topology: str, expected: Topology) -> None:
+    task = load(tmp_path, f"batch_size: 8\ntopology: {topology}\ntables: [{{name: a, rows: 5, dim: 4}}]\n")
+    assert task.topology == expected
+    assert task.optimizer == "rowwise_adagrad"
+    assert task.tables == (Table("a", 5, 4),)
+
+
+def test_tables_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    save_tables(TASK.tables, tmp_path / "data" / "tables.yaml")
+    assert load_tables(tmp_path / "data" / "tables.yaml") == TASK.tables
+    monkeypatch.chdir("/")  # the path is relative to the task file, not to the working directory
+    task = load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: {file: data/tables.yaml}\n")
+    assert task.tables == TASK.tables
+
+
+def test_errors_in_a_file_of_tables_name_it(tmp_path: Path) -> None:
+    (tmp_path / "tables.yaml").write_text("tables: [{name: a, rows: 5}]")
+    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables\[0\]: the field 'dim' is missing; add it"):
+        load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: {file: tables.yaml}\n")
+    with pytest.raises(InvalidInput, match=r"other\.yaml: there is no such tables file"):
+        load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: {file: other.yaml}\n")
+    (tmp_path / "tables.yaml").write_text("tables: {file: tables.yaml}")
+    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables: Expected `array`, got `object`"):
+        load_tables(tmp_path / "tables.yaml")
+    (tmp_path / "tables.yaml").write_text("format: 7\ntables: []")
+    with pytest.raises(InvalidInput, match=r"format is 7, this version of shardwright reads tables files of format 1"):
+        load_tables(tmp_path / "tables.yaml")
+
+
+def test_a_task_inside_of_another_document_lists_its_tables() -> None:
+    document = {"batch_size": 8, "topology": "h100-8", "tables": {"file": "/etc/passwd"}}
+    with pytest.raises(
+        InvalidInput, match="plan: task: tables: names the file '/etc/passwd', which only a task file may do"
+    ):
+        task_from_dict(document, "plan: task")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rows: 40_000_000", "rows: 12a", "tables[0].rows: Expected `int`, got `str` '12a'"),
+        ("rows: 40_000_000", "rows: 1e30", "tables[0].rows: Expected `int`, got `float` 1e+30"),
+        ("rows: 40_000_000", "rows: " + "9" * 31, "tables[0]: table 'user_id': 9999"),
+        (
+            "rows: 40_000_000",
+            "rows: -1",
+            "tables[0]: table 'user_id': rows is -1, must be a whole number of at least 1",
+        ),
+        ("rows: 3", "rows: 0", "tables[2]: table 'no': rows is 0"),
+        ("rows: 3", "rows: 4", "tables[2]: table 'no': its access profile covers 3 rows, the table has 4"),
+        ("rows: 3", "rowz: 3", "tables[2]: unknown field 'rowz'; did you mean 'rows'?"),
+        ("rows: 3, ", "", "tables[2]: the field 'rows' is missing; add it"),
+        ("dim: 64", "dim: [64]", "tables[1].dim: Expected `int`, got `array` [64]"),
+        ("pooling: 200", "pooling: 0", "tables[1]: table 'history': pooling is 0.0, must be a finite number"),
+        ("pooling: 200", "pooling: 1e400", "the number 1e400 is too large"),
+        ("pooling: 200", "pooling: .nan", ".nan is not allowed"),
+        ("pooling: 200", "pooling: 1e200", "looks up more than 2**50 elements a step"),
+        ("pooled: false", "pooled: no", "tables[1].pooled: Expected `bool`, got `str` 'no'"),
+        ("name: history", "name: user_id", "tables: the name 'user_id' occurs twice; table names must be unique"),
+        ("dtype: fp16", "dtype: fp8", "tables[2]: table 'no': dtype is 'fp8', must be one of fp32, fp16"),
+        ("{zipf: 1.05}", "{zipf: -1}", "tables[0]: access: zipf exponent -1.0 must be a number from 0"),
+        ("{zipf: 1.05}", "{zipff: 1}", "tables[0].access: unknown field 'zipff'; did you mean 'zipf'?"),
+        ("{zipf: 1.05}", "{zipf: x}", "tables[0].access.zipf: Expected `float`, got `str` 'x'"),
+        (
+            "{zipf: 1.05}",
+            "{zipf: 1, rows: [0, 1]}",
+            "tables[0]: access: fields are zipf, rows; it must be uniform, {zipf:",
+        ),
+        ("{zipf: 1.05}", "{}", "tables[0]: access: fields are missing; it must be uniform"),
+        ("{zipf: 1.05}", "zipf", "tables[0].access: 'zipf' must be uniform, {zipf: <exponent>} or"),
+        ("{zipf: 1.05}", "[1]", "tables[0].access: Expected `str | object`, got `array` [1]"),
+        ("[0, 0.5, 1]", "[0, 0.5, x]", "tables[2].access.share[2]: Expected `float`, got `str` 'x'"),
+        ("[0, 0.5, 1]", "[0, 0.1, 1]", "tables[2]: access: rows must be sorted hottest first"),
+        ("batch_size: 65536", "batch_size: 0", "task.yaml: batch_size is 0, must be a whole number from 1"),
+        ("batch_size: 65536", "batch_size: !!python/name:os.system x", "python/name:os.system' is not allowed"),
+        ("batch_size: 65536", "batch_size: 8\noptimiser: sgd", "unknown field 'optimiser'; did you mean 'optimizer'?"),
+        (
+            "batch_size: 65536",
+            "batch_size: 8\noptimizer: lamb",
+            "optimizer is 'lamb', must be one of sgd, rowwise_adagrad",
+        ),
+        (
+            "batch_size: 65536",
+            "batch_size: 8\nformat: 2",
+            "format is 2, this version of shardwright reads task files of format 1",
+        ),
+        (
+            "memory: 120 GB",
+            "memory: 120 gigs",
+            "topology: memory: unknown unit 'gigs' in '120 gigs'; known units are B",
+        ),
+        ("memory: 120 GB", "memory: [1, 2]", "topology: memory lists 2 sizes for 16 devices"),
+        ("memory: 120 GB", "memory: true", "topology.memory: Expected"),
+        ("hosts: 2", "preset: h100", "task.yaml: topology: unknown preset 'h100'; known presets are cpu"),
+        ("hosts: 2", "host: 2", "topology: unknown field 'host'; did you mean 'hosts'?"),
+        ("hosts: 2", "hosts: 1000000000000", "must be at most 65536 devices"),
+        ("450 GB/s", "450 GB", "topology: intra_bandwidth: '450 GB' should end in '/s'"),
+        ("row_wise, ", "rowwise, ", "constraints[0]: unknown sharding type 'rowwise'; known types are table_wise"),
+        (
+            "devices: [0, 1]",
+            "devices: [16]",
+            "constraints: table 'user_id' is pinned to rank 16, the topology has ranks 0 to 15",
+        ),
+        ("devices: [0, 1]", "devices: []", "constraints[0]: devices is [], must name at least one rank"),
+        ("devices: [0, 1]", "devices: [a]", "constraints[0].devices[0]: Expected `int`, got `str` 'a'"),
+        ("apart: [history, no]", "apart: [history, user_id]", "history and user_id are to be colocated and kept apart"),
+        (
+            "apart: [history, no]",
+            "table: user_id",
+            "constraints[2]: table 'user_id' has a constraint already; put all its limits",
+        ),
+        ("apart: [history, no]", "apart: [history, item]", "constraints: table 'item' is not in the task"),
+        ("apart: [history, no]", "apart: [history]", "constraints: apart ['history'] must name at least two"),
+        (
+            "apart: [history, no]",
+            "apart: [history, no], max_shards: 2",
+            "constraints[2]: max_shards does not go with apart",
+        ),
+        (
+            "apart: [history, no]",
+            "apart: [no], colocate: [no]",
+            "names colocate and apart of table, colocate and apart",
+        ),
+        (
+            "apart: [history, no]",
+            "",
+            "constraints[2]: names none of table, colocate and apart; a constraint names exactly one",
+        ),
+        ("tables:", "tables: []\nx:", "unknown field 'x'"),
+    ],
+)
+def test_bad_tasks(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert TEXT.count(old) >= 1
+    with pytest.raises(InvalidInput) as error:
+        load(tmp_path, TEXT.replace(old, new, 1))
+    assert str(error.value).startswith(f"{tmp_path / 'task.yaml'}: ")
+    assert message in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_task_needs_tables(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"task\.yaml: tables: a task needs at least one table"):
+        load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: []\n")
+
+
+@pytest.mark.parametrize("name", ["task.yaml", "task.json"])
+def test_a_file_cut_short_anywhere_is_a_task_or_refused(tmp_path: Path, name: str) -> None:
+    save_task(TASK, tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    read = 0
+    for length in range(len(content)):
+        (tmp_path / name).write_bytes(content[:length])
+        try:
+            assert isinstance(load_task(tmp_path / name), Task)
+            read += 1
+        except InvalidInput:
+            pass
+    assert read < len(content) / 2

@@ -1,0 +1,76 @@
+import math
+
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.task import AccessProfile, Table
+
+
+def test_defaults() -> None:
+    table = Table("t", 1000, 16)
+    assert (table.pooling, table.pooled, table.dtype) == (1.0, True, "fp32")
+    assert table.access == AccessProfile.uniform(1000)
+
+
+def test_weight_bytes() -> None:
+    assert Table("t", 1000, 16).weight_bytes == 64_000
+    assert Table("t", 1000, 16, dtype="fp16").weight_bytes == 32_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 0}, "table 't': rows is 0, must be a whole number of at least 1"),
+        ({"rows": -3}, "rows is -3"),
+        ({"rows": 2.0}, "rows is 2.0"),
+        ({"rows": True}, "rows is True"),
+        ({"rows": "7"}, "rows is '7'"),
+        ({"rows": 10**400}, "more than 2**50 elements"),
+        ({"rows": 2**47, "dim": 16}, "more than 2**50 elements"),
+        ({"dim": 0}, "dim is 0"),
+        ({"dim": None}, "dim is None"),
+        ({"pooling": 0}, "pooling is 0, must be a finite number greater than 0"),
+        ({"pooling": -1.0}, "pooling is -1.0"),
+        ({"pooling": math.nan}, "pooling is nan"),
+        ({"pooling": math.inf}, "pooling is inf"),
+        ({"pooling": "1"}, "pooling is '1'"),
+        ({"pooling": True}, "pooling is True"),
+        ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16"),
+        ({"name": ""}, "name '' must be printable text"),
+        ({"name": "a\nb"}, r"name 'a\nb' must be printable text"),
+        ({"name": "\ud800"}, "must be printable text"),
+        ({"name": 5}, "name 5 must be printable text"),
+        (
+            {"access": AccessProfile.uniform(9)},
+            "covers 9 rows, the table has 1000; make the profile for this table's rows",
+        ),
+    ],
+)
+def test_bad_tables(changes: dict[str, object], message: str) -> None:
+    fields: dict[str, object] = {"name": "t", "rows": 1000, "dim": 8}
+    with pytest.raises(InvalidInput) as error:
+        Table(**(fields | changes))  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_a_profile_of_almost_the_rows_is_stretched_to_them() -> None:
+    table = Table("t", 10, 4, access=AccessProfile.zipf(100, 1.0).thinned(9.7))
+    assert table.access.total_rows == 10
+    assert table.access.share_of(0, 10) == 1
+
+
+def test_scaled_rows_keep_the_zipf_exponent() -> None:
+    table = Table("t", 1000, 8, access=AccessProfile.zipf(1000, 1.1))
+    assert table.scaled_rows(0.1) == Table("t", 100, 8, access=AccessProfile.zipf(100, 1.1))
+    assert table.scaled_rows(1e-9).rows == 1
+
+
+def test_scaled_rows_stretch_a_measured_profile() -> None:
+    table = Table("t", 4, 8, access=AccessProfile.from_counts([5, 3, 1, 1]))
+    assert table.scaled_rows(2.5).access.share_of(0, 2.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf])
+def test_bad_scales(factor: float) -> None:
+    with pytest.raises(InvalidInput, match="must be a finite number greater than 0"):
+        Table("t", 1000, 8).scaled_rows(factor)

@@ -1,0 +1,73 @@
+import math
+
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.task import PRESETS, Topology
+
+
+def test_units_become_numbers() -> None:
+    topology = Topology(2, 2, "h100", "80 GB", "450 GB/s", "400 Gbit/s")
+    assert topology.memory_bytes == (80 * 10**9,) * 4
+    assert topology.link_bandwidth == (450e9, 50e9)
+
+
+def test_memory_may_differ() -> None:
+    assert Topology(1, 3, memory=["1 GB", "2 GiB", 3]).memory_bytes == (10**9, 2**31, 3)
+
+
+def test_ranks_go_host_by_host() -> None:
+    topology = Topology(3, 4)
+    assert topology.devices == 12
+    assert [topology.host_of(rank) for rank in (0, 3, 4, 11)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "cpu"])
+def test_presets_span_any_number_of_hosts(name: str) -> None:
+    one, four = Topology.preset(name), Topology.preset(name, hosts=4)
+    assert four.devices == 4 * one.devices
+    assert four.memory_bytes == one.memory_bytes * 4
+    assert four.device == one.device
+
+
+def test_presets_can_be_changed() -> None:
+    topology = Topology.preset("h100-8", devices_per_host=2, memory=["1 GB", "2 GB"])
+    assert topology.memory_bytes == (10**9, 2 * 10**9)
+    assert topology.device == "h100"
+    assert PRESETS["h100-8"].devices == 8
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(InvalidInput, match=r"unknown preset 'h100'; known presets are cpu, .*h100-8"):
+        Topology.preset("h100")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hosts": 0}, "topology: hosts is 0, must be a whole number of at least 1"),
+        ({"hosts": 1.5}, "hosts is 1.5"),
+        ({"hosts": True}, "hosts is True"),
+        ({"devices_per_host": -2}, "devices_per_host is -2"),
+        ({"hosts": 10**12}, "hosts 1000000000000 × devices_per_host 2 must be at most 65536 devices"),
+        ({"device": ""}, "device is '', must be the name of a device type"),
+        ({"device": 5}, "device is 5"),
+        ({"memory": "80 gigs"}, "topology: memory: unknown unit 'gigs'"),
+        ({"memory": 0}, "topology: memory: 0 must be at least 1 byte"),
+        ({"memory": -1}, "memory: -1"),
+        ({"memory": math.nan}, "must be finite"),
+        ({"memory": None}, "memory: None is not a quantity"),
+        ({"memory": ["1 GB"]}, "memory lists 1 sizes for 4 devices; give one size for all or one per device"),
+        ({"memory": ["1 GB", 1, 1, "x"]}, "memory[3]: 'x' is not a quantity"),
+        ({"intra_bandwidth": "1 GB"}, "topology: intra_bandwidth: '1 GB' should end in '/s'"),
+        ({"inter_bandwidth": 0}, "topology: inter_bandwidth: 0 must be finite and greater than 0"),
+        ({"intra_latency_ms": -0.1}, "intra_latency_ms is -0.1, must be a finite number of at least 0"),
+        ({"inter_latency_ms": math.inf}, "inter_latency_ms is inf"),
+        ({"inter_latency_ms": math.nan}, "inter_latency_ms is nan"),
+        ({"inter_latency_ms": "1"}, "inter_latency_ms is '1'"),
+    ],
+)
+def test_bad_topologies(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        Topology(**({"hosts": 2, "devices_per_host": 2} | changes))  # type: ignore[arg-type]
+    assert message in str(error.value)

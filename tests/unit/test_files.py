@@ -1,0 +1,131 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from shardwright import files
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.files import dump_document, parse_document, read_text, write_atomically
+
+
+def test_write_and_read(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.txt", "Zürich → 東京")
+    assert read_text(tmp_path / "a.txt") == "Zürich → 東京"
+    write_atomically(str(tmp_path / "a.txt"), b"\x00\xff")
+    assert (tmp_path / "a.txt").read_bytes() == b"\x00\xff"
+    assert os.listdir(tmp_path) == ["a.txt"]  # noqa: PTH208
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(ShardwrightError, match=r"a\.txt: writing failed \(No space left on device\)") as error:
+        write_atomically(path, "new")
+    assert error.value.exit_code == 1
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "a.txt", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_permissions_are_kept(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+def test_pipes_are_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["missing/a.txt", "folder", "file/a.txt"])
+def test_paths_that_cannot_be_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="cannot be written .*; name a file in a folder you may write to"):
+        write_atomically(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"nothing\.yaml: there is no such task file; check the path"):
+        read_text(tmp_path / "nothing.yaml", "task file")
+    with pytest.raises(InvalidInput, match="is a folder, expected a task file"):
+        read_text(tmp_path, "task file")
+    (tmp_path / "latin").write_bytes(b"Z\xfcrich")
+    with pytest.raises(InvalidInput, match=r"is not UTF-8 text \(byte 0xfc at position 1\); save it as UTF-8"):
+        read_text(tmp_path / "latin")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_text("nul\0byte")
+
+
+def test_the_size_of_a_file_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_text("x" * 100)
+    assert len(read_text(path, max_bytes=100)) == 100
+    with pytest.raises(InvalidInput, match="the task file is larger than 99 bytes, the most that is read"):
+        read_text(path, "task file", max_bytes=99)
+    with pytest.raises(InvalidInput, match="larger than 1000 bytes"):
+        read_text("/dev/zero", max_bytes=1000)
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert parse_document(tmp_path / "a.json") == {"a": 1}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.JSON", "a.yaml", "a.yml", "a"])
+def test_documents_by_suffix(tmp_path: Path, name: str) -> None:
+    document = {"format": 1, "list": [{"a": [1, 2.5, None, True]}, {"b": "no"}], "empty": [], "nested": {"x": {}}}
+    text = dump_document(document, name)
+    assert text.startswith("{") == name.lower().endswith(".json")
+    (tmp_path / name).write_text(text)
+    assert parse_document(tmp_path / name) == document
+
+
+def test_items_have_a_line_each() -> None:
+    document = {"format": 1, "tables": [{"name": "a", "rows": [1, 2]}, {"name": "b"}], "ranks": [1, 2]}
+    assert dump_document(document, "a.yaml") == (
+        "format: 1\ntables:\n- {name: a, rows: [1, 2]}\n- {name: b}\nranks: [1, 2]\n"
+    )
+    assert dump_document(document, "a.json") == (
+        '{\n  "format": 1,\n  "tables": [\n    {"name": "a", "rows": [1, 2]},\n    {"name": "b"}\n  ],\n  "ranks": [1, 2]\n}\n'
+    )
+    assert dump_document([1], "a.json") == "[1]\n"
+    assert dump_document([1], "a.yaml") == "- 1\n"
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_only_finite_numbers_are_written(name: str, number: float) -> None:
+    with pytest.raises(InvalidInput, match="a number is NaN or infinite; files hold finite numbers only"):
+        dump_document({"a": [number]}, name)
