@@ -9,6 +9,7 @@ import msgspec
 
 from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.files import dump_document, parse_document, write_atomically
+from shardwright.schema import Place, check_format, convert
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import RowOrder, Shard
@@ -84,26 +85,27 @@ def load_plan(path: Path) -> Plan:
     Raises:
         InvalidInput: the file cannot be read, is of another format version, or breaks a rule.
     """
-    document = parse_document(path)
-    version = document.get("format") if isinstance(document, dict) else None
-    if version != FORMAT:
-        raise InvalidInput(
-            f"{path}: format is {version!r}; this version reads plan files of format {FORMAT}: plan the task again"
-        )
-    try:
-        content = msgspec.convert(document, _PlanFile)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    task = task_from_dict(content.task, f"{path}: task")
-    try:
+    document = parse_document(path, "plan file")
+    place = Place(str(path))
+    if isinstance(document, dict) and "format" not in document:
+        raise InvalidInput(f"{path}: the field 'format' is missing; name a plan file written by shardwright plan")
+    check_format(document, place, "plan file", FORMAT)
+    content = convert(document, _PlanFile, place)
+    task = task_from_dict(content.task, str(place.at("task")))
+    with place.naming():
         shards = tuple(Shard(s.table, s.rows, s.columns, s.devices, s.row_order) for s in content.shards)
+        cost = _cost(content, task.topology.devices)
         plan = Plan(
-            task, shards, content.strategy, content.seed, content.cost_model, _cost(content, task.topology.devices),
-            content.bound_ms, content.search_s,
-        )  # fmt: skip
+            task,
+            shards,
+            strategy=content.strategy,
+            seed=content.seed,
+            cost_model=content.cost_model,
+            cost=cost,
+            bound_ms=content.bound_ms,
+            search_s=content.search_s,
+        )
         plan.check()
-    except InvalidInput as error:
-        raise type(error)(f"{path}: {error}") from None
     return plan
 
 

@@ -52,7 +52,7 @@ def test_the_file_is_laid_out_as_the_design_says(plan, plan_file):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "format is 2; this version reads plan files of format 1"),
+        ({"format": 2}, "format is 2, this version of shardwright reads plan files of format 1"),
         ({"shards": []}, "is missing from the plan"),
         (
             {"shards": [{"table": "x", "rows": [0, 1], "columns": [0, 1], "devices": [0]}]},

@@ -117,12 +117,14 @@ class ColumnCounter:
             longest = int(values.null_count < len(values))
         values = values.drop_null()
         known = [] if self.column.max_id is None else [self.column.max_id]
+        lookups = 0
         for start in range(0, len(values), self._most_pending):
             keys, max_id = _keys(values.slice(start, self._most_pending), where)
             known += [] if max_id is None else [max_id]
+            lookups += keys.size
             self._gather(keys)
         self.column = replace(self.column, longest=max(self.column.longest, longest), max_id=max(known, default=None))
-        return len(values)
+        return lookups
 
     def finish(self) -> ColumnProfile:
         """The column's profile with everything counted."""

@@ -119,6 +119,8 @@ def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
 
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: the first line is not UTF-8 text: {error}; save the file as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         message = re.sub(r"column #(\d+)", lambda match: _column_name(int(match[1]), names), _shortened(error))
         raise InvalidInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,10 @@ class EventLog:
             ) as reader:
                 yield from reader
         except (pa.ArrowException, OSError) as error:
-            raise self._bad_line() or InvalidInput(f"{self.path}: cannot be read: {str(error)[:400]}") from error
+            bad_line = None
+            with suppress(OSError):
+                bad_line = self._bad_line()
+            raise bad_line or InvalidInput(f"{self.path}: cannot be read: {str(error)[:400]}") from error
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Numbered lines; of a line longer than a block, its first part."""

@@ -68,8 +68,12 @@ class Selection:
             InvalidInput: there is none.
         """
         found = {name: kind for name, kind in self.kinds.items() if kind is not None}
+        if not found and self.kinds:
+            raise InvalidInput(
+                f"{self.first}: the log is empty: columns {_listed(self.kinds)} have no value; name a log with ids"
+            )
         if not found:
-            others = _listed(f"{name} ({reason})" for name, reason in self.left_out.items()) or "only empty ones"
+            others = _listed(f"{name} ({reason})" for name, reason in self.left_out.items())
             raise InvalidInput(
                 f"{self.first}: no column holds embedding ids (integers, text or lists of these); its columns: {others}"
             )
@@ -100,8 +104,11 @@ class Selection:
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise InvalidInput(f"{log.path}: column '{twice[0]}' occurs twice; column names must be unique")
-        if "" in names:
-            raise InvalidInput(f"{log.path}: column {names.index('') + 1} has no name; name every column")
+        for position, name in enumerate(names, start=1):
+            if not name or not name.isprintable():
+                raise InvalidInput(
+                    f"{log.path}: column {position} is named {name!r}, must be printable text; rename it"
+                )
         for name in (*(self.columns or ()), *self.exclude):
             if name not in names:
                 raise InvalidInput(f"{log.path}: there is no column '{name}'; its columns are {_listed(names)}")

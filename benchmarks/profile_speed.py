@@ -1,0 +1,161 @@
+"""Speed and memory of `profile_logs` on generated Parquet logs: writes results/profile_speed.md.
+
+    python benchmarks/profile_speed.py [--events 50_000_000] [--folder /tmp]
+
+Each log is written first (not timed), then profiled in a process of its own: its wall time from the call to the tables, and its
+peak memory, imports included. Takes under 2 minutes with the default number of events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+ROWS_AT_ONCE = 1 << 18
+SCALAR_ROWS = (10, 1_000, 20_000, 100_000, 500_000, 1_000_000, 3_000_000, 10_000_000, 40_000_000, 100_000_000)
+
+
+def zipf(rng: np.random.Generator, size: int, rows: int, exponent: float) -> Integers:
+    """`(size,)` ids in [0, rows), about Zipf distributed, hot ids scattered."""
+    power = 1 - exponent
+    ranks = ((rows**power - 1) * rng.random(size) + 1) ** (1 / power)
+    return (ranks.astype(np.int64) * 2_654_435_761) % rows
+
+
+def mixed_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
+    """10 columns of one id, a multi-hot column (mean 10 ids), a sequence column (mean 60), a float column that is left out."""
+    batch: dict[str, Any] = {f"id_{rows}": zipf(rng, samples, rows, 1.05) for rows in SCALAR_ROWS}
+    batch["tags"] = lists(rng.integers(0, 21, samples), lambda size: zipf(rng, size, 50_000, 1.2))
+    batch["history"] = lists(rng.integers(0, 121, samples), lambda size: zipf(rng, size, 20_000_000, 1.1))
+    batch["price"] = rng.random(samples)
+    return batch
+
+
+def distinct_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
+    """The worst case: one column in which hardly an id occurs twice."""
+    return {"request": rng.integers(0, 2**62, samples)}
+
+
+def text_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
+    """Two columns of text ids."""
+    import pyarrow as pa
+
+    numbers = (zipf(rng, samples, 1_000, 1.05), zipf(rng, samples, 30_000_000, 1.05))
+    return {f"text_{i}": pa.array(ids).cast(pa.string()) for i, ids in enumerate(numbers)}
+
+
+def lists(lengths: Integers, ids: Callable[[int], Integers]) -> Any:
+    """A column of lists of these lengths."""
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids(int(offsets[-1]))))
+
+
+CASES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], float, float]] = {
+    # name: (batch, events per sample, share of the events asked for)
+    "mixed: 10 scalar, 2 list columns": (mixed_batch, 80, 1.0),
+    "one column, all ids distinct": (distinct_batch, 1, 1.0),
+    "two text columns": (text_batch, 2, 0.4),
+}
+
+
+def write_log(path: Path, case: str, events: int) -> None:
+    """A log of about this many events."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    make, events_per_sample, share = CASES[case]
+    rng = np.random.default_rng(0)
+    samples = max(1, round(events * share / events_per_sample))
+    with pq.ParquetWriter(path, pa.table(make(rng, 1)).schema) as writer:
+        for start in range(0, samples, ROWS_AT_ONCE):
+            writer.write_table(pa.table(make(rng, min(ROWS_AT_ONCE, samples - start))))
+
+
+def profile_here(path: str) -> dict[str, Any]:
+    """Profile a log in this process."""
+    from shardwright.workload.profile import profile_logs
+
+    begin = time.perf_counter()
+    result = profile_logs(path)
+    tables = result.tables()
+    seconds = time.perf_counter() - begin
+    return {"events": result.lookups, "tables": len(tables), "seconds": seconds, "peak_bytes": peak_memory()}
+
+
+def peak_memory() -> int:
+    """Most bytes this process had in memory; getrusage would count its parent's too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def profile_apart(path: Path) -> dict[str, Any]:
+    """Profile a log in a process of its own."""
+    run = subprocess.run(
+        [sys.executable, __file__, "--profile-only", str(path)], check=True, capture_output=True, text=True
+    )
+    return dict(json.loads(run.stdout))
+
+
+def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
+    """A row of the table for each case."""
+    rows = []
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        for case in CASES:
+            path = Path(temporary, "log.parquet")
+            write_log(path, case, events)
+            found = profile_apart(path)
+            rows.append(
+                (
+                    case,
+                    f"{found['events']:,}",
+                    str(found["tables"]),
+                    f"{path.stat().st_size / 1e6:.0f}",
+                    f"{found['seconds']:.2f}",
+                    f"{found['events'] / found['seconds'] / 1e6:.1f}",
+                    f"{found['peak_bytes'] / 1e6:.0f}",
+                )
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=50_000_000, help="id lookups of the largest log")
+    parser.add_argument("--folder", help="where to write the logs; default the system's temporary folder")
+    parser.add_argument("--profile-only", metavar="LOG", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.profile_only:
+        print(json.dumps(profile_here(options.profile_only)))
+        return
+    from results_table import write_results
+
+    write_results(
+        "profile_speed",
+        "Profiling logs",
+        [
+            (
+                "One Parquet log each, profiled in a process of its own.",
+                ("log", "events", "tables", "file MB", "seconds", "million events/s", "peak memory MB"),
+                measured_rows(options.events, options.folder),
+            )
+        ],
+        f"python benchmarks/profile_speed.py --events {options.events}",
+    )
+
+
+if __name__ == "__main__":
+    main()

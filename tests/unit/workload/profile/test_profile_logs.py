@@ -1,0 +1,120 @@
+"""Which files and columns are taken, and the messages where they are not."""
+
+import pyarrow as pa
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.workload.profile import profile_logs
+from shardwright.workload.profile.kinds import ColumnKind
+from shardwright.workload.profile.profiler import SKETCH_BYTES, _counters
+
+
+def test_columns_selects_and_exclude_leaves_out(parquet):
+    path = parquet("a.parquet", user=[1], item=[2], label=[1], price=[0.5])
+    assert list(profile_logs(path).columns) == ["user", "item", "label"]
+    assert list(profile_logs(path, exclude=["label"]).columns) == ["user", "item"]
+    assert list(profile_logs(path, columns=["item"]).columns) == ["item"]
+
+
+def test_files_of_different_formats_count_together(parquet, text):
+    result = profile_logs([parquet("a.parquet", user=[1, 2]), text("b.csv", "user\n2\n3\n")])
+    assert (result.samples, result.tables()[0].rows) == (4, 3)
+
+
+def test_a_column_may_be_empty_in_one_file(parquet):
+    first = parquet("a.parquet", user=[1], tags=pa.array([None]), lists=pa.array([[]]))
+    second = parquet("b.parquet", user=[1], tags=["x"], lists=[[7, 8]])
+    for paths in ([first, second], [second, first]):
+        tables = {table.name: table.pooling for table in profile_logs(paths).tables()}
+        assert tables == {"user": 1, "tags": 0.5, "lists": 1}
+
+
+def test_without_extension_the_first_bytes_tell(parquet):
+    path = parquet("part-00000", user=[1])
+    assert profile_logs(path).tables()[0].rows == 1
+
+
+def test_many_columns_share_the_memory():
+    kinds = {str(number): ColumnKind("integers", False) for number in range(1000)}
+    counters = _counters(kinds, {}, SKETCH_BYTES)
+    assert sum(28 * counter.column.sketch.limit for counter in counters.values()) <= SKETCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["nobody"]}, r"a\.parquet: there is no column 'nobody'; its columns are user, tags, price"),
+        ({"exclude": ["nobody"]}, r"a\.parquet: there is no column 'nobody'"),
+        ({"columns": ["price"]}, r"a\.parquet: column 'price' has type double; ids are integers, text or lists"),
+        ({"columns": []}, "no column holds embedding ids"),
+        ({"sequence": ["user"]}, "sequence: 'user' is not a profiled column of lists; those are: tags"),
+        ({"pooled": ["nobody"]}, "pooled: 'nobody' is not a profiled column of lists"),
+        ({"sequence": ["tags"], "pooled": ["tags"]}, "column 'tags' is named both in sequence and in pooled"),
+    ],
+)
+def test_options_that_do_not_fit(parquet, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        profile_logs(parquet("a.parquet", user=[1], tags=[[1]], price=[0.5]), **options)
+
+
+def test_paths_that_are_no_logs(tmp_path, parquet):
+    with pytest.raises(InvalidInput, match="no log is named"):
+        profile_logs([])
+    with pytest.raises(InvalidInput, match=r"missing\.parquet: there is no such file"):
+        profile_logs(tmp_path / "missing.parquet")
+    with pytest.raises(InvalidInput, match=r"is a directory; name its files, for example .*/\*\.parquet"):
+        profile_logs(tmp_path)
+    path = parquet("a.parquet", user=[1])
+    with pytest.raises(InvalidInput, match=r"a\.parquet: is named twice"):
+        profile_logs([path, tmp_path / "." / "a.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"user": [1]}, {"user": ["x"]}, r"b\.parquet: column 'user' holds text, but integers in .*a\.parquet"),
+        ({"user": [1]}, {"user": [[1]]}, r"b\.parquet: column 'user' holds lists of integers, but integers in"),
+        ({"user": [1]}, {"user": [0.5]}, r"b\.parquet: column 'user' is missing or holds no ids, but holds ids in .*a"),
+        (
+            {"user": [1]},
+            {"user": [1], "item": [1]},
+            r"a\.parquet: column 'item' is missing or holds no ids, .*b\.parquet",
+        ),
+    ],
+)
+def test_files_that_disagree(parquet, first, second, message):
+    with pytest.raises(InvalidInput, match=message):
+        profile_logs([parquet("a.parquet", **first), parquet("b.parquet", **second)])
+
+
+def test_events_and_samples_do_not_mix(parquet, text):
+    with pytest.raises(InvalidInput, match=r"log\.txt: event files .* do not mix"):
+        profile_logs([parquet("a.parquet", user=[1], item=[1]), text("log.txt", "1 2\n")])
+
+
+def test_nested_lists(parquet):
+    path = parquet("a.parquet", user=[1], sessions=[[[1, 2], [3]]])
+    with pytest.raises(InvalidInput, match=r"a\.parquet: column 'sessions' has type list<.*list<.*; ids are integers"):
+        profile_logs(path)
+    assert list(profile_logs(path, exclude=["sessions"]).columns) == ["user"]
+
+
+def test_logs_without_rows_or_ids(parquet):
+    with pytest.raises(InvalidInput, match=r"a\.parquet: the log is empty \(0 rows in 1 files\)"):
+        profile_logs(parquet("a.parquet", types={"user": pa.int64()}, user=[]))
+    with pytest.raises(InvalidInput, match=r"b\.parquet: no id in any of the columns user"):
+        profile_logs(parquet("b.parquet", types={"user": pa.int64()}, user=[None, None]))
+    with pytest.raises(InvalidInput, match=r"d\.parquet: the log is empty: columns user have no value"):
+        profile_logs(parquet("d.parquet", user=[None, None]))
+    with pytest.raises(InvalidInput, match=r"c\.parquet: no column holds embedding ids .* its columns: price \(double"):
+        profile_logs(parquet("c.parquet", price=[0.5]))
+
+
+def test_names_must_be_printable(parquet):
+    with pytest.raises(InvalidInput, match=r"a\.parquet: column 2 is named 'b\\n', must be printable text"):
+        profile_logs(parquet("a.parquet", a=[1], **{"b\n": [1]}))
+
+
+def test_negative_ids_are_found_in_lists_too(parquet):
+    with pytest.raises(InvalidInput, match=r"a\.parquet: column 'tags': id -1 is negative"):
+        profile_logs(parquet("a.parquet", tags=[[1], [2, -1]]))
