@@ -57,7 +57,7 @@ def tables(
         draw(st.floats(0.01, max_pooling)),
         draw(st.booleans()),
         draw(access_profiles(rows)),
-        draw(st.sampled_from(sorted(DTYPE_BYTES))),  # type: ignore[arg-type]
+        draw(st.sampled_from(sorted(DTYPE_BYTES))),
     )
 
 
@@ -120,7 +120,7 @@ def tasks(
         tuple(draw(tables(name, max_rows, max_dim)) for name in chosen),
         cluster,
         draw(st.integers(1, 10**4)),
-        draw(st.sampled_from(OPTIMIZERS)),  # type: ignore[arg-type]
+        draw(st.sampled_from(OPTIMIZERS)),
         draw(constraints(chosen, cluster.devices)) if constrained else Constraints(),
     )
 
