@@ -24,7 +24,7 @@ def cost_model_for(device: str) -> CostModel:
     known = ", ".join(sorted({*bundled, *MEMORY_BANDWIDTH}))
     raise InvalidInput(
         f"topology: no cost model for device {device!r}; bundled are {known}. Measure and train one "
-        "('shardwright collect', 'shardwright train') and pass it as the cost model"
+        "('shardwright collect', 'shardwright train') and pass it as cost_model, or --model on the command line"
     )
 
 

@@ -42,6 +42,13 @@ class TrainingOptions:
     learning_rate: float = 2e-3
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.head not in ("mlp", "convex"):
+            raise InvalidInput(f"head is {self.head!r}, must be 'mlp' or 'convex'")
+        for name in ("epochs", "patience", "batch"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} is {getattr(self, name)}, must be at least 1")
+
 
 @dataclass(frozen=True)
 class Trained:

@@ -37,8 +37,10 @@ def plan(
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
-        InvalidInput: the strategy is unknown, or the cost model cannot be read.
+        InvalidInput: the strategy is unknown, the cost model cannot be read, or seed or time_limit breaks a rule.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
     if time_limit is not None and not (math.isfinite(time_limit) and time_limit >= 0):
         raise InvalidInput(f"time_limit is {time_limit}, must be a finite number of seconds of at least 0")
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy

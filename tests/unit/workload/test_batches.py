@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import access_profiles
 
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 from shardwright.workload.batches import Scatter, draw_batch, draw_ranks
-from tests.strategies import access_profiles
 
 
 @st.composite

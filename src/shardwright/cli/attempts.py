@@ -1,0 +1,148 @@
+"""Several strategies on one task: plan with each, measure the plans together, lay the results side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from shardwright.cli.output import MISSING, ms, percent, seconds, table
+from shardwright.cli.progress import Report
+from shardwright.cost import CostModel
+from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
+from shardwright.search import plan, strategy_named
+from shardwright.sharding import Plan
+from shardwright.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.measure.plans import MeasuredPlan
+
+_COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
+CAPTION = (
+    "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
+    "gap: (step − bound) / bound, – where no bound is proven"
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one strategy made of a task.
+
+    Attributes:
+        strategy: its name.
+        plan: its plan; None if it found none.
+        reason: why it found none.
+        measured: measured times of the plan, if it was measured.
+    """
+
+    strategy: str
+    plan: Plan | None
+    reason: str = ""
+    measured: MeasuredPlan | None = None
+
+
+def plan_with_each(
+    task: Task,
+    strategies: Sequence[str],
+    cost_model: CostModel,
+    report: Report,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> list[Attempt]:
+    """One attempt a strategy, in their order.
+
+    Raises:
+        InvalidInput: a strategy is unknown, or an option breaks a rule.
+    """
+    chosen = [strategy_named(name) for name in strategies]
+    attempts = []
+    for done, strategy in enumerate(chosen):
+        report(done, len(chosen), strategy.name)
+        try:
+            found = plan(task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit)
+            attempts.append(Attempt(strategy.name, found))
+        except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
+            attempts.append(Attempt(strategy.name, None, str(error)))
+    return attempts
+
+
+def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:
+    """The attempts with their plans measured, all interleaved.
+
+    Raises:
+        MeasurementFailed: the plans cannot be measured on this machine.
+    """
+    from shardwright.measure.plans import measure_plans
+
+    plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
+    if not plans:
+        return list(attempts)
+    measured = iter(measure_plans(plans, rounds=rounds, device=device, progress=report))
+    return [replace(attempt, measured=next(measured)) if attempt.plan else attempt for attempt in attempts]
+
+
+def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
+    """Save the plans as STRATEGY.json in a folder that exists; returns the files."""
+    files = []
+    for attempt in attempts:
+        if attempt.plan is not None:
+            files.append(folder / f"{attempt.strategy}.json")
+            attempt.plan.save(files[-1])
+    return files
+
+
+def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTION) -> Table:
+    """A row per strategy."""
+    return table(title, _COLUMNS, [_row(attempt) for attempt in attempts], caption)
+
+
+def failures(attempts: Sequence[Attempt]) -> list[str]:
+    """A line for each strategy that found no plan."""
+    return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
+
+
+def agreement(attempts: Sequence[Attempt]) -> list[str]:
+    """A line that says how far predicted and measured times are apart; none where nothing was measured."""
+    off = [
+        abs(attempt.plan.cost.compute_ms / attempt.measured.compute_ms - 1)
+        for attempt in attempts
+        if attempt.plan and attempt.plan.cost and attempt.measured
+    ]
+    return [f"predicted and measured times differ by {percent(sum(off) / len(off))} on average"] if off else []
+
+
+def attempt_dict(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as plain data."""
+    found = attempt.plan
+    cost = found.cost if found else None
+    return {
+        "strategy": attempt.strategy,
+        "failed": attempt.reason or None,
+        "predicted_compute_ms": cost.compute_ms if cost else None,
+        "measured_compute_ms": attempt.measured.compute_ms if attempt.measured else None,
+        "step_ms": cost.step_ms if cost else None,
+        "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
+        "bound_ms": found.bound_ms if found else None,
+        "gap": found.gap if found else None,
+        "search_s": found.search_s if found else None,
+    }
+
+
+def _row(attempt: Attempt) -> list[str]:
+    if attempt.plan is None:
+        return [attempt.strategy, "failed", *[MISSING] * (len(_COLUMNS) - 2)]
+    found, cost = attempt.plan, attempt.plan.cost
+    assert cost is not None
+    return [
+        attempt.strategy,
+        ms(cost.compute_ms),
+        ms(attempt.measured.compute_ms if attempt.measured else None),
+        ms(cost.step_ms),
+        ms(cost.embedding_cost_ms),
+        percent(found.gap),
+        seconds(found.search_s),
+    ]

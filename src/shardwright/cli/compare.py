@@ -1,0 +1,75 @@
+"""`shardwright compare`: all strategies on one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright.cli.attempts import (
+    agreement,
+    attempt_dict,
+    attempts_table,
+    failures,
+    measure_each,
+    plan_with_each,
+    save_each,
+)
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.model_notes import print_model_notes
+from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TaskFile, TimeLimit, option
+from shardwright.cli.output import emit, note
+from shardwright.cli.progress import progress
+from shardwright.cli.targets import make_folder
+from shardwright.cost import resolve_cost_model
+from shardwright.search import strategy_names
+from shardwright.task import Task
+
+
+def run(
+    *,
+    task: TaskFile,
+    output: Annotated[Path | None, option("--output", "-o", metavar="FOLDER", text="Save the plans here.")] = None,
+    strategies: Annotated[str | None, option("--strategies", metavar="A,B", text="Only these; by default all.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the plans' kernels on this machine.")] = False,
+    device: Device = "cpu",
+    model: ModelFile = None,
+    rounds: Rounds = 5,
+    seed: Seed = 0,
+    time_limit: TimeLimit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
+
+    A strategy that finds no plan is listed as failed; the command fails only if all do.
+
+    Example:
+        shardwright compare task.yaml --strategies greedy,dim --measure
+    """
+    if measure:
+        require_torch("measuring", "measure")
+    placed = Task.load(task)
+    cost_model = resolve_cost_model(model, placed.topology.device)
+    print_model_notes(cost_model, placed)
+    names = list(dict.fromkeys(strategies.split(","))) if strategies is not None else strategy_names()
+    if output is not None:
+        make_folder(output)
+    with progress("planning") as report:
+        attempts = plan_with_each(placed, names, cost_model, report, seed=seed, time_limit=time_limit)
+    files = save_each(attempts, output) if output is not None else []
+    if measure:
+        with progress("measuring") as report:
+            attempts = measure_each(attempts, rounds, report, device)
+    document = {
+        "task": str(task),
+        "cost_model": cost_model.name,
+        "strategies": [attempt_dict(attempt) for attempt in attempts],
+        "saved": [str(file) for file in files],
+    }
+    view = attempts_table(f"{task}, cost model {cost_model.name}", attempts)
+    saved = [f"saved {file}" for file in files]
+    emit(document, view, *failures(attempts), *agreement(attempts), *saved, as_json=as_json)
+    if not any(attempt.plan for attempt in attempts):
+        note("error: no strategy found a plan for this task; the reasons are listed")
+        raise typer.Exit(1)

@@ -1,0 +1,79 @@
+"""From exceptions to exit codes: 1 for what cannot be done, 2 for bad usage or bad input, each with one readable line on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from shardwright.cli.output import note, print_json
+from shardwright.errors import ShardwrightError
+
+INTERRUPTED = 130
+
+
+class Interrupted(ShardwrightError):
+    """The user pressed Ctrl-C in a command that has something to say about it."""
+
+    exit_code = INTERRUPTED
+
+
+def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
+    """Run a command and turn what it raises on purpose into a message and an exit code.
+
+    Anything else that is raised is a fault of ours: it keeps its traceback.
+
+    Args:
+        command: returns an exit code or None; typer turns Ctrl-C into `INTERRUPTED`.
+        as_json: whether the error goes to stdout as a JSON document too.
+    """
+    try:
+        code = _reported(command, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet
+        return 1
+    return code
+
+
+def _reported(command: Callable[[], object], as_json: bool) -> int:
+    try:
+        with _warnings_as_notes():
+            code = command() or 0
+    except ShardwrightError as error:
+        return _report(type(error).__name__, str(error), error.exit_code, as_json)
+    except typer.TyperException as error:
+        message = _usage_message(error)
+        return _report("UsageError", message, 2, as_json) if message else 2  # without arguments, help was printed
+    assert isinstance(code, int)
+    return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == INTERRUPTED else code
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    return f"{message} (see: {context.command_path} --help)" if message and context else message
+
+
+def _report(kind: str, message: str, code: int, as_json: bool) -> int:
+    note(f"error: {message}")
+    if as_json:
+        print_json({"error": {"type": kind, "message": message}})
+    return code
+
+
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Show our own warnings as a line on stderr, without file name and source; drop those of the libraries underneath."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", category=UserWarning, module=r"shardwright\b")
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    note(f"warning: {message}")

@@ -1,0 +1,60 @@
+"""The program `shardwright`: its commands and their exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from shardwright.cli import collect, compare, demo, plan, profile, train, verify
+from shardwright.cli.errors import exit_code_of
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+for name, command in (
+    ("profile", profile.run),
+    ("collect", collect.run),
+    ("train", train.run),
+    ("plan", plan.run),
+    ("compare", compare.run),
+    ("verify", verify.run),
+    ("demo", demo.run),
+):
+    app.command(name)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from shardwright import __version__
+
+        print(f"shardwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Which piece of which embedding table goes on which device, and how far that is from the best possible.
+
+    Try it on this machine: shardwright demo
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    Args:
+        argv: arguments after the program's name; by default those of the process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not end a command
+    command = typer.main.get_command(app)
+    return exit_code_of(
+        lambda: command.main(arguments, prog_name="shardwright", standalone_mode=False), as_json="--json" in arguments
+    )

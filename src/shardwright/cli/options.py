@@ -1,0 +1,34 @@
+"""Arguments and options that several commands share. Values are checked by the parts that use them, not here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def option(*names: str, metavar: str, text: str) -> Any:
+    """An option of which the help needs no default value."""
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; all else goes to stderr.")]
+TaskFile = Annotated[Path, typer.Argument(metavar="TASK", help="Task file, YAML or JSON.", show_default=False)]
+SamplesFolder = Annotated[
+    Path, typer.Argument(metavar="SAMPLES", help="Folder that 'shardwright collect' made.", show_default=False)
+]
+ModelFile = Annotated[
+    Path | None, option("--model", metavar="FILE", text="Cost model; by default the bundled one of the task's device.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
+TimeLimit = Annotated[
+    float | None, option("--time-limit", metavar="SECONDS", text="A search returns its best plan after this time.")
+]
+Rounds = Annotated[
+    int, typer.Option("--rounds", min=1, help="How often everything is measured; the shortest time counts.")
+]
+Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure on.")]
+OtherHardware = Annotated[
+    bool, typer.Option("--allow-other-hardware", help="Accept samples that were measured on other hardware.")
+]

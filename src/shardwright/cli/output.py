@@ -1,0 +1,99 @@
+"""What commands print: one JSON document or tables on stdout; notes on stderr, a line each."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+MISSING = "–"
+_PIPE_WIDTH = 140
+
+
+def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
+    """Print a command's result.
+
+    Args:
+        document: the result as plain data.
+        views: the result for people.
+        as_json: which of the two to print.
+    """
+    if as_json:
+        print_json(document)
+        return
+    show(*views)
+
+
+def show(*views: RenderableType) -> None:
+    """Print results for people."""
+    console = console_on_stdout()
+    for view in views:
+        console.print(view, soft_wrap=isinstance(view, str))  # lines stay whole, tables are fitted
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a JSON document; numbers that JSON does not have become null."""
+    print(json.dumps(_finite(document), allow_nan=False, indent=1))
+
+
+def note(text: str) -> None:
+    """Print one line on stderr, whatever the text holds."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    print(line, file=sys.stderr, flush=True)
+
+
+def console_on_stdout() -> Console:
+    """A console that prints text as it is; wide enough for every table where stdout is no terminal."""
+    shown = sys.stdout.isatty()
+    width = None if shown else _PIPE_WIDTH
+    return Console(markup=False, emoji=False, highlight=False, force_terminal=shown, width=width)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Table:
+    """A table of text that fits 80 characters; all columns but the first are numbers, to the right and never broken."""
+    result = Table(
+        title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left"
+    )
+    result.collapse_padding = True
+    for index, column in enumerate(columns):
+        result.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds for people."""
+    return MISSING if value is None else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """A share for people: 0.031 → "3.1%"."""
+    return MISSING if value is None else f"{100 * value:.1f}%"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds for people."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def saved(path: Path | None) -> str:
+    """Where a result went."""
+    return f"saved {path}" if path is not None else "not saved: name a file with -o"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

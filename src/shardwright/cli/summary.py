@@ -1,0 +1,43 @@
+"""A plan for people: a row per device, and a line of totals."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.table import Table
+
+from shardwright.cli.output import MISSING, ms, percent, seconds, table
+from shardwright.sharding import PHASES, Plan
+from shardwright.task.units import format_bytes
+
+_MOST_DEVICES = 32
+_COLUMNS = ("rank", "forward", "fwd comm", "bwd comm", "backward", "total", "tables", "memory", "limit")
+
+
+def device_table(plan: Plan) -> Table:
+    """The four phases and the memory of every device, or of the slowest where there are very many."""
+    costs = plan.cost.devices if plan.cost else ()
+    ranks = list(range(plan.task.topology.devices))
+    shown = sorted(sorted(ranks, key=lambda rank: -costs[rank].total_ms if costs else rank)[:_MOST_DEVICES])
+    memory, limits = plan.memory.total, plan.task.topology.memory_bytes
+    rows = []
+    for rank in shown:
+        phases = [ms(getattr(costs[rank], phase)) for phase in PHASES] if costs else [MISSING] * len(PHASES)
+        total = ms(costs[rank].total_ms) if costs else MISSING
+        held = len({shard.table for shard in plan.by_device[rank]})
+        rows.append([str(rank), *phases, total, str(held), format_bytes(int(memory[rank])), format_bytes(limits[rank])])
+    caption = None if len(shown) == len(ranks) else f"the slowest {len(shown)} of {len(ranks)} devices"
+    return table("predicted ms per device", _COLUMNS, rows, caption)
+
+
+def headline(plan: Plan) -> str:
+    """Predicted step, bound, gap, search time, and how the tables are sharded."""
+    kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
+    sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    cost = plan.cost
+    bound = f"bound {ms(plan.bound_ms)} ms (gap {percent(plan.gap)})" if plan.bound_ms is not None else "no bound"
+    return (
+        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
+        f"search {seconds(plan.search_s)} s\n"
+        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
+    )

@@ -1,0 +1,126 @@
+"""`shardwright verify`: run a plan's shards on this machine, predicted against measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.devices import measured_device
+from shardwright.cli.options import AsJson, Device, Rounds, option
+from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.cli.progress import progress
+from shardwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.sharding import DeviceCost, Plan
+
+_COLUMNS = ("rank", "fwd predicted", "measured", "bwd predicted", "measured", "both, relative")
+
+
+def run(
+    *,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.", show_default=False)],
+    task: Annotated[
+        Path | None, option("--task", metavar="FILE", text="Check too that it is a plan for this task.")
+    ] = None,
+    device: Device = "cpu",
+    rounds: Rounds = 5,
+    tolerance: Annotated[
+        float | None,
+        option("--tolerance", metavar="SHARE", text="Fail if the measured time is further off than this, as in 0.2."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a plan, measure every device's kernels on this machine, and compare with the prediction.
+
+    Example:
+        shardwright verify plan.json --task task.yaml --tolerance 0.2
+    """
+    require_torch("measuring", "measure")
+    from shardwright.cli.same_task import check_same_task
+    from shardwright.measure.plans import measure_plans
+    from shardwright.sharding import Plan
+    from shardwright.task import Task
+
+    checked = Plan.load(plan)
+    if task is not None:
+        check_same_task(checked, plan, Task.load(task), task)
+    _check_comparable(checked, device, tolerance)
+    with progress("measuring") as report:
+        (measured,) = measure_plans([checked], rounds=rounds, device=device, progress=report)
+    document = _document(plan, checked, measured, tolerance)
+    off = document["relative_difference"]
+    summary = (
+        f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
+        f"measured {ms(measured.compute_ms)} ms ({_signed(off)})"
+    )
+    emit(document, _view(checked, measured), summary, as_json=as_json)
+    if document["within_tolerance"] is False:
+        note(
+            f"error: the measured time differs from the predicted one by {_signed(off)}, more than the tolerance of {percent(tolerance)}"
+        )
+        raise typer.Exit(1)
+
+
+def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
+    """Say where prediction and measurement are of two kinds of device, and refuse to judge what cannot be compared."""
+    predicted_for, here = plan.task.topology.device, measured_device(kind)
+    if tolerance is not None and plan.cost is None:
+        raise InvalidInput("--tolerance: the plan holds no predicted cost to compare with; plan the task again")
+    if tolerance is not None and predicted_for != here:
+        raise InvalidInput(
+            f"--tolerance: the plan is predicted for {predicted_for} and would be measured on {here}; "
+            f"verify it on {predicted_for}, or leave the option away"
+        )
+    if predicted_for != here:
+        note(f"note: predicted for {predicted_for}, measured on {here}: the times differ because the devices do")
+
+
+def _document(file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None) -> dict[str, Any]:
+    predicted = plan.cost.compute_ms if plan.cost else None
+    off = measured.compute_ms / predicted - 1 if predicted else None
+    devices = [
+        {
+            "rank": rank,
+            "predicted_forward_ms": cost.forward_ms if cost else None,
+            "predicted_backward_ms": cost.backward_ms if cost else None,
+            "measured_forward_ms": forward,
+            "measured_backward_ms": backward,
+        }
+        for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured))
+    ]
+    return {
+        "plan": str(file),
+        "predicted_compute_ms": predicted,
+        "measured_compute_ms": measured.compute_ms,
+        "relative_difference": off,
+        "tolerance": tolerance,
+        "within_tolerance": None if tolerance is None or off is None else abs(off) <= tolerance,
+        "devices": devices,
+    }
+
+
+def _view(plan: Plan, measured: MeasuredPlan) -> rich.table.Table:
+    rows = []
+    for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured)):
+        off = (forward + backward) / cost.compute_ms - 1 if cost and cost.compute_ms else None
+        predicted = (cost.forward_ms, cost.backward_ms) if cost else (None, None)
+        rows.append([str(rank), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), _signed(off)])
+    return table("kernel ms per device, predicted and measured", _COLUMNS, rows)
+
+
+def _per_device(plan: Plan, measured: MeasuredPlan) -> Iterator[tuple[DeviceCost | None, float, float]]:
+    """Predicted cost, measured forward and backward ms of each device."""
+    costs = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
+    yield from zip(costs, measured.forward_ms.tolist(), measured.backward_ms.tolist(), strict=True)
+
+
+def _signed(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:+.1f}%"

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.cli import attempts
+from shardwright.errors import InfeasibleTask
+from shardwright.measure.plans import MeasuredPlan
+from shardwright.testing.tasks import impossible_task
+
+
+@pytest.fixture
+def fake_measuring(monkeypatch):
+    """Device r of the n-th plan takes n + r ms forward and twice that backward."""
+    calls = []
+
+    def measure_plans(plans, *, rounds, device, progress):
+        calls.append((len(plans), rounds, device))
+        progress(1, 1)
+        devices = np.arange(plans[0].task.topology.devices)
+        return [MeasuredPlan(one, n + devices, 2.0 * (n + devices), rounds) for n, one in enumerate(plans)]
+
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    return calls
+
+
+def test_every_strategy_is_listed(cli, task_file, model_file):
+    outcome = cli("compare", task_file, "--model", model_file, "--json")
+    assert outcome.code == 0
+    found = outcome.document["strategies"]
+    assert [one["strategy"] for one in found] == list(sw.strategy_names())
+    task = sw.Task.load(task_file)
+    for one in found:
+        plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file))
+        assert one["step_ms"] == plan.cost.step_ms
+        assert one["predicted_compute_ms"] == plan.cost.compute_ms
+        assert one["embedding_cost_ms"] == plan.cost.embedding_cost_ms
+        assert one["measured_compute_ms"] is None
+        assert one["failed"] is None
+
+
+def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tmp_path, fake_measuring):
+    folder = tmp_path / "plans"
+    options = ("--strategies", "dim,greedy,dim", "--measure", "--rounds", 2, "-o", folder)
+    outcome = cli("compare", task_file, "--model", model_file, *options)
+    assert outcome.code == 0
+    assert fake_measuring == [(2, 2, "cpu")]
+    assert f"{3 * 3.0:.3f}" in outcome.out  # slowest device of the first plan, forward and backward
+    assert f"{3 * 4.0:.3f}" in outcome.out
+    assert "on average" in outcome.out
+    assert sorted(path.name for path in folder.iterdir()) == ["dim.json", "greedy.json"]
+    assert sw.Plan.load(folder / "dim.json").strategy == "dim"
+
+
+def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_file, monkeypatch, fake_measuring):
+    def plan(task, *, strategy, **options):
+        if strategy.name == "size":
+            raise InfeasibleTask("rank 1 is full: use more devices")
+        return sw.plan(task, strategy=strategy, **options)
+
+    monkeypatch.setattr(attempts, "plan", plan)
+    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,size,greedy", "--measure")
+    outcome = cli(*arguments, "--json")
+    assert outcome.code == 0
+    one, failed, other = outcome.document["strategies"]
+    assert failed["failed"] == "rank 1 is full: use more devices"
+    assert failed["step_ms"] is None
+    assert (one["measured_compute_ms"], other["measured_compute_ms"]) == (9.0, 12.0)
+    assert "size failed: rank 1 is full: use more devices" in cli(*arguments).out
+
+
+def test_where_all_fail_the_command_does(cli, tmp_path, model_file, fake_measuring):
+    impossible_task().save(tmp_path / "task.yaml")
+    outcome = cli("compare", tmp_path / "task.yaml", "--model", model_file, "--measure", "--json")
+    assert outcome.code == 1
+    assert all(one["failed"] for one in outcome.document["strategies"])
+    assert outcome.err == "error: no strategy found a plan for this task; the reasons are listed\n"
+    assert fake_measuring == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--strategies", "dim,best"], "unknown strategy 'best'"),
+        (["--strategies", ""], "unknown strategy ''"),
+        (["--time-limit", "-1"], "time_limit is -1"),
+        (["--rounds", "0"], "Invalid value for '--rounds'"),
+        (["--strategies", "dim", "--measure", "--device", "tpu"], "device is 'tpu'"),
+        (["-o", "/dev/null/x"], "the folder cannot be made"),
+    ],
+)
+def test_bad_options(cli, task_file, model_file, options, says):
+    outcome = cli("compare", task_file, "--model", model_file, *options)
+    assert outcome.code == 2
+    assert says in outcome.err
+
+
+def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_file):
+    from shardwright.cost import load_model, save_model
+
+    model = load_model(model_file)
+    model.metadata.update(batch_sizes="1024, 2048", optimizer="sgd")
+    save_model(model, model_file)
+    outcome = cli("compare", task_file, "--model", model_file, "--json")
+    assert outcome.code == 0
+    assert outcome.document["cost_model"] == "cpu/convex"
+    batch, optimizer = sorted(outcome.err.splitlines())
+    assert "was trained at batch sizes 1024, 2048, the task has 256: predictions are extrapolated" in batch
+    assert "was trained with sgd, the task uses rowwise_adagrad" in optimizer

@@ -1,0 +1,64 @@
+import warnings
+
+import pytest
+
+from shardwright.cli.errors import Interrupted, exit_code_of
+from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
+
+
+def raiser(error):
+    def command():
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("rows is 0, must be at least 1"), 2),
+        (InfeasibleTask("no plan"), 1),
+        (MeasurementFailed("no kernel"), 1),
+        (Interrupted("stopped; 7 samples are kept"), 130),
+    ],
+)
+def test_each_error_is_one_line_and_its_own_exit_code(error, code, capsys):
+    assert exit_code_of(raiser(error), as_json=False) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"error: {error}\n"
+    assert captured.out == ""
+
+
+def test_an_error_message_with_line_breaks_and_escapes_stays_one_harmless_line(capsys):
+    assert exit_code_of(raiser(InvalidInput("name 'a\nb\x1b[31m\u202e'")), as_json=False) == 2
+    assert capsys.readouterr().err == "error: name 'a b [31m '\n"
+
+
+def test_a_fault_of_ours_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        exit_code_of(raiser(ZeroDivisionError()), as_json=True)
+
+
+def test_what_a_command_returns_is_its_exit_code():
+    assert exit_code_of(lambda: None, as_json=False) == 0
+    assert exit_code_of(lambda: 1, as_json=False) == 1
+
+
+def test_our_warnings_are_notes_and_those_of_libraries_are_dropped(capsys):
+    def command():
+        warnings.warn_explicit("a part is damaged", UserWarning, "store.py", 1, module="shardwright.measure.store")
+        warnings.warn_explicit("old interface", UserWarning, "lib.py", 1, module="shardwrightish.lib")
+        warnings.warn_explicit("old interface", DeprecationWarning, "lib.py", 1, module="numpy.core")
+
+    before = warnings.showwarning
+    assert exit_code_of(command, as_json=False) == 0
+    assert capsys.readouterr().err == "warning: a part is damaged\n"
+    assert warnings.showwarning is before
+
+
+def test_a_closed_pipe_is_quiet(monkeypatch, capsys, tmp_path):
+    stream = (tmp_path / "out").open("w")
+    monkeypatch.setattr("sys.stdout", stream)
+    assert exit_code_of(raiser(BrokenPipeError()), as_json=True) == 1
+    assert capsys.readouterr().err == ""
+    stream.close()

@@ -1,0 +1,31 @@
+import json
+
+from shardwright.cli.output import emit, ms, percent, print_json, saved, seconds, table
+
+
+def test_json_has_null_for_what_is_no_finite_number(capsys):
+    print_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": (1, float("-inf"))}, "e": "–"})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": {"d": [1, None]}, "e": "–"}
+
+
+def test_text_is_printed_as_it_is(capsys):
+    emit({}, table("[bold]t[/bold]", ["a", "b"], [["[red]x", ":smile: 1"]]), "[b]line[/b]", as_json=False)
+    out = capsys.readouterr().out
+    assert "[bold]t[/bold]" in out
+    assert "[red]x" in out
+    assert ":smile: 1" in out
+    assert "[b]line[/b]" in out
+
+
+def test_a_long_path_is_not_broken_into_lines(capsys):
+    path = "/" + "x" * 300
+    emit({}, f"saved {path}", as_json=False)
+    assert capsys.readouterr().out == f"saved {path}\n"
+
+
+def test_numbers_for_people():
+    assert ms(1.23456) == "1.235"
+    assert percent(0.0312) == "3.1%"
+    assert seconds(0.125) == "0.12"
+    assert ms(None) == percent(None) == seconds(None) == "–"
+    assert saved(None).startswith("not saved")

@@ -1,0 +1,129 @@
+import pytest
+
+import shardwright as sw
+
+
+def test_a_task_becomes_a_plan_file(cli, task_file, model_file, tmp_path):
+    target = tmp_path / "plan.json"
+    outcome = cli("plan", task_file, "-o", target, "--model", model_file, "--strategy", "dim", "--seed", 3)
+    assert outcome.code == 0
+    assert f"saved {target}" in outcome.out
+    plan = sw.Plan.load(target)
+    assert plan.task == sw.Task.load(task_file)
+    assert (plan.strategy, plan.seed, plan.cost_model) == ("dim", 3, "cpu/convex")
+    rows = {words[0]: words for line in outcome.out.splitlines() if (words := line.split())}
+    for rank, device in enumerate(plan.cost.devices):
+        phases = (
+            device.forward_ms,
+            device.forward_communication_ms,
+            device.backward_communication_ms,
+            device.backward_ms,
+        )
+        assert rows[str(rank)][1:6] == [f"{value:.3f}" for value in (*phases, device.total_ms)]
+        assert rows[str(rank)][6] == str(len(plan.by_device[rank]))
+    assert f"step {plan.cost.step_ms:.3f} ms" in outcome.out
+
+
+def test_without_output_nothing_is_saved(cli, task_file, model_file, tmp_path):
+    before = set(tmp_path.iterdir())
+    outcome = cli("plan", task_file, "--model", model_file)
+    assert outcome.code == 0
+    assert "not saved" in outcome.out
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_the_json_document_is_a_plan_file(cli, task_file, model_file, tmp_path):
+    outcome = cli("plan", task_file, "--model", model_file, "--json")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert len(outcome.document["devices"]) == 4
+    (tmp_path / "plan.json").write_text(outcome.out)
+    assert sw.Plan.load(tmp_path / "plan.json").cost.step_ms == outcome.document["step_ms"]
+
+
+def test_of_very_many_devices_the_slowest_are_shown(cli, tmp_path):
+    task = sw.Task([sw.Table(f"t{i}", 1000, 16, i + 1.0) for i in range(40)], sw.Topology(5, 8, "h100"), 1024)
+    task.save(tmp_path / "task.yaml")
+    outcome = cli("plan", tmp_path / "task.yaml")
+    assert "the slowest 32 of 40 devices" in outcome.out
+
+
+TASK = """
+batch_size: 1024
+topology: {devices_per_host: 2, device: h100, memory: 1 GB}
+tables:
+  - {name: user, rows: 1_000_000, dim: 64}
+  - {name: item, rows: 1000, dim: 16}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "says"),
+    [
+        ("rows: 1000,", "rowz: 1000,", 2, "tables[1]: unknown field 'rowz'; did you mean 'rows'?"),
+        ("rows: 1000,", "rows: 0,", 2, "rows is 0, must be"),
+        ("rows: 1000,", "rows: -3,", 2, "rows is -3, must be"),
+        ("dim: 16", "dim: 0", 2, "dim is 0, must be"),
+        ("dim: 16", "dim: 16, pooling: 0", 2, "pooling is 0.0, must be"),
+        ("dim: 16", "dim: 16, pooling: .nan", 2, "nan"),
+        ("name: item", "name: user", 2, "'user' occurs twice"),
+        ("1 GB", "1 GX", 2, "unknown unit 'GX'"),
+        ("{devices_per_host: 2, device: h100, memory: 1 GB}", "{preset: h900-8}", 2, "unknown preset 'h900-8'"),
+        ("device: h100", "device: abacus", 2, "no cost model for device 'abacus'"),
+        ("rows: 1_000_000,", "rows: 10_000_000_000,", 1, "together have 2.0 GB"),
+        ("\ntables", "\nconstraints: [{table: nobody, devices: [0]}]\ntables", 2, "nobody"),
+        ("\ntables", "\nconstraints: [{colocate: [user, item]}, {apart: [user, item]}]\ntables", 2, "contradict"),
+    ],
+)
+def test_bad_tasks(cli, tmp_path, old, new, code, says):
+    path = tmp_path / "task.yaml"
+    assert old in TASK
+    path.write_text(TASK.replace(old, new))
+    outcome = cli("plan", path, "-o", tmp_path / "plan.json", "--json")
+    assert outcome.code == code
+    assert says in outcome.document["error"]["message"]
+    assert outcome.err == f"error: {outcome.document['error']['message']}\n"
+    assert code == 1 or str(path) in outcome.err or "abacus" in new
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_table_too_large_for_any_device(cli, tmp_path):
+    path = tmp_path / "task.yaml"
+    constraint = "\nconstraints: [{table: user, sharding_types: [table_wise]}]\ntables"
+    path.write_text(TASK.replace("1 GB", "200 MB").replace("\ntables", constraint))
+    outcome = cli("plan", path)
+    assert outcome.code == 1
+    assert "table 'user' needs" in outcome.err
+    assert "has 200.0 MB" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--strategy", "best"], "unknown strategy 'best'; known strategies are auto, random"),
+        (["--time-limit", "nan"], "time_limit is nan"),
+        (["--time-limit", "-1"], "time_limit is -1"),
+        (["--model", "nope.safetensors"], "nope.safetensors: cannot be read"),
+        (["-o", "no/such/folder/plan.json"], "its folder does not exist"),
+        (["-o", "/"], "is a folder"),
+    ],
+)
+def test_bad_options(cli, task_file, model_file, options, says):
+    outcome = cli("plan", task_file, "--model", model_file, *options)
+    assert outcome.code == 2
+    assert says in outcome.err
+    assert outcome.out == ""
+
+
+def test_a_task_file_that_is_not_there(cli):
+    outcome = cli("plan", "nope.yaml")
+    assert outcome.code == 2
+    assert outcome.err == "error: nope.yaml: there is no such task file; check the path\n"
+
+
+def test_a_model_of_another_format(cli, task_file, model_file):
+    model_file.write_bytes(model_file.read_bytes().replace(b'"format":"1"', b'"format":"7"'))
+    outcome = cli("plan", task_file, "--model", model_file)
+    assert outcome.code == 2
+    assert "format" in outcome.err
+    assert "train the model again" in outcome.err

@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.plans import MeasuredPlan
+
+
+@pytest.fixture
+def plan_file(task_file, model_file, tmp_path):
+    path = tmp_path / "plan.json"
+    sw.plan(sw.Task.load(task_file), cost_model=str(model_file)).save(path)
+    return path
+
+
+@pytest.fixture
+def slower(monkeypatch):
+    """Measuring finds every device 10% slower than predicted."""
+
+    def measure_plans(plans, *, rounds, device, progress):
+        forward, backward = (
+            np.array([1.1 * getattr(cost, phase) for cost in plans[0].cost.devices]) if plans[0].cost else np.ones(4)
+            for phase in ("forward_ms", "backward_ms")
+        )
+        return [MeasuredPlan(plans[0], forward, backward, rounds)]
+
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+
+
+def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_file, slower):
+    outcome = cli("verify", plan_file, "--task", task_file)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    device = sw.Plan.load(plan_file).cost.devices[2]
+    for value in (device.forward_ms, 1.1 * device.forward_ms, device.backward_ms, 1.1 * device.backward_ms):
+        assert f" {value:.3f} " in outcome.out
+    assert outcome.out.count("+10.0%") == 4 + 1
+
+
+@pytest.mark.parametrize(("tolerance", "code"), [(0.05, 1), (0.2, 0)])
+def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
+    outcome = cli("verify", plan_file, "--tolerance", tolerance, "--json")
+    assert outcome.code == code
+    assert outcome.document["within_tolerance"] is (code == 0)
+    assert outcome.document["relative_difference"] == pytest.approx(0.1)
+    assert ("error: the measured time differs from the predicted one by +10.0%" in outcome.err) == (code == 1)
+
+
+def test_a_plan_for_another_task(cli, plan_file, task_file, slower):
+    task = sw.Task.load(task_file)
+    replace(task, batch_size=512).save(task_file)
+    outcome = cli("verify", plan_file, "--task", task_file)
+    assert outcome.code == 2
+    assert (
+        f"{plan_file}: a plan for another task than {task_file} (batch_size is 256 in the plan, 512 in the task)"
+        in outcome.err
+    )
+
+
+def test_a_plan_without_predicted_cost_is_measured_but_not_judged(cli, plan_file, slower):
+    plan = sw.Plan.load(plan_file)
+    sw.Plan(plan.task, plan.shards).save(plan_file)
+    outcome = cli("verify", plan_file, "--json")
+    assert outcome.code == 0
+    assert outcome.document["predicted_compute_ms"] is None
+    assert outcome.document["measured_compute_ms"] == 2.0
+    assert cli("verify", plan_file, "--tolerance", 0.1).code == 2
+
+
+def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slower):
+    plan = sw.Plan.load(plan_file)
+    task = replace(plan.task, topology=replace(plan.task.topology, device="h200"))
+    replace(plan, task=task).save(plan_file)
+    outcome = cli("verify", plan_file)
+    assert outcome.code == 0
+    assert "predicted for h200, measured on cpu" in outcome.err
+    outcome = cli("verify", plan_file, "--tolerance", 0.1)
+    assert outcome.code == 2
+    assert "verify it on h200" in outcome.err
+
+
+def test_what_cannot_be_measured_is_said(cli, plan_file, monkeypatch):
+    def measure_plans(plans, **_):
+        raise MeasurementFailed("the largest device of the plans needs 1.0 TB of memory, this machine has 4.0 GB free")
+
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    outcome = cli("verify", plan_file, "--json")
+    assert outcome.code == 1
+    assert outcome.document["error"]["type"] == "MeasurementFailed"
+    assert "needs 1.0 TB" in outcome.err
+
+
+def _cut(text):
+    return text[: len(text) // 2]
+
+
+def _without_a_shard(text):
+    lines = text.splitlines(keepends=True)
+    last = next(n for n, line in enumerate(lines) if '"shards"' in line) + 1
+    return "".join(lines[:last] + lines[last + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_cut, "not JSON"),
+        (lambda _: "", "not JSON"),
+        (lambda text: text.replace('"format": 1', '"format": 9', 1), "format"),
+        (_without_a_shard, "table"),
+        (lambda text: text.replace('"devices": [0]', '"devices": [7]'), "rank 7"),
+    ],
+)
+def test_damaged_plans(cli, plan_file, damage, says):
+    plan_file.write_text(damage(plan_file.read_text()))
+    outcome = cli("verify", plan_file, "--json")
+    assert outcome.code == 2
+    assert outcome.document["error"]["message"].startswith(str(plan_file))
+    assert says in outcome.document["error"]["message"]

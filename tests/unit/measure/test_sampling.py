@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.measure.sampling import DIMS, MAX_POOLING, MAX_ROWS, SampleSpace
+from shardwright.sharding.memory import optimizer_bytes
+from shardwright.task import AccessProfile, Table
+
+POOL = tuple(
+    Table(f"t{i}", rows, 16, pooling, access=AccessProfile.zipf(rows, exponent))
+    for i, (rows, pooling, exponent) in enumerate(
+        [(10, 1.0, 0.0), (3_000, 4.5, 0.8), (200_000, 30.0, 1.05), (40_000_000, 190.0, 1.2), (5_000_000, 0.3, 0.5)]
+    )
+)
+
+
+def test_a_sample_follows_from_seed_and_number_alone() -> None:
+    first, second = SampleSpace(POOL, seed=5), SampleSpace(POOL, seed=5)
+    second.draw(3)
+    assert first.draw(17) == second.draw(17)
+    assert first.draw(17) != first.draw(18)
+    assert first.draw(17) != SampleSpace(POOL, seed=6).draw(17)
+
+
+def test_table_counts_are_balanced() -> None:
+    space = SampleSpace(POOL)
+    assert Counter(len(space.draw(sample).works) for sample in range(45)) == dict.fromkeys(range(1, 16), 3)
+
+
+def test_all_dims_occur_and_some_sets_share_one() -> None:
+    sets = [SampleSpace(POOL).draw(sample).works for sample in range(300)]
+    dims = Counter(work.dim for works in sets for work in works)
+    assert set(dims) == set(DIMS)
+    large = [works for works in sets if len(works) > 5]
+    common = sum(len({work.dim for work in works}) == 1 for works in large)
+    assert 0.15 < common / len(large) < 0.4
+
+
+def test_shapes_stay_inside_their_limits_and_vary() -> None:
+    works = [work for sample in range(200) for work in SampleSpace(POOL).draw(sample).works]
+    assert all(1 <= work.rows <= MAX_ROWS and 0 < work.pooling <= MAX_POOLING for work in works)
+    assert all(abs(work.access.total_rows - work.rows) < 1e-6 * work.rows for work in works)
+    assert len({work.rows for work in works}) > 20 * len(POOL)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_sets_fit_the_room(optimizer: str) -> None:
+    room = 50_000_000
+    space = SampleSpace(POOL, optimizer=optimizer, room_bytes=room)
+    used = [
+        sum(work.weight_bytes + optimizer_bytes(optimizer, work.rows, work.dim) for work in space.draw(sample).works)
+        for sample in range(150)
+    ]
+    assert max(used) <= room
+    assert max(used) > 0.9 * room
+
+
+def test_only_the_largest_tables_are_cut() -> None:
+    small = SampleSpace(POOL, room_bytes=20_000_000)
+    large = SampleSpace(POOL, room_bytes=20_000_000_000)
+    for sample in range(30):
+        for cut, whole in zip(small.draw(sample).works, large.draw(sample).works, strict=True):
+            assert cut.rows <= whole.rows
+            if whole.weight_bytes < 20_000_000 / 20 / 16:  # a block may be a 16th of its table
+                assert cut.rows == whole.rows
+
+
+def test_some_tables_are_row_blocks() -> None:
+    pool = (replace(POOL[2], access=AccessProfile.from_counts(np.arange(1, 1001), rows=200_000)),)
+    works = [work for sample in range(100) for work in SampleSpace(pool).draw(sample).works]
+    ratio = np.array([work.pooling / pool[0].pooling for work in works])
+    assert 0.03 < (ratio < 0.3).mean() < 0.2
+
+
+def test_batch_sizes_and_sequences_are_drawn() -> None:
+    sets = [SampleSpace(POOL, batch_sizes=(64, 256), sequence_share=0.3).draw(sample) for sample in range(200)]
+    assert {drawn.batch_size for drawn in sets} == {64, 256}
+    assert all(work.samples == drawn.batch_size for drawn in sets for work in drawn.works)
+    sequences = [not drawn.works[0].pooled for drawn in sets]
+    assert 0.2 < np.mean(sequences) < 0.4
+    assert all(len({work.pooled for work in drawn.works}) == 1 for drawn in sets)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool": ()}, "pool: is empty"),
+        ({"batch_sizes": ()}, "batch_sizes"),
+        ({"batch_sizes": (0,)}, "each at least 1"),
+        ({"sequence_share": 1.5}, "between 0 and 1"),
+        ({"room_bytes": 10}, "at least 1 MiB"),
+    ],
+)
+def test_impossible_spaces_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        SampleSpace(**{"pool": POOL, **options})  # type: ignore[arg-type]

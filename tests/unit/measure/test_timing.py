@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.measure.timing import CpuClock, TimingPolicy, time_parts
+
+
+@dataclass
+class ScriptedClock:
+    """Runs the parts, and says what the script says."""
+
+    times: Callable[[int], list[float]]
+    calls: list[int] = field(default_factory=list)
+
+    def time(self, parts: Sequence[Callable[[int], None]], run: int) -> list[float]:
+        for part in parts:
+            part(run)
+        self.calls.append(run)
+        return self.times(len(self.calls) - 1)
+
+
+def nothing(_: int) -> None:
+    """A part that does nothing."""
+
+
+def test_warm_up_runs_are_not_counted() -> None:
+    clock = ScriptedClock(lambda call: [0.1, 0.1] if call < 2 else [5.0, 7.0])
+    timing = time_parts([nothing, nothing], clock, TimingPolicy(warm_up=2, min_runs=3, max_runs=9))
+    assert timing.parts_ms == (5.0, 7.0)
+    assert timing.runs == 3
+    assert len(clock.calls) == 5
+
+
+def test_the_minimum_goes_on_until_the_shortest_runs_agree() -> None:
+    falling = [10.0, 9.0, 8.0, 7.0, 6.99, 6.98, 6.97]
+    clock = ScriptedClock(lambda call: [falling[call]])
+    timing = time_parts([nothing], clock, TimingPolicy(warm_up=0, min_runs=2, max_runs=7, precision=0.01))
+    assert timing.runs == 6
+    assert timing.parts_ms == (6.98,)
+
+
+def test_all_parts_must_be_known() -> None:
+    clock = ScriptedClock(lambda call: [1.0, 1.0 / (1 + call)])
+    assert time_parts([nothing, nothing], clock, TimingPolicy(warm_up=0, min_runs=3, max_runs=8)).runs == 8
+
+
+def test_the_median_ignores_outliers_and_stops_when_known() -> None:
+    clock = ScriptedClock(lambda call: [50.0 if call == 3 else 2.0 + 0.001 * (call % 2)])
+    timing = time_parts([nothing], clock, TimingPolicy("median", warm_up=0, min_runs=10, max_runs=100, precision=0.02))
+    assert timing.runs == 10
+    assert timing.parts_ms[0] == pytest.approx(2.0, abs=0.002)
+
+
+def test_a_wide_median_needs_more_runs() -> None:
+    clock = ScriptedClock(lambda call: [1.0 + (call * 37 % 100) / 100])
+    policy = TimingPolicy("median", warm_up=0, min_runs=10, max_runs=1000, precision=0.02)
+    timing = time_parts([nothing], clock, policy)
+    assert 100 < timing.runs < 1000
+    assert timing.parts_ms[0] == pytest.approx(1.5, rel=0.03)
+
+
+def test_the_time_limit_ends_warm_up_and_runs_but_one_is_counted() -> None:
+    clock = ScriptedClock(lambda call: [1.0 + call])
+    timing = time_parts([nothing], clock, TimingPolicy(warm_up=50, min_runs=50, max_runs=60, time_limit_s=0.0))
+    assert timing.runs == 1
+    assert len(clock.calls) == 2
+
+
+def test_the_cpu_clock_times_each_part_in_order() -> None:
+    seen: list[str] = []
+    times = CpuClock().time([lambda run: seen.append(f"a{run}"), lambda run: seen.append(f"b{run}")], 4)
+    assert seen == ["a4", "b4"]
+    assert len(times) == 2
+    assert min(times) >= 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"min_runs": 0}, "1 <= min_runs"),
+        ({"min_runs": 5, "max_runs": 4}, "min_runs <= max_runs"),
+        ({"warm_up": -1}, "0 <= warm_up"),
+        ({"attempts": 0}, "1 <= attempts"),
+        ({"statistic": "mean"}, "must be 'minimum' or 'median'"),
+    ],
+)
+def test_impossible_policies_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        TimingPolicy(**values)  # type: ignore[arg-type]
+
+
+def test_devices_have_their_statistic() -> None:
+    assert TimingPolicy.of("cpu").statistic == "minimum"
+    assert TimingPolicy.of("cuda").statistic == "median"

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.strategies import access_profiles
+
+from shardwright.measure.wire import decode_work, describe_work, encode_work
+from shardwright.sharding.work import ShardWork
+
+
+@given(access_profiles(), st.floats(0.01, 1e7), st.booleans(), st.sampled_from(["fp32", "fp16"]))
+def test_works_survive_the_wire_exactly(access: object, lookups: float, pooled: bool, dtype: str) -> None:
+    work = ShardWork(int(access.total_rows), 8, 16, lookups, pooled, access, dtype)  # type: ignore[attr-defined, arg-type]
+    assert decode_work(json.loads(json.dumps(encode_work(work)))) == work
+
+
+@given(access_profiles(), st.floats(0.01, 1e6))
+def test_descriptions_hold_the_expected_reuse(access: object, lookups: float) -> None:
+    work = ShardWork(int(access.total_rows), 8, 16, lookups, True, access)  # type: ignore[attr-defined, arg-type]
+    described = describe_work(work)
+    for name, expected in zip(("reuse_rows", "reuse_lookups"), work.access.reuse(lookups), strict=True):
+        np.testing.assert_allclose(described[name], expected, rtol=1e-7)
+        assert len(described[name]) == 17
