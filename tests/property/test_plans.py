@@ -110,8 +110,7 @@ def test_every_strategy_keeps_every_rule_on_any_task(data, name):
     task = replace(task, topology=replace(task.topology, memory=memory))
     try:
         plan = sw.plan(task, strategy=name, cost_model=MODEL)
-    except InfeasibleTask as error:
-        assert str(error)
+    except InfeasibleTask:
         return
     plan.check()
     assert plan.shards == strategy_named(name).search(task, MODEL, seed=0, deadline=None).shards
