@@ -39,7 +39,7 @@ class Accuracy:
 def predict(model: ComputeModel, samples: Samples) -> Floats:
     """`(n, 2)` predicted forward and backward ms of every set."""
     latents = model.encode_arrays(samples.works)
-    return model.price(np.add.reduceat(latents, samples.starts[:-1], axis=0))
+    return model.pricing.price(np.add.reduceat(latents, samples.starts[:-1], axis=0))
 
 
 def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samples: Samples) -> Accuracy:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Floats
+from shardwright.cost.pricing import Floats, Pricing
 from shardwright.sharding.work import ShardWork
 
 # Bytes per second of device memory as the vendors publish them.
@@ -40,11 +40,6 @@ class AnalyticModel:
         """As in "h200/analytic"."""
         return f"{self.device}/analytic"
 
-    @property
-    def convex(self) -> bool:
-        """Always true."""
-        return True
-
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 2)` forward and backward ms of each shard, launches aside."""
         if not works:
@@ -55,6 +50,8 @@ class AnalyticModel:
         backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.dim * w.weight_size + 8)
         return np.stack([forward, backward], axis=1) / (MEMORY_BANDWIDTH[self.device] * _EFFICIENCY) * 1e3
 
-    def price(self, sums: Floats) -> Floats:
-        """`(..., 2)` forward and backward ms from `(..., 2)` sums."""
-        return sums + _LAUNCH_MS
+    @property
+    def pricing(self) -> Pricing:
+        """The sums themselves, and one launch each way."""
+        nothing = np.zeros((0, 2))
+        return Pricing(nothing, np.zeros(0), nothing.T, np.eye(2), np.full(2, _LAUNCH_MS))

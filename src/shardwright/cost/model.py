@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.features import FEATURES, SCALES, WorkArrays, features, scales
+from shardwright.cost.pricing import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 
@@ -50,16 +52,12 @@ class CostModel(Protocol):
         ...
 
     @property
-    def convex(self) -> bool:
-        """Whether `price` is convex in the sums, so that bounds hold."""
+    def pricing(self) -> Pricing:
+        """How sums of encodings become times."""
         ...
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, latent)` encodings of n shards."""
-        ...
-
-    def price(self, sums: Floats) -> Floats:
-        """`(..., 2)` forward and backward ms of devices from `(..., latent)` sums of encodings."""
         ...
 
 
@@ -89,18 +87,13 @@ class ComputeModel:
                 )
             if not np.isfinite(found).all():
                 raise InvalidInput(f"cost model: {name} holds NaN or infinite values; train the model again")
-        if self.convex and (self.weights["head.1.weight"] < 0).any():
+        if self.head == "convex" and (self.weights["head.1.weight"] < 0).any():
             raise InvalidInput("cost model: head.1.weight of a convex head must not be negative; train the model again")
 
     @property
     def name(self) -> str:
         """Device and head, as in "cpu/convex"."""
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
-
-    @property
-    def convex(self) -> bool:
-        """Whether the head is convex."""
-        return self.head == "convex"
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 32)` encodings of n shards."""
@@ -116,9 +109,8 @@ class ComputeModel:
         factor = hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"]
         return factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
 
-    def price(self, sums: Floats) -> Floats:
-        """`(..., 2)` forward and backward ms from `(..., 32)` sums; never negative."""
-        w = self.weights
-        hidden = np.maximum(sums @ w["head.0.weight"].T.astype(np.float64) + w["head.0.bias"], 0.0)
-        linear = sums @ w["head.skip"].T.astype(np.float64) + w["head.1.bias"]
-        return np.maximum(hidden @ w["head.1.weight"].T.astype(np.float64) + linear, 0.0)
+    @cached_property
+    def pricing(self) -> Pricing:
+        """The head, in double precision."""
+        w = {name: array.astype(np.float64) for name, array in self.weights.items()}
+        return Pricing(w["head.0.weight"], w["head.0.bias"], w["head.1.weight"], w["head.skip"], w["head.1.bias"])

@@ -55,7 +55,7 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
     for latent, shard in zip(latents, shards, strict=True):
         sums[list(shard.devices)] += latent
         occupied[list(shard.devices)] = True
-    times = np.where(occupied[:, None], cost_model.price(sums), 0.0)
+    times = np.where(occupied[:, None], cost_model.pricing.price(sums), 0.0)
     if np.isnan(times).any():
         raise ShardwrightError(
             f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"

@@ -37,11 +37,13 @@ class FusedGreedy:
         for shard, latent in zip(units.fixed, encoded[len(blocks) :], strict=True):
             sums[list(shard.devices)] += latent
 
+        price = cost_model.pricing.price
+
         def choose(index: int, eligible: Eligible) -> int:
             candidates = sums[eligible] + latents[index]
-            device = int(eligible[np.argmin(cost_model.price(candidates).sum(axis=1))])
+            device = int(eligible[np.argmin(price(candidates).sum(axis=1))])
             sums[device] += latents[index]
             return device
 
-        order = np.argsort(-cost_model.price(latents).sum(axis=1), kind="stable").tolist()
+        order = np.argsort(-price(latents).sum(axis=1), kind="stable").tolist()
         return Plan(task, place_all(task, units, order, choose), self.name, seed)

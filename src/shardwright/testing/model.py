@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel, Floats
+from shardwright.cost.model import CostModel
+from shardwright.cost.pricing import Floats, Pricing
 from shardwright.sharding.work import ShardWork
 
 
@@ -17,7 +18,6 @@ class SimpleCostModel:
     """Time grows with values looked up, distinct values and outputs, faster once the distinct values overflow a cache."""
 
     name: str = "testing/simple"
-    convex: bool = True
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 3)` ms-like sizes: values looked up, distinct values, outputs."""
@@ -25,12 +25,16 @@ class SimpleCostModel:
         outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
         return np.stack([w.lookups * w.dim, w.distinct * w.dim, outputs], axis=1) * 1e-5
 
-    def price(self, sums: Floats) -> Floats:
-        """`(..., 2)` forward and backward ms."""
-        overflow = np.maximum(sums[..., 1] - 1.0, 0.0)
-        forward = 0.01 + sums[..., 0] + 0.3 * sums[..., 2] + overflow
-        backward = 0.02 + 1.5 * sums[..., 0] + sums[..., 1] + 2 * overflow
-        return np.stack([forward, backward], axis=-1)
+    @property
+    def pricing(self) -> Pricing:
+        """Forward and backward, both with a kink where 1 ms worth of distinct values overflows the cache."""
+        return Pricing(
+            hidden=np.array([[0.0, 1.0, 0.0]]),
+            hidden_bias=np.array([-1.0]),
+            mix=np.array([[1.0], [2.0]]),
+            linear=np.array([[1.0, 0.0, 0.3], [1.5, 1.0, 0.0]]),
+            bias=np.array([0.01, 0.02]),
+        )
 
 
 def simple_cost_model() -> CostModel:

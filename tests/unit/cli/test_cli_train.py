@@ -26,7 +26,7 @@ def write_store(folder, samples=60, hardware=HARDWARE):
     with SampleStore(folder, hardware, {"seed": 0}, allow_other_hardware=True) as store:
         for sample in range(samples):
             works = [shard_work(task, Shard.whole(task.tables[i], 0)) for i in rng.integers(0, 30, rng.integers(1, 9))]
-            forward, backward = model.price(model.encode(works).sum(axis=0))
+            forward, backward = model.pricing.price(model.encode(works).sum(axis=0))
             row = {
                 "sample": sample,
                 "batch_size": 256 * (1 + sample % 2),

@@ -20,7 +20,7 @@ def make_samples(sets: int, seed: int = 0, noise: float = 0.0) -> Samples:
     flat = [works[i] for c in chosen for i in c]
     model = SimpleCostModel()
     sums = np.add.reduceat(model.encode(flat), starts[:-1], axis=0)
-    times = model.price(sums) * np.exp(noise * rng.standard_normal((len(chosen), 2)))
+    times = model.pricing.price(sums) * np.exp(noise * rng.standard_normal((len(chosen), 2)))
     ids = np.concatenate([np.arange(sets), np.arange(sets // 20)])
     repeat = np.concatenate([np.zeros(sets, int), np.ones(sets // 20, int)])
     return Samples(ids, repeat, starts, WorkArrays.of(flat), times)

@@ -30,7 +30,7 @@ def test_a_model_survives_a_file(trained, model_file):
     assert model.name == trained.model.name == f"cpu/{model.head}"
     assert model.metadata["hardware"] == "test"
     sums = np.random.default_rng(0).normal(size=(5, 32))
-    np.testing.assert_array_equal(model.price(sums), trained.model.price(sums))
+    np.testing.assert_array_equal(model.pricing.price(sums), trained.model.pricing.price(sums))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ def test_kernels_of_a_device_are_priced_together_not_one_by_one():
     shards = [Shard.whole(table, 0) for table in task.tables]
     together = compute_ms(task, shards, MODEL)[0]
     latents = MODEL.encode([shard_work(task, shard) for shard in shards])
-    np.testing.assert_allclose(together, MODEL.price(latents.sum(axis=0)))
-    assert not np.isclose(together.sum(), MODEL.price(latents).sum())
+    np.testing.assert_allclose(together, MODEL.pricing.price(latents.sum(axis=0)))
+    assert not np.isclose(together.sum(), MODEL.pricing.price(latents).sum())
 
 
 def test_an_empty_device_costs_nothing():
@@ -56,8 +56,9 @@ def test_nan_predictions_stop_with_the_models_name():
     class Broken(SimpleCostModel):
         name: str = "broken"
 
-        def price(self, sums):
-            return super().price(sums) * np.nan
+        @property
+        def pricing(self):
+            return replace(super().pricing, bias=np.full(2, np.nan))
 
     with pytest.raises(ShardwrightError, match="broken predicted NaN"):
         sw.plan(task_of(3, 2), strategy="size", cost_model=Broken())

@@ -37,7 +37,7 @@ def test_a_convex_model_is_convex_in_the_sums(trained_convex):
     rng = np.random.default_rng(0)
     one, other = (rng.normal(0, 5, (2000, 32)) for _ in range(2))
     share = rng.random((2000, 1))
-    price = trained_convex.model.price
+    price = trained_convex.model.pricing.price
     middle = price(share * one + (1 - share) * other)
     assert (middle <= share * price(one) + (1 - share) * price(other) + 1e-9).all()
 
