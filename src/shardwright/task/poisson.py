@@ -69,8 +69,10 @@ def _tail(k: int, mean: Floats) -> Floats:
     low, high = max(k - width, 0.0), k + width + _REACH**2 / 2  # the density leans to the right
     result = np.where(mean < k, 1.0, 0.0)
     left, right = (mean > low) & (mean < k), (mean >= k) & (mean < high)
-    result[left] -= _integral(k, np.full(left.sum(), low), mean[left])
-    result[right] = _integral(k, mean[right], np.full(right.sum(), high))
+    if left.any():
+        result[left] -= _integral(k, np.full(left.sum(), low), mean[left])
+    if right.any():
+        result[right] = _integral(k, mean[right], np.full(right.sum(), high))
     return result
 
 

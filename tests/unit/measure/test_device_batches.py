@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import access_profiles
 
 from shardwright.measure.device_batches import draw_batch_on
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
+from tests.strategies import access_profiles
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding import Plan, Shard, ShardWork
 from shardwright.task import Table, Task
 
-ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1, attempts=1)
+ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1)
 
 
 class FakeWorker:

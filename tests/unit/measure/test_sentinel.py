@@ -24,7 +24,7 @@ class Machine:
 
 
 def make(monkeypatch: object) -> tuple[Sentinel, Machine]:
-    for name, value in {"_ROWS": 512, "_DIM": 8, "_LOOKUPS": 64, "_BAGS": 8, "_FRESH_S": 0.0, "_REMEMBERED": 500}.items():
+    for name, value in {"SENTINEL_BYTES": 2**18, "_FRESH_S": 0.0, "_REMEMBERED": 500}.items():
         monkeypatch.setattr(module, name, value)  # type: ignore[attr-defined]
     machine = Machine()
     return Sentinel(Arena(2**20, torch.device("cpu")), machine), machine

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
+from shardwright.measure import store as store_module
 from shardwright.measure.identity import IDENTITY
-from shardwright.measure.journal import JOURNAL
+from shardwright.measure.journal import JOURNAL, Journal
 from shardwright.measure.parts import DamagedPart, read_part, rows_to_table, schema, write_part
 from shardwright.measure.store import SampleStore, read_identity, read_samples
+from tests.unit.measure.rows import row
 
 HERE = {
     "device_kind": "cpu",
@@ -29,32 +31,6 @@ HERE = {
 THERE = {**HERE, "processor": "slide rule"}
 REQUEST = {"seed": 0, "batch_sizes": [1024]}
 IDENTITY_HERE = {"format": 1, "hardware": HERE, "request": REQUEST}
-
-
-def row(sample: int, repeat: int = 0, forward_ms: float = 1.5) -> dict[str, Any]:
-    shard = {
-        "rows": 100,
-        "dim": 8,
-        "samples": 16,
-        "lookups": 32.5,
-        "pooled": True,
-        "dtype": "fp32",
-        "reuse_rows": [1.0] * 17,
-        "reuse_lookups": [2.0] * 17,
-    }
-    return {
-        "sample": sample,
-        "repeat": repeat,
-        "batch_size": 16,
-        "optimizer": "sgd",
-        "device_kind": "cpu",
-        "forward_ms": forward_ms,
-        "backward_ms": 2.5,
-        "runs": 12,
-        "sentinel": 1.0,
-        "measured_at": 1_700_000_000_000,
-        "shards": [shard] * (1 + sample % 3),
-    }
 
 
 def fill(folder: Path, *samples: int) -> None:
@@ -90,7 +66,8 @@ def test_unflushed_samples_are_read_and_survive(tmp_path: Path) -> None:
     assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
     store._lock.close()  # the process is gone; nothing else is done
     with SampleStore(tmp_path, HERE, REQUEST) as again:
-        assert again.measured == {(1, 0), (2, 0)}
+        assert again.visits.settled((1, 0))
+        assert again.visits.settled((2, 0))
         assert (tmp_path / JOURNAL).read_bytes() == b""
         again.append(row(5))
     assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0), (5, 0)]
@@ -119,6 +96,51 @@ def test_killed_between_the_part_and_emptying_the_journal(tmp_path: Path) -> Non
         again.append(row(2))
     assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
     assert sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("part-*")) == 2
+
+
+def test_visits_to_a_sample_are_all_kept_and_read_as_one(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE, REQUEST) as store:
+        store.append(row(1, sentinel=1.5, forward_ms=3.0, measured_at=1))
+        store.flush()
+        assert not store.visits.settled((1, 0))
+    with SampleStore(tmp_path, HERE, REQUEST) as store:
+        assert store.visits.seen((1, 0))
+        assert not store.visits.settled((1, 0))
+        store.append(row(1, sentinel=1.0, forward_ms=2.0, measured_at=2))
+        assert store.visits.settled((1, 0))
+    table = read_samples(tmp_path)
+    assert keys(table) == [(1, 0)]
+    assert table["forward_ms"].to_pylist() == [2.0]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", ["write_part", "Journal.clear"])
+def test_killed_at_any_step_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, moment: str) -> None:
+    store = SampleStore(tmp_path, HERE, REQUEST)
+    store.append(row(1))
+    store.append(row(2))
+    owner, name = (Journal, "clear") if step == "Journal.clear" else (store_module, "write_part")
+    original = getattr(owner, name)
+
+    def killed(*arguments: Any) -> None:
+        if moment == "after":
+            original(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            store.flush()
+    store._lock.close()
+    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
+    with SampleStore(tmp_path, HERE, REQUEST) as again:
+        again.append(row(3))
+    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0), (3, 0)]
+    assert sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("part-*")) == 3
 
 
 def test_leftovers_of_a_killed_write_are_ignored_and_removed(tmp_path: Path) -> None:
@@ -171,6 +193,12 @@ def test_another_request_is_refused(tmp_path: Path) -> None:
         InvalidInput, match="collected with seed 0, now 1 is asked for; use the same value, or another folder"
     ):
         SampleStore(tmp_path, HERE, {**REQUEST, "seed": 1})
+
+
+def test_an_empty_store_is_free_for_another_request(tmp_path: Path) -> None:
+    SampleStore(tmp_path, THERE, REQUEST).close()
+    SampleStore(tmp_path, HERE, {**REQUEST, "seed": 1}).close()
+    assert read_identity(tmp_path)["request"]["seed"] == 1
 
 
 def test_a_lost_identity_is_found_in_the_parts(tmp_path: Path) -> None:
@@ -243,7 +271,7 @@ def test_damaged_parts_are_skipped_with_a_warning_and_others_kept(tmp_path: Path
     with pytest.warns(UserWarning, match=r"part-00001\.parquet: skipped, the part is damaged"):
         assert keys(read_samples(tmp_path)) == [(1, 0), (3, 0)]
     with pytest.warns(UserWarning, match="skipped"), SampleStore(tmp_path, HERE, REQUEST) as store:
-        assert store.measured == {(1, 0), (3, 0)}
+        assert [store.visits.seen((sample, 0)) for sample in (1, 2, 3)] == [True, False, True]
 
 
 @given(st.data())

@@ -5,10 +5,10 @@ import json
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import access_profiles
 
 from shardwright.measure.wire import decode_work, describe_work, encode_work
 from shardwright.sharding.work import ShardWork
+from tests.strategies import access_profiles
 
 
 @given(access_profiles(), st.floats(0.01, 1e7), st.booleans(), st.sampled_from(["fp32", "fp16"]))

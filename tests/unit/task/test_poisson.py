@@ -1,24 +1,43 @@
+from __future__ import annotations
+
 import numpy as np
-import pytest
-from scipy.special import pdtr
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import poisson
 
+from shardwright.task.access import REUSE_EDGES
 from shardwright.task.poisson import poisson_at_most, poisson_exactly
 
-MEANS = np.concatenate([[0.0], np.geomspace(1e-9, 1e6, 200), 2.0 ** np.arange(16), 32768 + np.arange(-900, 900, 45.0)])
+MEANS = np.concatenate([[0.0, 1e-300], np.geomspace(1e-12, 1e9, 4000)])
+EDGES = REUSE_EDGES[:-1].astype(np.int64)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 15, 16, 17, 32, 100, 1024, 16384, 32768])
-def test_at_most_agrees_with_scipy(count: int) -> None:
-    assert poisson_at_most([count], MEANS)[:, 0] == pytest.approx(pdtr(count, MEANS), abs=1e-11)
+def test_probabilities_at_the_edges_of_the_reuse_bins() -> None:
+    found = poisson_at_most(EDGES, MEANS)
+    assert found.shape == (MEANS.size, EDGES.size)
+    np.testing.assert_allclose(found, poisson.cdf(EDGES[None, :], MEANS[:, None]), rtol=0, atol=1e-11)
 
 
-def test_exactly_agrees_with_scipy() -> None:
-    for count in (0, 1, 7, 64, 32768):
-        assert poisson_exactly(count, MEANS) == pytest.approx(poisson.pmf(count, MEANS), rel=1e-8, abs=1e-14)
+def test_close_to_an_edge_too() -> None:
+    for edge in EDGES[1:]:
+        means = edge * (1 + np.linspace(-0.2, 0.2, 101))
+        expected = poisson.cdf(edge, means)
+        np.testing.assert_allclose(poisson_at_most([edge], means)[:, 0], expected, rtol=1e-9, atol=1e-14)
 
 
-def test_one_column_a_count() -> None:
-    probabilities = poisson_at_most([0, 5, 50], [0.5, 20.0])
-    assert probabilities.shape == (2, 3)
-    assert (np.diff(probabilities, axis=1) >= 0).all()
+@given(st.integers(0, 40_000), st.floats(1e-6, 1e6))
+def test_any_count_and_mean(count: int, mean: float) -> None:
+    found = float(poisson_at_most([count], [mean])[0, 0])
+    assert 0 <= found <= 1
+    assert abs(found - poisson.cdf(count, mean)) < 1e-11
+
+
+@given(st.integers(0, 40_000), st.floats(1e-6, 1e6))
+def test_a_single_probability(count: int, mean: float) -> None:
+    assert abs(float(poisson_exactly(count, [mean])[0]) - poisson.pmf(count, mean)) < 1e-11
+
+
+def test_nothing_is_expected_of_a_mean_of_zero() -> None:
+    assert poisson_at_most(EDGES, [0.0]).tolist() == [[1.0] * EDGES.size]
+    assert poisson_exactly(0, [0.0]).tolist() == [1.0]
+    assert poisson_exactly(8, [0.0]).tolist() == [0.0]

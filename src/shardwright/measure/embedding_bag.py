@@ -1,0 +1,119 @@
+"""The fallback where FBGEMM is absent: PyTorch's embedding operators, one table after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn.functional import embedding, embedding_bag
+
+from shardwright.measure.arena import Arena
+from shardwright.measure.backend import EPSILON, LEARNING_RATE, FusedInput
+from shardwright.measure.groups import KernelGroup
+
+_BETA1, _BETA2 = 0.9, 0.999
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+
+
+class EmbeddingBagCall:
+    """A kernel group as a loop over its tables; sparse gradients, and the optimizer on the rows touched.
+
+    PyTorch has no sparse row-wise adagrad, so all four optimizers are written out here, each touching looked-up rows only.
+    """
+
+    def __init__(self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float) -> None:
+        self._group = group
+        self._rate = learning_rate
+        self._direction = _DIRECTIONS[optimizer]
+        self._weights: list[torch.Tensor] = []
+        self._state: list[tuple[torch.Tensor, ...]] = []
+        for work in group.works:
+            flat = arena.take(work.rows * work.dim, _DTYPES[work.dtype])
+            self._weights.append(flat.view(work.rows, work.dim).requires_grad_())
+            self._state.append(_new_state(optimizer, work.rows, work.dim, arena))
+
+    def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
+        """Look up: `(samples, dim)` per table, or `(lookups of the table, dim)` where not pooled."""
+        outputs = []
+        samples = self._group.samples
+        starts = batch.offsets[::samples].tolist()
+        for table, weights in enumerate(self._weights):
+            ids = batch.indices[starts[table] : starts[table + 1]]
+            if self._group.pooled:
+                offsets = batch.offsets[table * samples : (table + 1) * samples] - starts[table]
+                outputs.append(embedding_bag(ids, weights, offsets, mode="sum", sparse=True))
+            else:
+                outputs.append(embedding(ids, weights, sparse=True))
+        return outputs
+
+    def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Propagate the gradients of the outputs and update the rows touched."""
+        found = torch.autograd.grad(outputs, self._weights, gradients)
+        with torch.no_grad():
+            for weights, state, gradient in zip(self._weights, self._state, found, strict=True):
+                merged = gradient.coalesce()
+                rows = merged.indices()[0]
+                step = self._direction(merged.values().float(), rows, *state)
+                weights.index_add_(0, rows, step.to(weights.dtype), alpha=-self._rate)
+
+    def weights(self) -> list[torch.Tensor]:
+        """Views `(rows, dim)` of the weights, by table."""
+        return [weights.detach() for weights in self._weights]
+
+    def state(self) -> list[list[torch.Tensor]]:
+        """Views of the optimizer state by kind and table."""
+        return [list(kind) for kind in zip(*self._state, strict=True)]
+
+
+class EmbeddingBagBackend:
+    """`torch.nn.functional.embedding_bag` and `embedding`, on any device."""
+
+    name = "embedding_bag"
+
+    def build(
+        self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = LEARNING_RATE
+    ) -> EmbeddingBagCall:
+        """The group's tables in the arena; see `Backend.build`."""
+        return EmbeddingBagCall(group, optimizer, arena, learning_rate)
+
+
+def _new_state(optimizer: str, rows: int, dim: int, arena: Arena) -> tuple[torch.Tensor, ...]:
+    if optimizer == "sgd":
+        return ()
+    if optimizer == "rowwise_adagrad":
+        return (arena.take(rows, torch.float32),)
+    count = 2 if optimizer == "adam" else 1
+    return tuple(arena.take(rows * dim, torch.float32).view(rows, dim) for _ in range(count))
+
+
+def _sgd(gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return gradient
+
+
+def _rowwise_adagrad(gradient: torch.Tensor, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    grown = total[rows] + gradient.square().mean(dim=1)
+    total[rows] = grown
+    return gradient / (grown.sqrt() + EPSILON)[:, None]
+
+
+def _adagrad(gradient: torch.Tensor, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    grown = total[rows] + gradient.square()
+    total[rows] = grown
+    return gradient / (grown.sqrt() + EPSILON)
+
+
+def _adam(gradient: torch.Tensor, rows: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Adam as in a late step, where the bias corrections have gone to 1."""
+    mean = _BETA1 * first[rows] + (1 - _BETA1) * gradient
+    square = _BETA2 * second[rows] + (1 - _BETA2) * gradient.square()
+    first[rows], second[rows] = mean, square
+    return mean / (square.sqrt() + EPSILON)
+
+
+_DIRECTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "sgd": _sgd,
+    "rowwise_adagrad": _rowwise_adagrad,
+    "adagrad": _adagrad,
+    "adam": _adam,
+}
+"""Per optimizer: the step of the rows touched, from their gradient; updates the state."""

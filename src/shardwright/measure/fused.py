@@ -1,0 +1,105 @@
+"""The work of one device as fused calls, and its forward and backward time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.measure.arena import Arena
+from shardwright.measure.backend import Backend, FusedCall, FusedInput
+from shardwright.measure.groups import KernelGroup, kernel_groups
+from shardwright.sharding.work import ShardWork
+from shardwright.workload.batches import Batch, draw_batch
+
+if TYPE_CHECKING:
+    import torch
+
+_ROTATED = 4  # batches in turn on CUDA, so that no batch finds its own rows in a cache
+
+
+class DeviceCalls:
+    """All fused calls of one device, run one after another: first all lookups, then all updates.
+
+    On a CPU each run has the same batch, on CUDA batches are rotated.
+
+    Args:
+        works: the device's shards.
+        seeds: one seed per shard, for its batches.
+        optimizer: optimizer inside backward.
+        backend: builds the calls.
+        arena: holds the tables.
+    """
+
+    def __init__(
+        self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
+    ) -> None:
+        self._calls: list[FusedCall] = []
+        self._batches: list[list[FusedInput]] = []
+        rotated = 1 if arena.device.type == "cpu" else _ROTATED
+        for group in kernel_groups(works):
+            self._calls.append(backend.build(group, optimizer, arena))
+            members = [seeds[member] for member in group.members]
+            self._batches.append(
+                [fused_input(group, [(seed, turn) for seed in members], arena.device) for turn in range(rotated)]
+            )
+        self._outputs: list[Sequence[torch.Tensor]] = []
+        self._gradients: dict[tuple[int, int], list[torch.Tensor]] = {}
+
+    def forward(self, run: int) -> None:
+        """Look up."""
+        turn = run % len(self._batches[0])
+        self._outputs = [call.forward(turns[turn]) for call, turns in zip(self._calls, self._batches, strict=True)]
+
+    def backward(self, run: int) -> None:
+        """Update with the gradients of the last lookup."""
+        turn = run % len(self._batches[0])
+        for position, (call, outputs) in enumerate(zip(self._calls, self._outputs, strict=True)):
+            call.backward(outputs, self._gradients_like(position, turn, outputs))
+
+    def _gradients_like(self, position: int, turn: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Constant gradients of the outputs' shapes; made in the first, uncounted runs and kept.
+
+        So small that optimizer state, which only grows, stays put over any number of samples.
+        """
+        kept = self._gradients.get((position, turn))
+        if kept is None:
+            kept = self._gradients[position, turn] = [
+                output.detach().new_full(output.shape, 1e-6) for output in outputs
+            ]
+        return kept
+
+
+def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.device) -> FusedInput:
+    """One batch for all tables of a group.
+
+    Args:
+        group: the tables.
+        seeds: one per table: anything that `numpy.random.default_rng` takes.
+        device: where the batch is made: by numpy for a CPU, on the GPU itself for CUDA.
+    """
+    if device.type == "cuda":
+        from shardwright.measure.device_batches import draw_batch_on
+
+        return _join([draw_batch_on(work, seed, device) for work, seed in zip(group.works, seeds, strict=True)])
+    drawn = [draw_batch(work, np.random.default_rng(seed)) for work, seed in zip(group.works, seeds, strict=True)]  # type: ignore[arg-type]
+    return _join([_as_tensors(batch) for batch in drawn]) if len(drawn) > 1 else _as_tensors(drawn[0])
+
+
+def _as_tensors(batch: Batch) -> FusedInput:
+    import torch
+
+    return FusedInput(torch.from_numpy(batch.indices), torch.from_numpy(batch.offsets))
+
+
+def _join(batches: Sequence[FusedInput]) -> FusedInput:
+    """The batches of several tables, one table after another."""
+    import torch
+
+    starts = [0]
+    for batch in batches[:-1]:
+        starts.append(starts[-1] + batch.indices.numel())
+    offsets = [batch.offsets[:-1] + start for batch, start in zip(batches, starts, strict=True)]
+    offsets.append(batches[-1].offsets[-1:] + starts[-1])
+    return FusedInput(torch.cat([batch.indices for batch in batches]), torch.cat(offsets))

@@ -1,0 +1,84 @@
+"""What the measurements were made on: the hardware fingerprint of a sample store."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeAlias
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.backend import NO_CUDA, import_torch
+
+Fingerprint: TypeAlias = dict[str, str]
+"""Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as text."""
+
+DECISIVE = ("device_kind", "processor", "cores", "backend", "torch", "fbgemm")
+"""The fields in which two fingerprints must agree for their measurements to be comparable."""
+
+
+def fingerprint(device_kind: str, backend: str) -> Fingerprint:
+    """The fingerprint of this machine. Only a CUDA device needs torch to be imported."""
+    return {
+        "device_kind": device_kind,
+        "processor": gpu_model() if device_kind == "cuda" else cpu_model(),
+        "cores": str(os.cpu_count()),
+        "backend": backend,
+        "torch": _installed("torch"),
+        "fbgemm": _installed("fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm-gpu-nightly"),
+        "python": platform.python_version(),
+    }
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """The decisive fields in which two fingerprints differ, as "field: one value / other value"."""
+    return [f"{key}: {first.get(key)} / {second.get(key)}" for key in DECISIVE if first.get(key) != second.get(key)]
+
+
+def cpu_model() -> str:
+    """The CPU's model; with family and model number, since virtual machines often say no more than the maker's name."""
+    path = Path("/proc/cpuinfo")
+    fields: dict[str, str] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{key} {fields[key]}" for key in ("cpu family", "model", "stepping") if key in fields]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
+
+
+def gpu_model() -> str:
+    """The model of the current CUDA device.
+
+    Raises:
+        MissingDependency: torch is not installed.
+        MeasurementFailed: there is no CUDA device.
+    """
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        raise MeasurementFailed(NO_CUDA)
+    return str(torch.cuda.get_device_name())
+
+
+def available_memory() -> int:
+    """Bytes of main memory that can be allocated without swapping, cgroup limits respected."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    meminfo = Path("/proc/meminfo")
+    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
+        if line.startswith("MemAvailable:"):
+            limits.append(int(line.split()[1]) * 1024)
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        limits.append(int(limit.read_text()) - int(used.read_text()))
+    return min(limits)
+
+
+def _installed(*packages: str) -> str:
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "absent"

@@ -1,0 +1,74 @@
+"""The identity of a sample store: the hardware it was made on, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwright.errors import InvalidInput
+from shardwright.files import parse_document
+from shardwright.measure.hardware import differences
+from shardwright.measure.parts import FORMAT
+
+IDENTITY = "identity.json"
+_REWRITE = "delete it, and the next collect writes it anew"
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """What a store was made on and for: the keys `format`, `hardware` and `request`.
+
+    Raises:
+        InvalidInput: the folder is no store, or one of another format version.
+    """
+    path = folder / IDENTITY
+    if not path.exists():
+        raise InvalidInput(
+            f"{folder}: is no sample store ({IDENTITY} is missing); make one with: shardwright collect -o {folder}"
+        )
+    identity = parse_document(path, "identity of a sample store")
+    if not isinstance(identity, dict) or not {"format", "hardware", "request"} <= identity.keys():
+        raise InvalidInput(f"{path}: must hold format, hardware and request; {_REWRITE}")
+    if identity["format"] != FORMAT:
+        raise InvalidInput(
+            f"{path}: format version {identity['format']}, this release reads version {FORMAT}; collect into a new folder"
+        )
+    if not isinstance(identity["hardware"], dict) or not isinstance(identity["request"], dict):
+        raise InvalidInput(f"{path}: hardware and request must be objects; {_REWRITE}")
+    return identity
+
+
+def check_claim(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any], allow_other: bool) -> None:
+    """Check that a collection may go on with what it found.
+
+    Args:
+        path: the file that says so.
+        found: identity in the file.
+        mine: identity of the collection.
+        allow_other: whether other hardware is fine.
+
+    Raises:
+        InvalidInput: the hardware differs, or something else is asked for.
+    """
+    if not allow_other:
+        check_hardware(path, found["hardware"], mine["hardware"])
+    for key, value in mine["request"].items():
+        if found["request"].get(key) != value:
+            raise InvalidInput(
+                f"{path}: this store was collected with {key} {found['request'].get(key)}, now {value} is asked for; "
+                "use the same value, or another folder"
+            )
+
+
+def check_hardware(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """Check a fingerprint.
+
+    Raises:
+        InvalidInput: it differs from the expected one in a decisive field.
+    """
+    differing = differences(found, expected)
+    if differing:
+        raise InvalidInput(
+            f"{path}: measured on other hardware or software ({'; '.join(differing)}); use a store of this machine, or allow it "
+            "with allow_other_hardware (--allow-other-hardware)"
+        )

@@ -1,0 +1,149 @@
+"""Random sets of tables to measure: what one device might hold, drawn from a pool of real tables.
+
+As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and a set has 1 to 15 tables. So that the learned model
+holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are random row blocks of
+themselves, and some sets share one dim or an upper bound on it, as tasks do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.sharding.memory import optimizer_bytes
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+from shardwright.task.table import DTYPE_BYTES, Table
+
+DIMS = tuple(range(4, 129, 4))
+MAX_TABLES = 15
+MAX_ROWS = 10_000_000
+MAX_POOLING = 200.0
+
+_COMMON_DIM_SHARE, _BOUNDED_DIM_SHARE = 0.25, 0.25
+_BLOCK_SHARE, _SMALLEST_BLOCK = 0.15, 1 / 16
+_ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class TableSet:
+    """One sample: shards of one device.
+
+    Attributes:
+        sample: number of the sample.
+        batch_size: samples of the batch.
+        works: the shards.
+        seeds: one per shard, for its lookups.
+    """
+
+    sample: int
+    batch_size: int
+    works: tuple[ShardWork, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SampleSpace:
+    """All samples of a collection: sample i follows from the seed and i alone.
+
+    Attributes:
+        pool: the tables to draw from.
+        seed: seed of the collection.
+        batch_sizes: batch sizes to draw from.
+        optimizer: decides how much state lies beside the weights.
+        room_bytes: what weights and optimizer state of a set must fit; the largest tables are cut to fewer rows until they do.
+        sequence_share: share of sets whose tables are sequences (not pooled).
+    """
+
+    pool: Sequence[Table]
+    seed: int = 0
+    batch_sizes: Sequence[int] = (1024,)
+    optimizer: str = "rowwise_adagrad"
+    room_bytes: int = 4_000_000_000
+    sequence_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.pool:
+            raise InvalidInput("pool: is empty; give at least one table to draw from")
+        if not self.batch_sizes or any(size < 1 for size in self.batch_sizes):
+            raise InvalidInput(f"batch_sizes: {list(self.batch_sizes)} must be at least one size, each at least 1")
+        if not 0 <= self.sequence_share <= 1:
+            raise InvalidInput(f"sequence_share: {self.sequence_share} must be between 0 and 1")
+        if self.room_bytes < 2**20:
+            raise InvalidInput(f"room_bytes: {self.room_bytes} must be at least 1 MiB")
+
+    def draw(self, sample: int) -> TableSet:
+        """The set of tables of a sample."""
+        rng = np.random.default_rng([self.seed, sample])
+        count = _table_count(self.seed, sample)
+        batch_size = int(rng.choice(self.batch_sizes))
+        tables = [self._draw_table(dim, rng) for dim in _draw_dims(count, rng)]
+        tables = _cut_to_fit(tables, self.optimizer, self.room_bytes)
+        pooled = bool(rng.random() >= self.sequence_share)
+        works = [replace(_draw_work(table, batch_size, rng), pooled=pooled) for table in tables]
+        return TableSet(sample, batch_size, tuple(works), tuple(int(seed) for seed in rng.integers(2**62, size=count)))
+
+    def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
+        """A jittered table of the pool, with `dim` columns."""
+        table = self.pool[int(rng.integers(len(self.pool)))]
+        rows = int(np.clip(table.rows * rng.lognormal(0, _ROW_JITTER), 1, MAX_ROWS))
+        pooling = float(min(table.pooling * rng.lognormal(0, _POOLING_JITTER), MAX_POOLING))
+        exponent = table.access.exponent
+        if exponent is not None and exponent > 0:
+            exponent = max(0.0, exponent + _SKEW_JITTER * rng.standard_normal())
+        access = AccessProfile.zipf(rows, exponent) if exponent is not None else table.access.thinned(rows)
+        return replace(table, rows=rows, dim=dim, pooling=pooling, access=access)
+
+
+def _table_count(seed: int, sample: int) -> int:
+    """1 to 15; each 15 samples in a row have each count once, in random order."""
+    block, position = divmod(sample, MAX_TABLES)
+    return 1 + int(np.random.default_rng([seed, block, MAX_TABLES]).permutation(MAX_TABLES)[position])
+
+
+def _draw_dims(count: int, rng: np.random.Generator) -> list[int]:
+    """Dims of a set: all alike, or up to a bound that is a power of two, or any."""
+    kind = rng.random()
+    if kind < _COMMON_DIM_SHARE:
+        return [int(rng.choice(DIMS))] * count
+    bounded = kind < _COMMON_DIM_SHARE + _BOUNDED_DIM_SHARE
+    bound = 2 ** int(rng.integers(2, 8)) if bounded else DIMS[-1]
+    return [int(dim) for dim in rng.choice([dim for dim in DIMS if dim <= bound], count)]
+
+
+def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> ShardWork:
+    """The work of a table, or of a random row block of it: rows and lookups thinned alike."""
+    share = float(np.exp(rng.uniform(math.log(_SMALLEST_BLOCK), 0))) if rng.random() < _BLOCK_SHARE else 1.0
+    rows = max(1, round(table.rows * share))
+    share = rows / table.rows
+    lookups = table.pooling * share * batch_size
+    return ShardWork(rows, table.dim, batch_size, lookups, table.pooled, table.access.thinned(rows), table.dtype)
+
+
+def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> list[Table]:
+    """The tables with the largest cut to fewer rows, so that weights and optimizer state fit."""
+    sizes = [_bytes_of(table, optimizer) for table in tables]
+    room = room_bytes - 2 * _PAGE * len(tables)
+    # Fill up smallest first: the n-th smallest may take an even share of what the smaller ones leave.
+    limit = float(room)
+    for position, size in enumerate(sorted(sizes)):
+        limit = room / (len(sizes) - position)
+        if size > limit:
+            break
+        room -= size
+    else:
+        return list(tables)
+    return [
+        table if size <= limit else table.scaled_rows(math.floor(table.rows * limit / size) / table.rows)
+        for table, size in zip(tables, sizes, strict=True)
+    ]
+
+
+def _bytes_of(table: Table, optimizer: str) -> int:
+    """Bytes of weights and optimizer state."""
+    return table.rows * table.dim * DTYPE_BYTES[table.dtype] + optimizer_bytes(optimizer, table.rows, table.dim)

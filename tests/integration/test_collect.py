@@ -1,0 +1,280 @@
+"""Collecting with a real worker process, killed at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure import collect as module
+from shardwright.measure.collect import collect, main
+from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.session import Measurement
+from shardwright.measure.store import _all_parts, read_samples
+from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.visits import MOST_VISITS
+from shardwright.measure.wire import describe_work
+from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.sharding.work import ShardWork
+from shardwright.task import AccessProfile, Table
+
+ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1)
+POOL = tuple(Table(f"t{i}", 50 * 4**i, 16, 0.5 + i, access=AccessProfile.zipf(50 * 4**i, 1.05)) for i in range(5))
+SMALL: dict[str, Any] = {"batch_sizes": (32,), "pool": POOL, "arena_bytes": 16_000_000, "policy": ONCE}
+
+# Collects as a program of its own, flushing often so that kills fall into flushes too; prints a line per measurement, and
+# waits for one in return, so that it does not run ahead.
+PROGRAM = """
+import sys
+from shardwright.measure import collect as module
+from tests.integration.test_collect import SMALL
+module._FLUSH_S = 0.05
+
+def report(done, wanted):
+    print(done, flush=True)
+    sys.stdin.readline()
+
+module.collect(sys.argv[1], samples=int(sys.argv[2]), backend="embedding_bag", progress=report, **SMALL)
+"""
+REPOSITORY = Path(__file__).parents[2]
+
+
+class FakeWorker:
+    """A worker that starts no process."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+
+    def __enter__(self) -> FakeWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def start(folder: Path, samples: int) -> subprocess.Popen[str]:
+    paths = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(samples)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def visits(folder: Path) -> Counter[tuple[int, int, int]]:
+    """All visits that can be read, as (sample, repeat, time), and how often each is found."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    for _, _, samples in _all_parts(folder):
+        rows = samples.select(["sample", "repeat", "measured_at"]).to_pylist()
+        found.update((row["sample"], row["repeat"], row["measured_at"]) for row in rows)
+    return found
+
+
+def processes_mentioning(text: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    wanted, done = 120, 0
+    known: Counter[tuple[int, int, int]] = Counter()
+    for _ in range(3):
+        process = start(tmp_path, wanted)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        allowed = rng.randrange(4, 30)
+        process.stdin.write("\n" * allowed)
+        process.stdin.flush()
+        printed = [process.stdout.readline() for _ in range(rng.randrange(1, allowed))]
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        printed += process.stdout.read().splitlines()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+        found = visits(tmp_path)
+        assert known <= found  # nothing is lost
+        assert len(known) + len(printed) <= len(found) <= len(known) + len(printed) + 1
+        assert int(printed[0]) in (done, done + 1)  # it goes on where the killed one stopped
+        done = int(printed[-1])
+        known = found
+    assert known.total() == len(known)  # no visit is in two places
+    rest = collect(tmp_path, samples=wanted, backend="embedding_bag", **SMALL)
+    final = read_samples(tmp_path)
+    assert len(visits(tmp_path)) == len(known) + rest.measured
+    wanted_keys = sorted([(i, 0) for i in range(wanted)] + [(i, 1) for i in range(0, wanted, 20)])
+    assert list(zip(final["sample"].to_pylist(), final["repeat"].to_pylist(), strict=True)) == wanted_keys
+    for key, again in Counter((sample, repeat) for sample, repeat, _ in visits(tmp_path)).items():
+        assert again <= MOST_VISITS, key
+    deadline = time.monotonic() + 20
+    while processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}') and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}')  # no worker outlives its collector
+
+
+def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    summary = collect(tmp_path, samples=32, seed=3, progress=lambda done, all_: seen.append((done, all_)), **SMALL)
+    assert seen == sorted(seen)
+    assert seen[-1] == (34, 34)
+    assert (summary.samples, summary.measured) == (32, len(seen))
+    assert 34 <= summary.measured <= 34 * MOST_VISITS
+    assert 0 <= summary.repeat_median < 2
+    assert 0 <= summary.disturbed <= 1
+    table = read_samples(tmp_path)
+    space = SampleSpace(POOL, 3, (32,), "rowwise_adagrad", 16_000_000 - 160_000)
+    for found in table.slice(0, 4).to_pylist():
+        expected = [describe_work(work) for work in space.draw(found["sample"]).works]
+        assert [shard["rows"] for shard in found["shards"]] == [shard["rows"] for shard in expected]
+        for shard, wanted in zip(found["shards"], expected, strict=True):
+            np.testing.assert_allclose(shard["reuse_rows"], wanted["reuse_rows"], rtol=1e-6)
+    assert min(table["forward_ms"].to_pylist()) > 0
+    assert min(table["backward_ms"].to_pylist()) > 0
+    again = collect(tmp_path, samples=32, seed=3, **SMALL)
+    assert (again.samples, again.measured) == (32, 0)
+
+
+def test_disturbed_samples_are_visited_again_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {(3, 0): [1.5, 1.0], (4, 0): [1.5, 1.4, 1.3]}
+    order: list[tuple[int, int]] = []
+
+    class Scripted(FakeWorker):
+        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
+            sample = next(i for i in range(8) if SampleSpace(POOL, 0, (32,), "sgd", 15_840_000).draw(i).seeds == seeds)
+            key = (sample, 1 if (sample, 0) in order and sample == 0 else 0)
+            order.append(key)
+            return Measurement(1.0, 2.0, 10, ratios[key].pop(0) if key in ratios else 1.0)
+
+    monkeypatch.setattr(module, "Worker", Scripted)
+    summary = collect(tmp_path, samples=6, optimizer="sgd", **SMALL)
+    assert order == [(i, 0) for i in range(6)] + [(0, 1), (3, 0), (4, 0), (4, 0)]
+    assert (summary.measured, summary.disturbed) == (10, pytest.approx(1 / 7))
+    assert collect(tmp_path, samples=6, optimizer="sgd", **SMALL).measured == 0
+
+
+def test_a_store_from_a_busy_machine_is_improved_by_collecting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([(5.0, 1.5)] * 6 + [(4.0, 1.0)] * 6)
+
+    class Scripted(FakeWorker):
+        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
+            forward, ratio = next(times)
+            return Measurement(forward, 2.0, 10, ratio)
+
+    monkeypatch.setattr(module, "Worker", Scripted)
+
+    class StopError(Exception):
+        pass
+
+    def stop(done: int, wanted: int) -> None:
+        if next(calls) == 5:
+            raise StopError
+
+    calls = iter(range(99))
+    with pytest.raises(StopError):
+        collect(tmp_path, samples=5, optimizer="sgd", progress=stop, **SMALL)
+    assert set(read_samples(tmp_path)["forward_ms"].to_pylist()) == {5.0}
+    collect(tmp_path, samples=5, optimizer="sgd", **SMALL)
+    table = read_samples(tmp_path)
+    assert table["forward_ms"].to_pylist() == [4.0] * 6
+    assert table["runs"].to_pylist() == [20] * 6
+
+
+def test_each_20th_sample_is_measured_again_later() -> None:
+    order = list(module._schedule(45))
+    assert [key for key in order if key[1] == 0] == [(sample, 0) for sample in range(45)]
+    assert [sample for sample, repeat in order if repeat == 1] == [0, 20, 40]
+    assert order.index((20, 1)) - order.index((20, 0)) >= 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples is 0, must be at least 1"),
+        ({"seed": -1}, "seed is -1, must not be negative"),
+        ({"device": "tpu"}, "device is 'tpu', must be 'cpu' or 'cuda'"),
+        ({"optimizer": "lion"}, "optimizer is 'lion', must be one of"),
+        ({"pool": ()}, "pool: is empty"),
+    ],
+)
+def test_impossible_collections_are_refused_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        collect(tmp_path / "store", **{"samples": 5, **SMALL, **options})
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_kernel_that_cannot_run_ends_the_collection_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementFailed, match="'adam' has no fused FBGEMM kernel on a CPU"):
+        collect(tmp_path, samples=2, optimizer="adam", backend="fbgemm", **SMALL)
+
+
+def test_a_worker_that_is_killed_is_said() -> None:
+    work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
+    with Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker:
+        assert worker.measure([work], [1], "sgd").runs == 1
+        worker._process.send_signal(signal.SIGKILL)
+        with pytest.raises(MeasurementFailed, match="was ended by SIGKILL; the machine may be out of memory"):
+            worker.measure([work], [1], "sgd")
+
+
+def test_a_worker_that_cannot_start_says_why() -> None:
+    with pytest.raises(MeasurementFailed, match="are free on cpu"):
+        Worker(WorkerOptions("cpu", "embedding_bag", 2**50))
+
+
+BLOCKED = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"scipy", "numba", "msgspec", "typer", "rich", "yaml", "polars", "pandas", "safetensors"}:
+            raise ModuleNotFoundError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Blocker())
+import shardwright.measure.worker
+from shardwright.measure.collect import main
+from shardwright.workload.pools import table_pool
+table_pool("dlrm-2021")[0].access.reuse(100.0)
+main(["--help"])
+"""
+
+
+def test_collecting_needs_only_the_measuring_packages() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Measure random sets of tables" in done.stdout
+
+
+def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-o", str(tmp_path / "store"), "-n", "0"]) == 2
+    assert "error: samples is 0, must be at least 1" in capsys.readouterr().err
+    assert main(["-o", str(tmp_path / "store"), "--pool", "none-such"]) == 2
+    assert "unknown pool 'none-such'" in capsys.readouterr().err
+
+
+def test_a_worker_that_fails_unexpectedly_is_said_with_its_last_words() -> None:
+    with (
+        Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker,
+        pytest.raises(MeasurementFailed, match=r"the measuring process exited with 1\. Its last lines: .*IndexError"),
+    ):
+        worker.measure([], [], "sgd")

@@ -1,0 +1,216 @@
+"""The backends' kernels against a float64 numpy reference, on poisoned memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.arena import Arena
+from shardwright.measure.backend import EPSILON, FusedCall, FusedInput, load_backend
+from shardwright.measure.fused import DeviceCalls, fused_input
+from shardwright.measure.groups import KernelGroup, kernel_groups
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+
+CPU = torch.device("cpu")
+RATE = 0.1
+SAMPLES = 24
+CASES = [
+    *(("fbgemm", optimizer) for optimizer in ("sgd", "rowwise_adagrad", "adagrad")),
+    *(("embedding_bag", optimizer) for optimizer in ("sgd", "rowwise_adagrad", "adagrad", "adam")),
+]
+
+
+def work(rows: int, dim: int, pooling: float, *, pooled: bool = True, dtype: str = "fp32") -> ShardWork:
+    return ShardWork(rows, dim, SAMPLES, pooling * SAMPLES, pooled, AccessProfile.zipf(rows, 1.1), dtype)  # type: ignore[arg-type]
+
+
+def poisoned_arena() -> Arena:
+    """An arena full of NaN, and an allocator whose next blocks are full of NaN."""
+    arena = Arena(2**20, CPU)
+    arena.take(2**18, torch.float32).fill_(float("nan"))
+    arena.reset()
+    for size in (64, 1_000, 4_000, 16_000):
+        torch.full((size,), float("nan"))
+    return arena
+
+
+def randomise(call: FusedCall, random: torch.Generator) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Random weights and (positive) state; returned in float64."""
+    for weights in call.weights():
+        weights.copy_(torch.randn(weights.shape, generator=random))
+    for kind in call.state():
+        for state in kind:
+            state.copy_(torch.rand(state.shape, generator=random))
+    return double(call.weights()), [double(kind) for kind in call.state()]
+
+
+def double(tensors: list[torch.Tensor]) -> list[np.ndarray]:
+    return [tensor.double().numpy().copy() for tensor in tensors]
+
+
+def lookups_of(group: KernelGroup, batch: FusedInput) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(ids, sample of each id) by table."""
+    ids, offsets = batch.indices.numpy(), batch.offsets.numpy()
+    sizes = np.diff(offsets)
+    tables = []
+    for table in range(len(group.works)):
+        start, stop = offsets[table * SAMPLES], offsets[(table + 1) * SAMPLES]
+        tables.append((ids[start:stop], np.repeat(np.arange(SAMPLES), sizes[table * SAMPLES : (table + 1) * SAMPLES])))
+    return tables
+
+
+def reference_forward(group: KernelGroup, weights: list[np.ndarray], batch: FusedInput) -> list[np.ndarray]:
+    outputs = []
+    for table, (ids, samples) in zip(weights, lookups_of(group, batch), strict=True):
+        if group.pooled:
+            summed = np.zeros((SAMPLES, table.shape[1]))
+            np.add.at(summed, samples, table[ids])
+            outputs.append(summed)
+        else:
+            outputs.append(table[ids])
+    return outputs
+
+
+def reference_update(
+    optimizer: str, weights: np.ndarray, state: list[np.ndarray], gradient: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """New weights and state for the `(rows, dim)` gradient of all weights; rows without gradient keep theirs."""
+    touched = (gradient != 0).any(axis=1)
+    if optimizer == "sgd":
+        return weights - RATE * gradient, []
+    if optimizer == "rowwise_adagrad":
+        total = state[0] + (gradient**2).mean(axis=1)
+        return weights - RATE * gradient / (np.sqrt(total) + EPSILON)[:, None], [total]
+    if optimizer == "adagrad":
+        total = state[0] + gradient**2
+        return weights - RATE * gradient / (np.sqrt(total) + EPSILON), [total]
+    first = np.where(touched[:, None], 0.9 * state[0] + 0.1 * gradient, state[0])
+    second = np.where(touched[:, None], 0.999 * state[1] + 0.001 * gradient**2, state[1])
+    step = np.where(touched[:, None], first / (np.sqrt(second) + EPSILON), 0.0)
+    return weights - RATE * step, [first, second]
+
+
+def split_by_table(group: KernelGroup, batch: FusedInput, outputs: list[torch.Tensor]) -> list[np.ndarray]:
+    """The outputs of a call by table, however the backend lays them out."""
+    if len(outputs) == len(group.works):
+        return double(outputs)
+    sizes = [w.dim for w in group.works] if group.pooled else [ids.size for ids, _ in lookups_of(group, batch)]
+    return double(list(outputs[0].split(sizes, dim=1 if group.pooled else 0)))
+
+
+def check_against_reference(backend: str, optimizer: str, works: list[ShardWork], tolerance: float) -> None:
+    group = kernel_groups(works)[0]
+    arena = poisoned_arena()
+    call = load_backend(backend).build(group, optimizer, arena, RATE)
+    random = torch.Generator().manual_seed(3)
+    weights, state = randomise(call, random)
+    batch = fused_input(group, list(range(len(works))), CPU)
+    outputs = list(call.forward(batch))
+    found = split_by_table(group, batch, [output.detach() for output in outputs])
+    for output, expected in zip(found, reference_forward(group, weights, batch), strict=True):
+        np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
+    gradients = [torch.randn(output.shape, generator=random).to(output.dtype) for output in outputs]
+    call.backward(outputs, gradients)
+    by_table = split_by_table(group, batch, gradients)
+    for table, (ids, samples) in enumerate(lookups_of(group, batch)):
+        whole = np.zeros_like(weights[table])
+        np.add.at(whole, ids, by_table[table][samples] if group.pooled else by_table[table])
+        expected, expected_state = reference_update(optimizer, weights[table], [kind[table] for kind in state], whole)
+        after = call.weights()[table].double().numpy()
+        np.testing.assert_allclose(after, expected, rtol=tolerance, atol=tolerance)
+        untouched = np.setdiff1d(np.arange(len(whole)), ids)
+        assert np.array_equal(after[untouched], weights[table][untouched])
+        for kind, values in enumerate(expected_state):
+            np.testing.assert_allclose(
+                call.state()[kind][table].double().numpy(), values, rtol=tolerance, atol=tolerance
+            )
+
+
+@pytest.mark.parametrize(("backend", "optimizer"), CASES)
+def test_pooled_kernels_match_the_reference(backend: str, optimizer: str) -> None:
+    works = [work(50, 8, 3.4), work(1, 4, 1.0), work(300, 64, 0.5), work(7, 20, 12.0)]
+    check_against_reference(backend, optimizer, works, 1e-4)
+
+
+@pytest.mark.parametrize(("backend", "optimizer"), CASES)
+def test_sequence_kernels_match_the_reference(backend: str, optimizer: str) -> None:
+    works = [work(50, 16, 3.4, pooled=False), work(9, 16, 1.0, pooled=False)]
+    check_against_reference(backend, optimizer, works, 1e-4)
+
+
+@pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
+def test_half_precision_weights(backend: str) -> None:
+    check_against_reference(
+        backend, "rowwise_adagrad", [work(50, 8, 3.4, dtype="fp16"), work(20, 32, 2, dtype="fp16")], 2e-2
+    )
+
+
+def test_kernels_write_nothing_outside_their_tables() -> None:
+    arena = poisoned_arena()
+    works = [work(50, 8, 3.4), work(300, 64, 0.5)]
+    call = load_backend("fbgemm").build(kernel_groups(works)[0], "adagrad", arena, RATE)
+    randomise(call, torch.Generator().manual_seed(0))
+    taken = 2 * (50 * 8 + 300 * 64)
+    batch = fused_input(kernel_groups(works)[0], [0, 1], CPU)
+    outputs = call.forward(batch)
+    call.backward(outputs, [torch.ones_like(outputs[0])])
+    arena.reset()
+    assert int((~arena.take(2**18, torch.float32).isnan()).sum()) == taken
+
+
+def test_a_device_with_several_groups_runs_them_all() -> None:
+    works = [
+        work(50, 8, 3),
+        work(60, 12, 2, pooled=False),
+        work(60, 16, 2, pooled=False),
+        ShardWork(40, 4, 6, 12.0, True, AccessProfile.uniform(40)),
+    ]
+    groups = kernel_groups(works)
+    assert [group.members for group in groups] == [(0,), (1,), (2,), (3,)]
+    calls = DeviceCalls(works, [1, 2, 3, 4], "sgd", load_backend("fbgemm"), Arena(2**20, CPU))
+    calls.forward(0)
+    assert [tuple(output.shape) for outputs in calls._outputs for output in outputs] == [
+        (24, 8),
+        (48, 12),
+        (48, 16),
+        (6, 4),
+    ]
+    calls.backward(0)
+
+
+def test_repeated_runs_keep_the_arena_finite() -> None:
+    arena = Arena(2**20, CPU)
+    works = [work(50, 8, 30), work(300, 64, 5)]
+    for optimizer in ("rowwise_adagrad", "sgd", "adagrad", "rowwise_adagrad"):
+        arena.reset()
+        calls = DeviceCalls(works, [1, 2], optimizer, load_backend("fbgemm"), arena)
+        for run in range(30):
+            calls.forward(run)
+            calls.backward(run)
+    arena.reset()
+    values = arena.take(2**18, torch.float32)
+    assert bool(values.isfinite().all())
+    assert float(values.max()) < 1
+
+
+def test_what_fbgemm_cannot_run_is_said_with_a_remedy() -> None:
+    group = kernel_groups([work(50, 8, 3)])[0]
+    with pytest.raises(MeasurementFailed, match="'adam' has no fused FBGEMM kernel on a CPU; use sgd"):
+        load_backend("fbgemm").build(group, "adam", Arena(2**20, CPU))
+    odd = kernel_groups([work(50, 6, 3)])[0]
+    with pytest.raises(MeasurementFailed, match="dim 6 is no multiple of 4"):
+        load_backend("fbgemm").build(odd, "sgd", Arena(2**20, CPU))
+
+
+def test_an_arena_too_small_is_said_with_sizes() -> None:
+    group = kernel_groups([work(5000, 128, 3)])[0]
+    with pytest.raises(MeasurementFailed, match=r"need 2\.6 MB, the arena has 1\.0 MB; use a larger arena"):
+        load_backend("fbgemm").build(group, "sgd", Arena(2**20, CPU))
+
+
+def test_an_arena_larger_than_memory_is_refused() -> None:
+    with pytest.raises(MeasurementFailed, match="are free on cpu; scale the tables down"):
+        Arena(2**60, CPU)
