@@ -15,8 +15,9 @@ def option(*names: str, metavar: str, text: str) -> Any:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; all else goes to stderr.")]
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK", help="Task file, YAML or JSON.", show_default=False)]
-SamplesFolder = Annotated[
-    Path, typer.Argument(metavar="SAMPLES", help="Folder that 'shardwright collect' made.", show_default=False)
+SamplesFolders = Annotated[
+    list[Path],
+    typer.Argument(metavar="SAMPLES...", help="Folders that 'shardwright collect' made.", show_default=False),
 ]
 ModelFile = Annotated[
     Path | None, option("--model", metavar="FILE", text="Cost model; by default the bundled one of the task's device.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.devices import device_type
-from shardwright.cli.options import AsJson, OtherHardware, SamplesFolder, Seed, option
+from shardwright.cli.options import AsJson, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, saved, table
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def run(
     *,
-    samples: SamplesFolder,
+    samples: SamplesFolders,
     output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the model here, as safetensors.")],
     head: Annotated[Head, typer.Option("--head", help="Head of the network; bounds need a convex one.")] = "convex",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Most passes over the samples.")] = 300,
@@ -36,21 +37,25 @@ def run(
 ) -> None:
     """Train a cost model, and say how far it is off beside how far repeated measurements differ.
 
+    Several folders, of other batch sizes for example, are trained on together.
+
     Example:
         shardwright train samples/ -o model.safetensors
     """
     require_torch("training", "learn")
     from shardwright.cost import save_model
-    from shardwright.cost.dataset import samples_of
+    from shardwright.cost.dataset import join, samples_of
     from shardwright.cost.training import TrainingOptions, train
     from shardwright.measure.store import read_identity, read_samples
 
     check_target(output)
-    measured = read_samples(samples, allow_other_hardware=allow_other_hardware)
-    metadata = describe(measured, read_identity(samples)["hardware"])
+    hardware = read_identity(samples[0])["hardware"]
+    allowed = {"hardware": hardware, "allow_other_hardware": allow_other_hardware}
+    stores = [read_samples(folder, **allowed) for folder in samples]
+    metadata = describe(stores, hardware)
     with progress("training", total=epochs) as report:
         trained = train(
-            samples_of(measured),
+            join([samples_of(measured) for measured in stores]),
             TrainingOptions(head=head, epochs=epochs, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
         )
@@ -65,19 +70,23 @@ def run(
     emit(document, accuracy_table(trained.accuracy), f"{trained.epochs} epochs", saved(output), as_json=as_json)
 
 
-def describe(measured: pa.Table, hardware: dict[str, str]) -> dict[str, str]:
+def describe(stores: Sequence[pa.Table], hardware: dict[str, str]) -> dict[str, str]:
     """What the samples are, for the model's metadata.
 
     Args:
-        measured: samples as the store has them.
+        stores: samples as each store has them.
         hardware: fingerprint of the machine.
     """
+    values = {
+        name: {value for measured in stores for value in measured[name].to_pylist()}
+        for name in ("optimizer", "batch_size")
+    }
     return {
         "device": device_type(hardware),
         "hardware": ", ".join(f"{key} {value}" for key, value in hardware.items()),
-        "optimizer": ", ".join(sorted(set(measured["optimizer"].to_pylist()))),
-        "batch_sizes": ", ".join(map(str, sorted(set(measured["batch_size"].to_pylist())))),
-        "samples": str(sum(repeat == 0 for repeat in measured["repeat"].to_pylist())),
+        "optimizer": ", ".join(sorted(values["optimizer"])),
+        "batch_sizes": ", ".join(map(str, sorted(values["batch_size"]))),
+        "samples": str(sum(repeat == 0 for measured in stores for repeat in measured["repeat"].to_pylist())),
         "date": datetime.now(UTC).date().isoformat(),
     }
 

@@ -95,8 +95,8 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
     return flows.forward.milliseconds(task.topology), flows.backward.milliseconds(task.topology)
 
 
-def _bytes(work: ShardWork) -> tuple[float, float]:
-    """Bytes of values and bytes of ids of all samples that one holder of a block serves."""
+def served_bytes(work: ShardWork) -> tuple[float, float]:
+    """Bytes of values and bytes of ids of all samples that one holder of a block serves, its own included."""
     values = _VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups)
     return values, _ID_BYTES * work.lookups
 
@@ -106,7 +106,7 @@ def _add_single_holders(task: Task, shards: Sequence[Shard], result: Traffic) ->
     topology = task.topology
     held = np.zeros((2, topology.devices))  # values and ids by holder, of all samples
     for shard in shards:
-        held[:, shard.devices[0]] += _bytes(shard_work(task, shard))
+        held[:, shard.devices[0]] += served_bytes(shard_work(task, shard))
     part = held / topology.devices  # for the samples of one device
     host_part = part.reshape(2, topology.hosts, -1).sum(axis=2).repeat(topology.devices_per_host, axis=1)
     peers = np.array([topology.devices_per_host - 1, topology.devices - topology.devices_per_host])[:, None]
@@ -125,7 +125,9 @@ def _add_replicated(task: Task, shard: Shard, result: Traffic) -> None:
     """A block on several devices: each sample is served by itself, else inside its host, else from anywhere."""
     topology = task.topology
     work = shard_work(task, shard)
-    values, ids = (size * len(shard.devices) / topology.devices for size in _bytes(work))  # of one device's samples
+    values, ids = (
+        size * len(shard.devices) / topology.devices for size in served_bytes(work)
+    )  # of one device's samples
     flow = np.zeros((2, 2, topology.devices))  # out and in of the values, by link
     by_host = {h: [d for d in shard.devices if topology.host_of(d) == h] for h in range(topology.hosts)}
     for device in range(topology.devices):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,20 @@ class Samples:
         ]
         stacked = np.array(pairs, dtype=np.float64).reshape(-1, 2, 2)
         return stacked[:, 0], stacked[:, 1]
+
+
+def join(parts: Sequence[Samples]) -> Samples:
+    """The sets of several stores as one; their ids are shifted so that no two stores share one."""
+    shifts = np.concatenate([[0], np.cumsum([part.sample.max() + 1 for part in parts])])
+    counts = np.concatenate([part.shard_counts for part in parts])
+    columns = {name: np.concatenate([getattr(part.works, name) for part in parts]) for name in vars(parts[0].works)}
+    return Samples(
+        sample=np.concatenate([part.sample + shift for part, shift in zip(parts, shifts, strict=False)]),
+        repeat=np.concatenate([part.repeat for part in parts]),
+        starts=np.concatenate([[0], np.cumsum(counts)]),
+        works=WorkArrays(**columns),
+        times=np.concatenate([part.times for part in parts]),
+    )
 
 
 def samples_of(table: Any) -> Samples:

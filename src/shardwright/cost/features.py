@@ -2,7 +2,7 @@
 
 The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. The
 same numbers are here, on a log scale where they span decades, with the sizes that kernels really pay for: lookups, distinct rows,
-bytes touched, vector widths.
+cache lines touched, alignment.
 """
 
 from __future__ import annotations
@@ -20,19 +20,30 @@ from shardwright.task.table import DTYPE_BYTES
 Floats = npt.NDArray[np.float64]
 
 BINS = 17
-_VECTOR = 16  # fp32 lanes of the widest vector registers, and half a GPU warp
+_LINE = 64  # bytes of a cache line, or of two sectors of a GPU's
 LOG_FEATURES = (
     "rows", "dim", "samples", "lookups", "pooling", "weight_bytes",
-    "distinct_rows", "bytes_looked_up", "bytes_distinct", "vector_dim", "bytes_output",
+    "distinct_rows", "lines_looked_up", "lines_distinct", "lines_of_row", "outputs",
 )  # fmt: skip
 FEATURES = (
     *(f"log_{name}" for name in LOG_FEATURES),
     *(f"row_share_{i}" for i in range(BINS)),
     *(f"lookup_share_{i}" for i in range(BINS)),
+    "aligned",
     "pooled",
     "fp16",
 )
-SCALES = ("call", "samples", "output", "lookups", "looked_up", "distinct", "distinct_dim")
+SCALES = (
+    "call",
+    "samples",
+    "outputs",
+    "lookups",
+    "looked_up",
+    "distinct",
+    "distinct_dim",
+    "lines_looked_up",
+    "lines_distinct",
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,13 @@ class WorkArrays:
         return cls(rows, dim, samples, lookups, pooled, weight_size, reuse[:, 0], reuse[:, 1])
 
     @property
+    def lines(self) -> Floats:
+        """`(n,)` mean cache lines that a row touches: rows lie end to end, so those of odd sizes straddle lines."""
+        row = (self.dim * self.weight_size).astype(np.int64)
+        touched: Floats = (row + _LINE - np.gcd(row, _LINE)) / _LINE
+        return touched
+
+    @property
     def distinct(self) -> Floats:
         """`(n,)` expected distinct rows in a batch."""
         distinct: Floats = self.reuse_rows.sum(axis=1)
@@ -88,9 +106,9 @@ def features(works: WorkArrays) -> Floats:
             works.lookups / works.samples,
             works.rows * works.dim * works.weight_size,
             distinct,
-            works.lookups * works.dim * works.weight_size,
-            distinct * works.dim * works.weight_size,
-            np.ceil(works.dim / _VECTOR),
+            works.lookups * works.lines,
+            distinct * works.lines,
+            works.lines,
             np.where(works.pooled > 0, works.samples, works.lookups) * works.dim,
         ],
         axis=1,
@@ -100,6 +118,7 @@ def features(works: WorkArrays) -> Floats:
             np.log(logs + 1e-3),
             works.reuse_rows / np.maximum(distinct, 1e-9)[:, None],
             works.reuse_lookups / np.maximum(works.reuse_lookups.sum(axis=1), 1e-9)[:, None],
+            (np.gcd((works.dim * works.weight_size).astype(np.int64), _LINE) / _LINE)[:, None],
             works.pooled[:, None],
             (works.weight_size == 2)[:, None],
         ]
@@ -118,6 +137,8 @@ def scales(works: WorkArrays) -> Floats:
             works.lookups * works.dim,
             works.distinct,
             works.distinct * works.dim,
+            works.lookups * works.lines,
+            works.distinct * works.lines,
         ],
         axis=1,
     )

@@ -31,7 +31,7 @@ def test_column_halves_share_their_lookups_and_halve_what_depends_on_columns():
     whole = shard_work(task, Shard.whole(table, 0))
     half = shard_work(task, Shard(table.name, (0, table.rows), (0, table.dim // 2), (0,)))
     both = scales(WorkArrays.of([whole, half]))
-    by_columns = [SCALES.index(name) for name in ("output", "looked_up", "distinct_dim")]
+    by_columns = [SCALES.index(name) for name in ("outputs", "looked_up", "distinct_dim")]
     same = [SCALES.index(name) for name in ("samples", "lookups", "distinct")]
     np.testing.assert_allclose(both[1, by_columns] * 2, both[0, by_columns])
     np.testing.assert_allclose(both[1, same], both[0, same])

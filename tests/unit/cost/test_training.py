@@ -79,3 +79,18 @@ def test_bad_options_are_refused(bad):
 def test_too_few_samples_are_refused(samples):
     with pytest.raises(InvalidInput, match="too few"):
         train(samples.select(np.arange(len(samples)) < 10))
+
+
+def test_joined_stores_keep_their_sets_apart(samples):
+    from shardwright.cost.dataset import join
+    from tests.unit.cost.conftest import make_samples
+
+    other = make_samples(60, seed=5)
+    both = join([samples, other])
+    assert len(both) == len(samples) + len(other)
+    assert len(np.unique(both.sample)) == 460
+    np.testing.assert_array_equal(both.shard_counts[-len(other) :], other.shard_counts)
+    tail = both.select(np.arange(len(both)) >= len(samples))
+    np.testing.assert_array_equal(tail.times, other.times)
+    np.testing.assert_array_equal(tail.works.reuse_rows, other.works.reuse_rows)
+    assert len(both.repeat_pairs()[0]) == len(samples.repeat_pairs()[0]) + len(other.repeat_pairs()[0])

@@ -1,0 +1,35 @@
+"""The examples run as they stand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardwright as sw
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_example_program_runs(name, tmp_path):
+    run = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def test_example_task_plans():
+    task = sw.Task.load(EXAMPLES / "task.yaml")
+    plan = sw.plan(task)
+    plan.check()
+    assert plan.sharding_type("user_id") in ("row_wise", "column_wise")
+    assert plan.by_table["item_id"][0].devices == plan.by_table["item_category"][0].devices
+
+
+def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "ms" not in capsys.readouterr().err
+    assert (tmp_path / "plan.json").exists()
