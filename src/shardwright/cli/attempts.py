@@ -67,7 +67,16 @@ def plan_with_each(
             attempts.append(Attempt(strategy.name, found))
         except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
             attempts.append(Attempt(strategy.name, None, str(error)))
-    return attempts
+    return _with_common_bound(attempts)
+
+
+def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """A bound that one strategy proved holds for every plan of the task, so that each plan's gap can be told."""
+    bounds = [attempt.plan.bound_ms for attempt in attempts if attempt.plan and attempt.plan.bound_ms is not None]
+    if not bounds:
+        return list(attempts)
+    best = max(bounds)
+    return [replace(one, plan=replace(one.plan, bound_ms=best)) if one.plan else one for one in attempts]
 
 
 def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from shardwright.errors import InvalidInput
+from shardwright.search.certified import Certified
 from shardwright.search.greedy import FusedGreedy
 from shardwright.search.heuristics import HEURISTICS, Random
 from shardwright.search.strategy import Strategy
 
 AUTO = "greedy"
-_BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy())
+_BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy(), Certified())
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 
 

@@ -1,0 +1,96 @@
+"""No plan is cheaper than the bound: random plans, searched plans, every plan of tiny tasks."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.cost import score
+from shardwright.cost.pricing import Pricing
+from shardwright.search.bound import lower_bound
+from shardwright.sharding import Shard
+from shardwright.task import Task
+from shardwright.testing.model import SimpleCostModel
+from tests.strategies import tasks
+
+MODEL = SimpleCostModel()
+
+
+def adversarial_model(seed: int) -> SimpleCostModel:
+    """A convex head with many kinks, some units falling in the sums, and a small constant."""
+    rng = np.random.default_rng(seed)
+    head = Pricing(
+        hidden=rng.normal(0, 1, (12, 3)),
+        hidden_bias=rng.normal(0, 0.5, 12),
+        mix=rng.random((2, 12)),
+        linear=np.abs(rng.normal(1, 0.5, (2, 3))),
+        bias=rng.random(2) * 0.01,
+    )
+
+    class Adversarial(SimpleCostModel):
+        pricing = head
+
+    return Adversarial()
+
+
+@st.composite
+def cut(draw, task: Task, table: sw.Table) -> list[Shard]:
+    """One of the ways the bound speaks of: whole, column blocks, equal row blocks, replicas."""
+    devices = task.topology.devices
+    rank = st.integers(0, devices - 1)
+    ways = ["whole"]
+    ways += ["columns"] if table.dim % 4 == 0 and table.dim > 4 else []
+    ways += ["rows"] if min(devices, table.rows) > 1 else []
+    ways += ["replicas"] if devices > 1 else []
+    way = draw(st.sampled_from(ways))
+    if way == "whole":
+        return [Shard.whole(table, draw(rank))]
+    if way == "replicas":
+        return [Shard.whole(table, *range(devices))]
+    if way == "columns":
+        inner = draw(st.sets(st.integers(1, table.dim // 4 - 1), min_size=1))
+        edges = [0, *(4 * c for c in sorted(inner)), table.dim]
+        return [Shard(table.name, (0, table.rows), pair, (draw(rank),)) for pair in itertools.pairwise(edges)]
+    count = 2 ** draw(st.integers(1, min(devices, table.rows).bit_length() - 1))
+    edges = [i * table.rows // count for i in range(count + 1)]
+    return [Shard(table.name, pair, (0, table.dim), (i,)) for i, pair in enumerate(itertools.pairwise(edges))]
+
+
+@given(st.data(), st.integers(0, 5))
+@settings(max_examples=150)
+def test_no_random_plan_is_cheaper(data, seed):
+    task = data.draw(tasks(max_tables=5))
+    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    model = MODEL if seed == 0 else adversarial_model(seed)
+    bound = lower_bound(task, model)
+    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    assert score(task, shards, model).step_ms >= bound.ms * (1 - 1e-9)
+
+
+@given(tasks(max_tables=12), st.integers(0, 3))
+@settings(max_examples=40)
+def test_no_searched_plan_is_cheaper(task, seed):
+    model = MODEL if seed == 0 else adversarial_model(seed)
+    bound = lower_bound(task, model)
+    for strategy in ("greedy", "certified"):
+        plan = sw.plan(task, strategy=strategy, cost_model=model)
+        assert plan.cost.step_ms >= bound.ms * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_all_whole_table_plans_lies_between_bound_and_certified(seed):
+    """Five tables that may not be cut, three devices: all 243 plans priced."""
+    tables = [sw.Table(f"t{i}", 1000 + 300 * i, 4 * (1 + i + seed), 3.0 + i) for i in range(5)]
+    limits = {t.name: sw.TableConstraint(sharding_types=("table_wise",)) for t in tables}
+    task = Task(tables, sw.Topology(devices_per_host=3), 512, constraints=sw.Constraints(limits))
+    best = min(
+        score(task, [Shard.whole(t, d) for t, d in zip(tables, devices, strict=True)], MODEL).step_ms
+        for devices in itertools.product(range(3), repeat=5)
+    )
+    plan = sw.plan(task, strategy="certified", cost_model=MODEL)
+    assert plan.bound_ms <= best * (1 + 1e-9)
+    assert plan.cost.step_ms == pytest.approx(best, rel=1e-6)
