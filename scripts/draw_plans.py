@@ -1,6 +1,6 @@
 """Draw the predicted kernel times of several plans of one task, device by device, as one SVG.
 
-python scripts/draw_plans.py docs/plans.svg shardwright-demo/paper-random.json shardwright-demo/paper-greedy.json
+python scripts/draw_plans.py docs/plans.svg shardwright-demo/mlperf-dlrm-dcnv2/{random,greedy,certified}.json
 """
 
 from __future__ import annotations
