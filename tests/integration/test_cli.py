@@ -172,5 +172,7 @@ def test_the_quick_demo(model_file, tmp_path):
     for task in tasks:
         assert [one["strategy"] for one in task["strategies"]] == list(sw.strategy_names())
         assert all(one["measured_compute_ms"] > 0 for one in task["strategies"])
-        plan = sw.Plan.load(tmp_path / "demo" / task["name"] / "greedy.json")
-        assert plan.cost.compute_ms == task["strategies"][-1]["predicted_compute_ms"]
+        for one in task["strategies"]:
+            plan = sw.Plan.load(tmp_path / "demo" / task["name"] / f"{one['strategy']}.json")
+            assert plan.cost.compute_ms == one["predicted_compute_ms"]
+            assert plan.bound_ms == one["bound_ms"] <= plan.cost.step_ms

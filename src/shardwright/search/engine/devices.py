@@ -17,6 +17,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 PHASES = 4  # forward, forward communication, backward communication, backward
 FORWARD, FORWARD_LINKS, BACKWARD_LINKS, BACKWARD = range(PHASES)
+_DUST = 1e-3  # bytes: what is left of sums that cancel
 
 
 @njit(cache=True, fastmath={"reassoc", "nsz"})
@@ -61,23 +62,19 @@ def link_times(
         links: `(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts.
     """
     devices, near = links[0], links[1]
-    far = devices - near
-    result = np.zeros(2)
+    forward, backward = 0.0, 0.0
     for link in range(2):
-        peers = near - 1 if link == 0 else far
-        out = values / devices * peers
-        ids_in = ids / devices * peers
-        reference = host if link == 0 else total
-        inside = values if link == 0 else host[0]
-        inside_ids = ids if link == 0 else host[1]
-        values_in = (reference[0] - inside) / devices
-        ids_out = (reference[1] - inside_ids) / devices
-        for way in range(2):
-            back = way == 1
-            sent = other_traffic[way, 0, link, device] + (values_in if back else out + ids_out)
-            received = other_traffic[way, 1, link, device] + (out if back else values_in + ids_in)
-            busiest = max(sent, received)
-            # Sums of bytes that cancel leave dust below a thousandth of a byte.
-            if busiest > 1e-3:
-                result[way] = max(result[way], links[4 + link] + busiest * links[2 + link])
-    return result[0], result[1]
+        peers = near - 1 if link == 0 else devices - near
+        values_out, ids_in = values / devices * peers, ids / devices * peers
+        if link == 0:
+            values_in, ids_out = (host[0] - values) / devices, (host[1] - ids) / devices
+        else:
+            values_in, ids_out = (total[0] - host[0]) / devices, (total[1] - host[1]) / devices
+        other = other_traffic[:, :, link, device]
+        busiest = max(values_out + ids_out + other[0, 0], values_in + ids_in + other[0, 1])
+        if busiest > _DUST:
+            forward = max(forward, links[4 + link] + busiest * links[2 + link])
+        busiest = max(values_in + other[1, 0], values_out + other[1, 1])
+        if busiest > _DUST:
+            backward = max(backward, links[4 + link] + busiest * links[2 + link])
+    return forward, backward

@@ -6,6 +6,8 @@ lowers it, so a second figure decides between changes that leave the step time a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -21,7 +23,17 @@ from shardwright.search.engine.board import (
     step_ms,
     widths_by_device,
 )
-from shardwright.search.engine.devices import Floats, Ints, kernel_times_of_swap, link_times
+from shardwright.search.engine.devices import (
+    BACKWARD,
+    BACKWARD_LINKS,
+    FORWARD,
+    FORWARD_LINKS,
+    PHASES,
+    Floats,
+    Ints,
+    kernel_times_of_swap,
+    link_times,
+)
 
 CANDIDATES = 48  # least loaded devices that a change considers as targets
 _TOLERANCE = 1e-10
@@ -79,7 +91,7 @@ def _least_loaded(board: Board) -> Ints:
 
 
 @njit(cache=True)
-def _others(board: Board) -> tuple[Floats, Ints]:
+def _largest(board: Board) -> tuple[Floats, Ints]:
     """`(4, 3)` the largest times of each phase, and `(4, 3)` whose they are."""
     phases = board.times.shape[1]
     top = np.full((phases, 3), 0.0)
@@ -98,64 +110,82 @@ def _others(board: Board) -> tuple[Floats, Ints]:
     return top, whose
 
 
-@njit(cache=True)
-def _gain(
-    setting: Setting,
-    board: Board,
-    one: int,
-    other: int,
-    change: Floats,
-    traffic: Floats,
-    host: Floats,
-    top: Floats,
-    whose: Ints,
-) -> tuple[float, float]:
-    """How much the step time, and the eighth powers, fall if `one` loses what `other` gains.
+class _Scratch(NamedTuple):
+    """What the evaluation of one change needs, made once for many of them.
 
-    Args:
-        setting: the search.
-        board: its state.
-        one: device that gives.
-        other: device that takes.
-        change: `(2, h + 2)` vectors: what leaves `one`, and what comes to `other` (a merged piece is not the sum of its parts).
+    Attributes:
+        top: `(4, 3)` the largest times of each phase.
+        whose: `(4, 3)` whose they are.
+        served: `(hosts + 1, 2)` of `served_by_host`.
+        change: `(2, h + 2)` vectors: what leaves the one device, and what comes to the other (a joined piece is not the sum of its parts).
         traffic: `(2, 2)` bytes of values and ids likewise.
-        host: `(hosts + 1, 2)` of `served_by_host`.
-        top: `(4, 3)` of `_others`.
-        whose: `(4, 3)` of `_others`.
+        nothing: `(h + 2,)` zeros.
+        hosts: `(3, 2)` bytes served by the two devices' hosts, and by all, after the change.
+        times: `(2, 4)` times of the two devices after the change.
     """
-    zero = np.zeros(change.shape[1])
-    times = np.empty((2, 4))
+
+    top: Floats
+    whose: Ints
+    served: Floats
+    change: Floats
+    traffic: Floats
+    nothing: Floats
+    hosts: Floats
+    times: Floats
+
+
+@njit(cache=True)
+def _scratch(setting: Setting, board: Board) -> _Scratch:
+    top, whose = _largest(board)
+    columns = setting.vectors.shape[1]
+    return _Scratch(
+        top, whose, served_by_host(setting, board), np.zeros((2, columns)), np.zeros((2, 2)), np.zeros(columns),
+        np.zeros((3, 2)), np.zeros((2, 4)),
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _gain(setting: Setting, board: Board, one: int, other: int, s: _Scratch) -> tuple[float, float]:
+    """How much the step time, and the eighth powers, fall if `one` loses and `other` gains what the scratch says."""
     near = int(setting.links[1])
-    devices = (one, other)
-    hosts = (host[one // near].copy(), host[other // near].copy())
-    total = host[-1] - traffic[0] + traffic[1]
-    hosts[0][:] -= traffic[0]
-    hosts[1][:] += traffic[1]
-    if one // near == other // near:
-        hosts[0][:] += traffic[1]
-        hosts[1][:] -= traffic[0]
-    for side in range(2):
-        device = devices[side]
-        served = board.served[device] + (traffic[1] if side else -traffic[0])
-        if side:
-            forward, backward = kernel_times_of_swap(board.sums[device], zero, change[1], setting.mix)
-        else:
-            forward, backward = kernel_times_of_swap(board.sums[device], change[0], zero, setting.mix)
-        times[side, 0], times[side, 3] = forward, backward
-        times[side, 1], times[side, 2] = link_times(
-            served[0], served[1], hosts[side], total, device, setting.other_traffic, setting.links
-        )
+    together = one // near == other // near
+    for kind in range(2):
+        out, into = s.traffic[0, kind], s.traffic[1, kind]
+        s.hosts[0, kind] = s.served[one // near, kind] - out + (into if together else 0.0)
+        s.hosts[1, kind] = s.served[other // near, kind] + into - (out if together else 0.0)
+        s.hosts[2, kind] = s.served[-1, kind] - out + into
+    s.times[0, FORWARD], s.times[0, BACKWARD] = kernel_times_of_swap(
+        board.sums[one], s.change[0], s.nothing, setting.mix
+    )
+    s.times[1, FORWARD], s.times[1, BACKWARD] = kernel_times_of_swap(
+        board.sums[other], s.nothing, s.change[1], setting.mix
+    )
+    s.times[0, FORWARD_LINKS], s.times[0, BACKWARD_LINKS] = link_times(
+        board.served[one, 0] - s.traffic[0, 0], board.served[one, 1] - s.traffic[0, 1],
+        s.hosts[0], s.hosts[2], one, setting.other_traffic, setting.links,
+    )  # fmt: skip
+    s.times[1, FORWARD_LINKS], s.times[1, BACKWARD_LINKS] = link_times(
+        board.served[other, 0] + s.traffic[1, 0], board.served[other, 1] + s.traffic[1, 1],
+        s.hosts[1], s.hosts[2], other, setting.other_traffic, setting.links,
+    )  # fmt: skip
     before, after = 0.0, 0.0
-    for phase in range(4):
+    old_one, old_other, new_one, new_other = 0.0, 0.0, 0.0, 0.0
+    for phase in range(PHASES):
         rest = 0.0
         for place in range(3):
-            if whose[phase, place] != one and whose[phase, place] != other:
-                rest = top[phase, place]
+            if s.whose[phase, place] != one and s.whose[phase, place] != other:
+                rest = s.top[phase, place]
                 break
-        before += top[phase, 0]
-        after += max(rest, times[0, phase], times[1, phase])
-    old = _power(board.times[one].sum() / before) + _power(board.times[other].sum() / before)
-    return before - after, old - _power(times[0].sum() / before) - _power(times[1].sum() / before)
+        before += s.top[phase, 0]
+        after += max(rest, s.times[0, phase], s.times[1, phase])
+        old_one += board.times[one, phase]
+        old_other += board.times[other, phase]
+        new_one += s.times[0, phase]
+        new_other += s.times[1, phase]
+    power = (
+        _power(old_one / before) + _power(old_other / before) - _power(new_one / before) - _power(new_other / before)
+    )
+    return before - after, power
 
 
 @njit(cache=True)
@@ -177,25 +207,23 @@ def _better(gain: float, power: float, best_gain: float, best_power: float, scal
 @njit(cache=True)
 def _best_move(setting: Setting, board: Board, device: int, targets: Ints) -> bool:
     """Move the best piece of a device to the best target, joining a part of the same item there."""
-    top, whose = _others(board)
-    host, scale = served_by_host(setting, board), step_ms(board)
+    s, scale = _scratch(setting, board), step_ms(board)
     widths = np.zeros(board.used.size, dtype=np.int64)
     best_piece, best_target, best_gain, best_power = -1, -1, 0.0, 0.0
-    change, traffic = np.empty((2, setting.vectors.shape[1])), np.empty((2, 2))
     for piece in range(board.live[0]):
         if board.device[piece] != device:
             continue
         item, width = board.item[piece], board.width[piece]
         row = row_of(setting, item, width)
-        change[0], traffic[0] = setting.vectors[row], setting.served[row]
+        s.change[0], s.traffic[0] = setting.vectors[row], setting.served[row]
         widths_by_device(board, item, widths)
         for target in targets:
             if target == device:
                 continue
-            joined = _join(setting, item, width, widths[target], change, traffic)
+            joined = _join(setting, item, width, widths[target], s)
             if board.used[target] + joined > setting.memory[target]:
                 continue
-            gain, power = _gain(setting, board, device, target, change, traffic, host, top, whose)
+            gain, power = _gain(setting, board, device, target, s)
             if _better(gain, power, best_gain, best_power, scale) and may_lie(setting, board, item, target):
                 best_piece, best_target, best_gain, best_power = piece, target, gain, power
     if best_piece < 0:
@@ -205,15 +233,15 @@ def _best_move(setting: Setting, board: Board, device: int, targets: Ints) -> bo
 
 
 @njit(cache=True)
-def _join(setting: Setting, item: int, width: int, there: int, change: Floats, traffic: Floats) -> int:
+def _join(setting: Setting, item: int, width: int, there: int, s: _Scratch) -> int:
     """Fill in what `width` units add where `there` units of the item lie already; returns the bytes."""
     row = row_of(setting, item, width + there)
-    change[1], traffic[1] = setting.vectors[row], setting.served[row]
+    s.change[1], s.traffic[1] = setting.vectors[row], setting.served[row]
     if not there:
         return setting.bytes[row]
     held = row_of(setting, item, there)
-    change[1] -= setting.vectors[held]
-    traffic[1] -= setting.served[held]
+    s.change[1] -= setting.vectors[held]
+    s.traffic[1] -= setting.served[held]
     return setting.bytes[row] - setting.bytes[held]
 
 
@@ -259,14 +287,12 @@ def _remove(board: Board, piece: int) -> None:
 @njit(cache=True)
 def _best_swap(setting: Setting, board: Board, device: int, targets: Ints) -> bool:
     """Swap the best pair of pieces between a device and a target; only whole items and parts without kin on the other side."""
-    top, whose = _others(board)
-    host, scale = served_by_host(setting, board), step_ms(board)
+    s, scale = _scratch(setting, board), step_ms(board)
     best_piece, best_other, best_gain, best_power = -1, -1, 0.0, 0.0
     is_target = np.zeros(board.used.size, dtype=np.bool_)
     is_target[targets] = True
     is_target[device] = False
     here = np.flatnonzero(board.device[: board.live[0]] == device)
-    change, traffic = np.empty((2, setting.vectors.shape[1])), np.empty((2, 2))
     for other in range(board.live[0]):
         target = board.device[other]
         if not is_target[target]:
@@ -281,11 +307,11 @@ def _best_swap(setting: Setting, board: Board, device: int, targets: Ints) -> bo
                 or board.used[device] - grown > setting.memory[device]
             ):
                 continue
-            change[0] = setting.vectors[row] - setting.vectors[into]
-            change[1] = change[0]
-            traffic[0] = setting.served[row] - setting.served[into]
-            traffic[1] = traffic[0]
-            gain, power = _gain(setting, board, device, target, change, traffic, host, top, whose)
+            for column in range(s.nothing.size):
+                s.change[0, column] = s.change[1, column] = setting.vectors[row, column] - setting.vectors[into, column]
+            for kind in range(2):
+                s.traffic[0, kind] = s.traffic[1, kind] = setting.served[row, kind] - setting.served[into, kind]
+            gain, power = _gain(setting, board, device, target, s)
             if _better(gain, power, best_gain, best_power, scale) and _may_swap(setting, board, piece, other):
                 best_piece, best_other, best_gain, best_power = piece, other, gain, power
     if best_piece < 0:
@@ -325,11 +351,9 @@ def _swap(setting: Setting, board: Board, piece: int, other: int) -> None:
 @njit(cache=True)
 def _best_split(setting: Setting, board: Board, device: int, targets: Ints) -> bool:
     """Cut a piece of a device, and move a part of an eighth to a half of it to the best target."""
-    top, whose = _others(board)
-    host, scale = served_by_host(setting, board), step_ms(board)
+    s, scale = _scratch(setting, board), step_ms(board)
     widths = np.zeros(board.used.size, dtype=np.int64)
     best_piece, best_target, best_part, best_gain, best_power = -1, -1, 0, 0.0, 0.0
-    change, traffic = np.empty((2, setting.vectors.shape[1])), np.empty((2, 2))
     for piece in range(board.live[0]):
         item, width = board.item[piece], board.width[piece]
         if board.device[piece] != device or width < 2 or board.live[0] >= board.item.size:
@@ -344,12 +368,12 @@ def _best_split(setting: Setting, board: Board, device: int, targets: Ints) -> b
             for target in targets:
                 if target == device or (not widths[target] and board.pieces[item] >= setting.most[item]):
                     continue
-                joined = _join(setting, item, part, widths[target], change, traffic)
+                joined = _join(setting, item, part, widths[target], s)
                 if board.used[target] + joined > setting.memory[target]:
                     continue
-                change[0] = setting.vectors[whole] - setting.vectors[left]
-                traffic[0] = setting.served[whole] - setting.served[left]
-                gain, power = _gain(setting, board, device, target, change, traffic, host, top, whose)
+                s.change[0] = setting.vectors[whole] - setting.vectors[left]
+                s.traffic[0] = setting.served[whole] - setting.served[left]
+                gain, power = _gain(setting, board, device, target, s)
                 if _better(gain, power, best_gain, best_power, scale) and may_lie(setting, board, item, target):
                     best_piece, best_target, best_part, best_gain, best_power = piece, target, part, gain, power
     if best_piece < 0:
