@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import sleep
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
@@ -16,8 +15,6 @@ from shardwright.sharding.work import ShardWork
 
 QUIET = 1.03
 """Highest sentinel ratio at which a measurement counts as undisturbed."""
-
-_PAUSES_S = (0.025, 0.05)
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Session:
         self._policy = policy or TimingPolicy.of(where.type)
 
     def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
-        """Build the tables, wait a moment for the machine to be quiet, warm up, and time them.
+        """Build the tables, warm up, and time them; a disturbed measurement is for the caller to repeat.
 
         Args:
             works: the shards of one device.
@@ -73,17 +70,7 @@ class Session:
         """
         self._arena.reset()
         calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
-        before = self._wait_for_quiet()
+        before = self._sentinel.read()
         timing = time_parts([calls.forward, calls.backward], self._clock, self._policy)
         forward, backward = timing.parts_ms
         return Measurement(forward, backward, timing.runs, max(before, self._sentinel.read()))
-
-    def _wait_for_quiet(self) -> float:
-        """Wait for the machine to become quiet, a fraction of a second at most; returns the last sentinel ratio."""
-        ratio = self._sentinel.read()
-        for pause in _PAUSES_S:
-            if ratio <= QUIET:
-                break
-            sleep(pause)
-            ratio = self._sentinel.read()
-        return ratio
