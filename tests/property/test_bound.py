@@ -94,3 +94,15 @@ def test_the_best_of_all_whole_table_plans_lies_between_bound_and_certified(seed
     plan = sw.plan(task, strategy="certified", cost_model=MODEL)
     assert plan.bound_ms <= best * (1 + 1e-9)
     assert plan.cost.step_ms == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_row_blocks_over_pinned_devices_are_not_cheaper(seed):
+    """Three pinned devices of eight: a number of blocks that is no power of two, and rows that do not divide evenly."""
+    model = adversarial_model(seed)
+    limits = sw.TableConstraint(sharding_types=("row_wise",), devices=(1, 4, 6))
+    table = sw.Table("t", rows=10 + seed, dim=8, pooling=20.0)
+    task = Task([table], sw.Topology(devices_per_host=8), 512, constraints=sw.Constraints({"t": limits}))
+    plan = sw.plan(task, strategy="certified", cost_model=model)
+    assert [shard.devices for shard in plan.shards] == [(1,), (4,), (6,)]
+    assert plan.cost.step_ms >= plan.bound_ms * (1 - 1e-9)

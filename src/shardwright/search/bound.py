@@ -1,9 +1,9 @@
 r"""A proven lower bound on the step time of every plan.
 
 What it holds for: devices of one type, and plans whose tables are each whole, cut into column blocks (of multiples of 4 columns where
-the dim is one), cut into equal row blocks over 2, 4, 8, … or all devices, or replicated on every device, as far as the table's
-constraints allow. Memory, pinning, colocation and separation only remove plans, so the bound stays valid whatever they say; it does
-not see them.
+the dim is one), cut into row blocks of equal size (to a row) over 2, 4, 8, … devices, as many as a host has, as a table is pinned to, or
+all, or replicated on every device, as far as the table's constraints allow. Memory, pinning, colocation and separation only remove
+plans, so the bound stays valid whatever they say; it does not see them otherwise.
 
 Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
 over phases of maxima over devices, and a maximum is at least a mean:
@@ -212,9 +212,12 @@ def _other_ways(task: Task, table: Table) -> list[tuple[ShardWork, int, int]]:
     found = []
     if limits.allows("row_wise") or limits.allows("table_row_wise"):
         most = min(devices, table.rows, limits.max_shards or devices)
-        counts = {2**power for power in range(1, most.bit_length())} | {most}
+        counts = {2**power for power in range(1, most.bit_length())}
+        counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, len(limits.devices or ()))}
         for count in sorted(count for count in counts if 2 <= count <= most):
-            found.append((_work(task, table, (0, table.rows // count), table.dim), count, 1))
+            # Blocks differ by one row at most; the price of such a mix is no less than that of all shorter or all longer ones.
+            sizes = {table.rows // count, -(-table.rows // count)}
+            found += [(_work(task, table, (0, size), table.dim), count, 1) for size in sorted(sizes)]
     if limits.allows("data_parallel") and devices > 1:
         found.append((_work(task, table, (0, table.rows), table.dim, devices), 1, devices))
     return found
