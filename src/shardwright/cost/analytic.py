@@ -42,9 +42,10 @@ class AnalyticModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 2)` forward and backward ms of each shard, launches aside."""
-        if not works:
-            return np.zeros((0, 2))
-        w = WorkArrays.of(works)
+        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
+
+    def encode_arrays(self, w: WorkArrays) -> Floats:
+        """`(n, 2)` likewise, of n shards given as columns."""
         outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
         forward = w.lookups * (8 + w.dim * w.weight_size) + 4 * outputs
         backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.dim * w.weight_size + 8)

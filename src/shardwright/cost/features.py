@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.sharding.work import ShardWork
-from shardwright.task.access import AccessProfile
+from shardwright.task.access import AccessProfile, reuse_of_many
 from shardwright.task.table import DTYPE_BYTES
 
 Floats = npt.NDArray[np.float64]
@@ -146,11 +146,7 @@ def scales(works: WorkArrays) -> Floats:
 
 def _reuse(works: Sequence[ShardWork]) -> Floats:
     """`(n, 2, 17)` reuse bins; shards that differ only in their columns share one computation."""
-    known: dict[tuple[AccessProfile, float], tuple[Floats, Floats]] = {}
-    result = np.zeros((len(works), 2, BINS))
-    for index, work in enumerate(works):
-        key = (work.access, work.lookups)
-        if key not in known:
-            known[key] = work.access.reuse(work.lookups)
-        result[index] = known[key]
-    return result
+    known: dict[tuple[AccessProfile, float], int] = {}
+    owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
+    found = reuse_of_many([access for access, _ in known], [lookups for _, lookups in known])
+    return np.stack(found, axis=1)[owner].reshape(len(works), 2, BINS)

@@ -6,6 +6,7 @@ follow, for any batch, the expected distinct rows and the 17 reuse bins of the p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.task.poisson import poisson_at_most, poisson_exactly
+from shardwright.task.poisson import poisson_at_most
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -22,6 +23,11 @@ REUSE_EDGES = np.concatenate([[0.0], 2.0 ** np.arange(16), [np.inf]])
 
 The bins are (0, 1], (1, 2], (2, 4], ... (16384, 32768] and above: 17 of them.
 """
+
+_EDGES = REUSE_EDGES[:-1].astype(np.int64)
+_COUNTS = np.unique(np.concatenate([_EDGES, np.maximum(_EDGES - 1, 0)]))
+_AT_EDGE, _BELOW_EDGE = np.searchsorted(_COUNTS, _EDGES), np.searchsorted(_COUNTS, np.maximum(_EDGES - 1, 0))
+_AT_ONCE = 64  # profiles: their arrays stay in the processor's caches
 
 POINTS = 100
 _SHARE_DIGITS = 1e-12  # shares of accesses are trusted to so many digits
@@ -147,15 +153,8 @@ class AccessProfile:
         Returns:
             `(17,)` expected distinct rows in each bin, and `(17,)` expected lookups that fall on them.
         """
-        count, probability = self._segments()
-        mean = lookups * probability
-        edges = REUSE_EDGES[:-1].astype(np.int64)
-        at_most = poisson_at_most(edges, mean)
-        below = np.column_stack([at_most[:, i] - poisson_exactly(int(edge), mean) for i, edge in enumerate(edges)])
-        one = np.ones((mean.size, 1))
-        rows = (count[:, None] * np.diff(np.hstack([at_most, one]), axis=1)).sum(axis=0)
-        hits = ((count * mean)[:, None] * np.diff(np.hstack([below, one]), axis=1)).sum(axis=0)
-        return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
+        (rows,), (hits,) = reuse_of_many([self], [lookups])
+        return rows, hits
 
     def _segments(self) -> tuple[Floats, Floats]:
         """`(k,)` rows of each segment and `(k,)` access probability of one row in it.
@@ -173,6 +172,29 @@ class AccessProfile:
 
     def __hash__(self) -> int:
         return hash((self.rows.tobytes(), self.share.tobytes()))
+
+
+def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -> tuple[Floats, Floats]:
+    """What `AccessProfile.reuse` returns for each of n profiles and its lookups, several times as fast.
+
+    Returns:
+        `(n, 17)` expected distinct rows in each bin, and `(n, 17)` expected lookups that fall on them.
+    """
+    rows, hits = np.zeros((2, len(profiles), REUSE_EDGES.size - 1))
+    for start in range(0, len(profiles), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        segments = [profile._segments() for profile in profiles[part]]
+        begins = np.cumsum([0, *(count.size for count, _ in segments)])[:-1]
+        count = np.concatenate([count for count, _ in segments])
+        mean = np.concatenate([per * p for per, (_, p) in zip(lookups[part], segments, strict=True)])
+        at_most = poisson_at_most(_COUNTS, mean)
+        upper, below = (
+            np.hstack([at_most[:, columns], np.ones((mean.size, 1))]) for columns in (_AT_EDGE, _BELOW_EDGE)
+        )
+        below[:, 0] = 0.0  # fewer than no occurrence
+        rows[part] = np.add.reduceat(count[:, None] * np.diff(upper, axis=1), begins)
+        hits[part] = np.add.reduceat((count * mean)[:, None] * np.diff(below, axis=1), begins)
+    return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
 
 
 def _log_spaced_ranks(rows: int) -> Floats:
