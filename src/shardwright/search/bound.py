@@ -1,49 +1,54 @@
 r"""A proven lower bound on the step time of every plan.
 
 What it holds for: devices of one type, and plans whose tables are each whole, cut into column blocks (of multiples of 4 columns where
-the dim is one), cut into row blocks of equal size (to a row) over 2, 4, 8, … devices, as many as a host has, as a table is pinned to, or
-all, or replicated on every device, as far as the table's constraints allow. Memory, pinning, colocation and separation only remove
-plans, so the bound stays valid whatever they say; it does not see them otherwise.
+the dim is one), into row blocks whose borders lie on a grid of 16 parts of the table, into row blocks of equal size (to a row) over 2, 4,
+8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as the table's constraints and
+the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the
+bound stays valid whatever they say; it does not see them otherwise.
 
 Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
 over phases of maxima over devices, and a maximum is at least a mean:
 
     step  ≥  mean_d F(z_d) + (mean bytes over links) / bandwidth + latency  ≥  F(Σ z_d / D) + …                  (Jensen)
 
-A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^h
+A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, and of two link classes the slower counts, so for every λ in
+[0, 1]^h and every mix of the link classes
 
-    F(Σ z_d / D)  ≥  Σ_h λ_h m_h b_h + linear bias + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
+    F(Σ z_d / D) + …  ≥  Σ_h λ_h m_h b_h + linear bias + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
-and price_λ, linear in the vectors, is at least its minimum over the ways the table may be cut: for column blocks a shortest path
-over widths. The bytes are linear in the blocks too, and join the price. The right side is a bound for any λ; Frank-Wolfe steps look
-for a good one. Devices without a shard do not run the head's constant; where the priced sum is positive, as it always is in practice,
+and price_λ, linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
+right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
+generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
+Devices without a shard do not run the head's constant; where the priced sum of the kernels is positive, as it always is in practice,
 using all devices is the cheapest, and where it is not, the bound is taken as if one device did everything.
+
+Tightening. With a plan of step time U at hand, a better one has no device that costs more than U. For every λ a device that holds a
+piece p costs at least (constant) + price_λ(p) + Σ over tables of min(0, the least that any part of it can add); pieces for which
+that and their own links exceed U are struck out, and the bound of what is left, or U if that is lower, holds for all plans.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linprog
 
-from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
+from shardwright.cost.pricing import Pricing
 from shardwright.cost.score import score
-from shardwright.search.engine.items import UNIT, vectors_of
-from shardwright.search.engine.shortest import cheapest_widths
+from shardwright.search.engine.catalog import Catalog, make_catalog
+from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
-from shardwright.task.table import Table
 from shardwright.task.task import Task
-from shardwright.task.topology import Topology
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
-_ITERATIONS = 40
+_ROUNDS = 40
+_EXACT = 1e-4  # of the bound: how close the programme and the bound have to come
+_GROUPS = 50
+_PROBES = 8
 
 
 @dataclass(frozen=True)
@@ -52,50 +57,172 @@ class Bound:
 
     Attributes:
         ms: no plan of the task has a smaller step time.
-        blocks: `(tables,)` how many column blocks each table has in the cheapest ways behind the bound: a hint where splitting pays.
+        prices: the prices behind it.
+        choice: what every table chooses at these prices: a hint where cutting and replicating pay.
     """
 
     ms: float
-    blocks: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class _Ways:
-    """What can be made of each table.
-
-    Attributes:
-        first: `(tables + 1,)` rows of `vectors` by table: its column blocks of 1, 2, … units; one row where it can only be whole.
-        least: `(tables,)` fewest column blocks: 1, or 2 where the table may not be whole.
-        most: `(tables,)` most column blocks.
-        vectors: `(rows, h + 2)`.
-        traffic: `(rows, 2)` bytes of values and ids.
-        other_table: `(k,)` tables of the other ways: row blocks and replicas.
-        other_vectors: `(k, h + 2)` summed over all devices.
-        other_traffic: `(k, 2)` bytes of values and ids, summed likewise.
-        other_reduced: `(k, 2)` mean bytes a device sends inside a host and between hosts to reduce gradients.
-    """
-
-    first: Ints
-    least: Ints
-    most: Ints
-    vectors: Floats
-    traffic: Floats
-    other_table: Ints
-    other_vectors: Floats
-    other_traffic: Floats
-    other_reduced: Floats
+    prices: Prices
+    choice: Choice
 
 
 def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
     """A bound on the step time of every plan of the task; None where the cost model is not convex."""
     if not cost_model.pricing.convex:
         return None
-    ways = _ways(task, cost_model)
-    best = max(
-        (_ascend(task, cost_model, ways, links) for links in product(_links(task.topology), _links(task.topology))),
-        key=lambda b: b.ms,
+    return BoundProof(make_catalog(task, cost_model), cost_model).solve()
+
+
+class BoundProof:
+    """The bound of a task, tightened as better plans are found.
+
+    Args:
+        catalog: what can be made of the task's tables.
+        cost_model: a convex one.
+    """
+
+    def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
+        self._task, self._pricing = catalog.task, cost_model.pricing
+        self._relaxation = Relaxation(catalog)
+        self._replicated = _all_replicated(catalog.task, cost_model)
+        self._mix = self._pricing.mix.sum(axis=0)
+
+    def solve(self) -> Bound:
+        """The best bound over the pieces that are left."""
+        tables = self._relaxation.tables
+        group = np.arange(tables) % min(tables, _GROUPS)
+        prices, columns = first_prices(self._task, self._mix), []
+        best: Bound | None = None
+        for _ in range(_ROUNDS):
+            choice = self._relaxation.cheapest(prices)
+            if best is None or self._value(prices, choice) > best.ms:
+                best = Bound(self._value(prices, choice), prices, choice)
+            if not np.isfinite(best.ms):
+                break
+            columns.append(self._relaxation.sums(choice, group, group.max() + 1))
+            least, prices = _programme(self._task, self._pricing, columns)
+            if least - best.ms <= _EXACT * least:
+                break
+        assert best is not None
+        return Bound(min(best.ms, self._replicated), best.prices, best.choice)
+
+    def tightened(self, bound: Bound, step_ms: float) -> Bound:
+        """The bound with the knowledge that a plan of `step_ms` exists; at most that."""
+        doomed = self._relaxation.legal & (self._least_step_with(bound.prices) > step_ms)
+        if doomed.any():
+            self._relaxation.legal[doomed] = False
+            found = self.solve()
+            if found.ms > bound.ms and np.isfinite(found.ms):
+                bound = found
+            elif found.ms > bound.ms:
+                bound = Bound(step_ms, bound.prices, bound.choice)
+        return Bound(min(bound.ms, step_ms), bound.prices, bound.choice)
+
+    def _value(self, prices: Prices, choice: Choice) -> float:
+        """The bound that prices prove."""
+        devices = self._task.topology.devices
+        links = float(choice.price.sum()) - choice.kernels
+        kernels = choice.kernels / (devices if choice.kernels > 0 else 1)
+        return self._constant(prices) + kernels + links / devices + float((prices.links * _latency(self._task)).sum())
+
+    def _constant(self, prices: Prices) -> float:
+        return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias.sum())
+
+    def _least_step_with(self, prices: Prices) -> Floats:
+        """`(pieces,)` what a plan costs at least in which some device holds the piece."""
+        costs = self._relaxation.catalog.forms.costs
+        hidden = costs.vectors[:, :-2] + self._pricing.hidden_bias
+        alone = np.maximum(hidden, 0) @ self._mix
+        largest = np.argsort(-alone, kind="stable")
+        probes = largest[: max(1, alone.size // 8) : max(1, alone.size // (8 * _PROBES))]
+        vectors = [prices.vector] + [np.append(self._mix * (hidden[row] > 0), [1.0, 1.0]) for row in probes]
+        kernels = np.max([self._least_device_with(Prices(vector, prices.links)) for vector in vectors], axis=0)
+        least: Floats = kernels + self._own_links(costs.served)
+        return least
+
+    def _least_device_with(self, prices: Prices) -> Floats:
+        """`(pieces,)` ms of kernels of a device with the piece, whatever else lies on it."""
+        forms = self._relaxation.catalog.forms
+        price = self._relaxation.piece_prices(prices)
+        width = np.arange(price.size) - np.repeat(forms.first[:-1], forms.units) + 1
+        discount = np.zeros(self._relaxation.tables)
+        np.minimum.at(discount, self._relaxation.table_of_row, price / width * np.repeat(forms.units, forms.units))
+        other_table, other_price = self._relaxation.other_prices(prices)
+        np.minimum.at(discount, other_table, other_price)
+        least: Floats = self._constant(prices) + price + discount.sum()
+        return least
+
+    def _own_links(self, served: Floats) -> Floats:
+        """`(pieces,)` ms that the holder of a piece spends on links at least."""
+        topology = self._task.topology
+        latency = _latency(self._task)
+        present = [link for link in range(2) if ms_per_byte(topology)[link] > 0]
+        if not present:
+            return np.zeros(len(served))
+        each = [latency[link] + served[:, 0] * ms_per_byte(topology)[link] for link in present]
+        both: Floats = 2 * np.max(each, axis=0)
+        return both
+
+
+def _latency(task: Task) -> Floats:
+    """`(2,)` ms by link class; every plan pays it in which some table is not replicated everywhere."""
+    return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
+
+
+def first_prices(task: Task, mix: Floats) -> Prices:
+    """Prices to begin with: half of every hidden unit, all link classes alike."""
+    present = (ms_per_byte(task.topology) > 0).astype(float)
+    return Prices(np.append(mix / 2, [1.0, 1.0]), np.tile(present / max(1.0, present.sum()), (2, 1)))
+
+
+def _programme(task: Task, pricing: Pricing, columns: list[Floats]) -> tuple[float, Prices]:
+    """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
+
+    Args:
+        task: the task.
+        pricing: the cost model's head.
+        columns: `(groups, h + 6)` arrays, a row a group of tables; each group takes a mixture of its rows.
+    """
+    devices, mix = task.topology.devices, pricing.mix.sum(axis=0)
+    stacked = np.vstack(columns) / devices
+    count, groups, hidden = len(stacked), len(columns[0]), np.flatnonzero(mix > 0)
+    links = [link for link in range(2) if ms_per_byte(task.topology)[link] > 0]
+    served, reduced = stacked[:, mix.size + 2 : mix.size + 4], stacked[:, mix.size + 4 :]
+    each = ms_per_byte(task.topology)
+    forward = [served.sum(axis=1) * each[link] for link in links]
+    backward = [
+        served[:, 0] * each[link] + reduced[:, link] / task.topology.link_bandwidth[link] * 1e3 for link in links
+    ]
+    # Variables: shares of the columns, cost of each hidden unit, ms of the forward and of the backward links.
+    units = np.hstack([(stacked[:, hidden] * mix[hidden]).T, -np.eye(hidden.size), np.zeros((hidden.size, 2))])
+    passes = [
+        np.concatenate([loads, np.zeros(hidden.size), slack])
+        for of_pass, slack in ((forward, (-1.0, 0.0)), (backward, (0.0, -1.0)))
+        for loads in of_pass
+    ]
+    limits = np.concatenate([-mix[hidden] * pricing.hidden_bias[hidden], np.tile(-_latency(task)[links], 2)])
+    one_each = np.zeros((groups, count + hidden.size + 2))
+    one_each[np.arange(count) % groups, np.arange(count)] = 1.0
+    found = linprog(
+        np.concatenate([stacked[:, mix.size] + stacked[:, mix.size + 1], np.ones(hidden.size + 2)]),
+        A_ub=np.vstack([units, *passes]) if hidden.size or passes else None,
+        b_ub=limits if hidden.size or passes else None,
+        A_eq=one_each,
+        b_eq=np.ones(groups),
+        bounds=[(0, None)] * (count + hidden.size + 2),
+        method="highs",
     )
-    return replace(best, ms=min(best.ms, _all_replicated(task, cost_model)))
+    if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
+        return -np.inf, first_prices(task, mix)
+    duals = -np.asarray(found.ineqlin.marginals) if limits.size else np.zeros(0)
+    weight = np.zeros(mix.size)
+    weight[hidden] = np.clip(duals[: hidden.size], 0.0, 1.0)
+    shares = np.zeros((2, 2))
+    shares[:, links] = np.maximum(duals[hidden.size :].reshape(2, -1), 0.0)
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+    if links:
+        shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
+    return float(found.fun + pricing.bias.sum()), Prices(np.append(mix * weight, [1.0, 1.0]), shares)
 
 
 def _all_replicated(task: Task, cost_model: CostModel) -> float:
@@ -104,128 +231,3 @@ def _all_replicated(task: Task, cost_model: CostModel) -> float:
     if len(devices) < 2 or not all(task.constraints.of(table.name).allows("data_parallel") for table in task.tables):
         return float("inf")
     return score(task, [Shard.whole(table, *devices) for table in task.tables], cost_model).step_ms
-
-
-def _ascend(task: Task, cost_model: CostModel, ways: _Ways, links: tuple[int, int]) -> Bound:
-    """Frank-Wolfe on the relaxed problem, counting the links `links` of the forward and the backward pass."""
-    pricing, devices = cost_model.pricing, task.topology.devices
-    mix = pricing.mix.sum(axis=0)
-    column_ms, other_ms, latency = _link_prices(task.topology, ways, links)
-    mean = np.zeros(mix.size)  # pre-activations of the mean device, without the bias
-    best = Bound(0.0, np.ones(len(task.tables), dtype=np.int64))
-    for iteration in range(_ITERATIONS):
-        weight = np.append(mix * (mean + pricing.hidden_bias > 0), [1.0, 1.0])
-        total, blocks, chosen = _cheapest(
-            ways, ways.vectors @ weight + column_ms, ways.other_vectors @ weight + other_ms
-        )
-        constant = weight[:-2] @ pricing.hidden_bias + pricing.bias.sum()
-        kernels = float(weight @ chosen)
-        ms = float(constant + kernels / (devices if kernels > 0 else 1) + (total - kernels) / devices + latency)
-        if ms > best.ms:
-            best = Bound(ms, blocks)
-        mean += (chosen[:-2] / devices - mean) * 2 / (iteration + 2)
-    return best
-
-
-def _cheapest(ways: _Ways, column_price: Floats, other_price: Floats) -> tuple[float, Ints, Floats]:
-    """The sum of the tables' cheapest ways, column blocks in each (1 for other ways), and the sum of their vectors."""
-    price, uses, blocks = cheapest_widths(ways.first, ways.least, ways.most, column_price)
-    best_other = np.full(price.size, np.inf)
-    np.minimum.at(best_other, ways.other_table, other_price)
-    other = best_other < price
-    uses[np.repeat(other, np.diff(ways.first))] = 0
-    chosen = uses @ ways.vectors
-    taken = np.flatnonzero(other[ways.other_table] & (other_price == best_other[ways.other_table]))
-    _, once = np.unique(ways.other_table[taken], return_index=True)
-    chosen += ways.other_vectors[taken[once]].sum(axis=0)
-    blocks[other] = 1
-    return float(np.minimum(price, best_other).sum()), blocks, chosen
-
-
-def _links(topology: Topology) -> list[int]:
-    """Link classes that exist: 0 inside a host, 1 between hosts; a single device counts as class 0 with nothing to send."""
-    present = [link for link, peers in enumerate(_peers(topology)) if peers > 0]
-    return present or [0]
-
-
-def _peers(topology: Topology) -> tuple[int, int]:
-    return topology.devices_per_host - 1, topology.devices - topology.devices_per_host
-
-
-def _link_prices(topology: Topology, ways: _Ways, links: tuple[int, int]) -> tuple[Floats, Floats, float]:
-    """Ms that each way adds to the mean device's links, times the number of devices; and the latency of both passes.
-
-    All devices together send `peers / D` of the bytes of values and ids in the forward pass, and of the values in the backward pass.
-    Every plan pays the latency in which some table is not replicated everywhere.
-    """
-    devices = topology.devices
-    share = [_peers(topology)[link] / devices / topology.link_bandwidth[link] * 1e3 for link in links]
-    column = ways.traffic.sum(axis=1) * share[0] + ways.traffic[:, 0] * share[1]
-    other = ways.other_traffic.sum(axis=1) * share[0] + ways.other_traffic[:, 0] * share[1]
-    other += devices * ways.other_reduced[:, links[1]] / topology.link_bandwidth[links[1]] * 1e3
-    waits = (topology.intra_latency_ms, topology.inter_latency_ms)
-    return column, other, sum(waits[link] for link in links) if devices > 1 else 0.0
-
-
-def _ways(task: Task, cost_model: CostModel) -> _Ways:
-    """All ways of all tables, encoded at once."""
-    columns: list[list[ShardWork]] = []
-    least, most = [], []
-    others: list[tuple[int, ShardWork, int, int]] = []  # table, work of a block, blocks, replicas
-    for index, table in enumerate(task.tables):
-        limits = task.constraints.of(table.name)
-        unit = (
-            UNIT if table.dim % UNIT == 0 and table.dim >= 2 * UNIT else 1
-        )  # as `search.units` cuts narrow and odd dims
-        units = table.dim // unit if limits.allows("column_wise") else 1
-        columns.append([_work(task, table, (0, table.rows), table.dim * n // units) for n in range(1, units + 1)])
-        least.append(1 if limits.allows("table_wise") else 2)
-        most.append(min(units, limits.max_shards or units))
-        others += [(index, *other) for other in _other_ways(task, table)]
-    flat = [work for works in columns for work in works]
-    works = flat + [work for _, work, _, _ in others]
-    vectors = vectors_of(cost_model, cost_model.encode(works))
-    served = np.array([served_bytes(work) for work in works]).reshape(-1, 2)
-    count = np.array([blocks * replicas for _, _, blocks, replicas in others]).reshape(-1, 1)
-    alone = np.array([replicas == 1 for *_, replicas in others]).reshape(-1, 1)
-    reduced = [_reduced(task.topology, work, replicas) for _, work, _, replicas in others]
-    return _Ways(
-        first=np.concatenate([[0], np.cumsum([len(works) for works in columns])]).astype(np.int64),
-        least=np.array(least, dtype=np.int64),
-        most=np.array(most, dtype=np.int64),
-        vectors=vectors[: len(flat)],
-        traffic=served[: len(flat)],
-        other_table=np.array([index for index, *_ in others], dtype=np.int64),
-        other_vectors=vectors[len(flat) :] * count,
-        other_traffic=served[len(flat) :] * count * alone,
-        other_reduced=np.array(reduced).reshape(-1, 2),
-    )
-
-
-def _work(task: Task, table: Table, rows: tuple[int, int], dim: int, replicas: int = 1) -> ShardWork:
-    return shard_work(task, Shard(table.name, rows, (0, dim), tuple(range(replicas))))
-
-
-def _other_ways(task: Task, table: Table) -> list[tuple[ShardWork, int, int]]:
-    """Row blocks and a replica everywhere: the work of a block, how many blocks, how many replicas of each."""
-    limits, devices = task.constraints.of(table.name), task.topology.devices
-    found = []
-    if limits.allows("row_wise") or limits.allows("table_row_wise"):
-        most = min(devices, table.rows, limits.max_shards or devices)
-        counts = {2**power for power in range(1, most.bit_length())}
-        counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, len(limits.devices or ()))}
-        for count in sorted(count for count in counts if 2 <= count <= most):
-            # Blocks differ by one row at most; the price of such a mix is no less than that of all shorter or all longer ones.
-            sizes = {table.rows // count, -(-table.rows // count)}
-            found += [(_work(task, table, (0, size), table.dim), count, 1) for size in sorted(sizes)]
-    if limits.allows("data_parallel") and devices > 1:
-        found.append((_work(task, table, (0, table.rows), table.dim, devices), 1, devices))
-    return found
-
-
-def _reduced(topology: Topology, work: ShardWork, replicas: int) -> tuple[float, float]:
-    """Bytes that each replica sends inside its host and between hosts to reduce its gradients; see `cost.communication`."""
-    if replicas == 1:
-        return 0.0, 0.0
-    gradient, near, hosts = 4.0 * work.rows * work.dim, topology.devices_per_host, topology.hosts
-    return 2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near

@@ -1,18 +1,21 @@
-"""`certified`: split by price, place, improve, and say by proof how far the plan is from the best possible one.
+"""`certified`: cut by price, place, improve, and say by proof how far the plan is from the best possible one.
 
-1. The lower bound (`search.bound`) gives the price that everything is measured by.
-2. Tables whose cost alone exceeds a share of the bound are cut into equal column blocks below it; a few shares are tried.
-3. Pieces are placed greedily by fused cost, then improved by moves, swaps and splits (`engine.improve`).
-4. Kicks: pieces of the slowest devices and some others are taken off, placed anew and improved; a better plan is kept.
+1. The lower bound (`search.bound`) gives a price to every hidden unit of the cost model and every byte on the links.
+2. Every table takes the way that is cheapest at these prices while no piece costs more than a share of the bound: whole, in column or row
+   blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
+3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`engine.descent`).
+4. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
+   Starts and kicks run on two threads; what they find does not depend on how many there are.
+5. The bound is tightened with what the best plan rules out.
 
-It stops when the gap to the bound is at most `tolerance`, when several kicks in a row have found nothing better, or at the deadline, and
-returns the best plan so far. It cuts tables into columns only, while the bound also allows row blocks and replicas of any table: where one
-table dominates, part of the gap is room that only those could use.
+It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
+returns the best plan so far.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,16 +24,26 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.support import why_not_whole
-from shardwright.search.units import take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.preparation import Prepared
+    from shardwright.search.engine.session import Session, Start
 
-_SHARES = (0.5, np.inf, 0.25, 0.12)  # of the bound; infinity leaves every table whole
+_STARTS = (
+    (0.5, 1.0),
+    (0.5, np.inf),
+    (0.25, 1.0),
+    (np.inf, 1.0),
+    (0.75, np.inf),
+    (0.12, 1.0),
+    (0.25, np.inf),
+    (1.0, 1.0),
+)
+"""Share of the bound that a piece may cost, and factor on the prices of spreads; the first two are tried first."""
 _MEMORY_WEIGHTS = (0.0, 1.0, 10.0, 100.0)  # in bounds per memory of a device
-_KICKED = 0.1
+_LANES = 4  # kicks a round
 
 
 @dataclass(frozen=True)
@@ -39,12 +52,14 @@ class Certified:
 
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
-        patience: stop after this many kicks in a row without a better plan.
+        patience: stop after this many rounds of kicks in a row without a better plan.
+        threads: starts and kicks that run at the same time.
         name: name of the strategy.
     """
 
     tolerance: float = 0.01
-    patience: int = 8
+    patience: int = 6
+    threads: int = 2
     name: str = field(default="certified")
 
     def supports(self, task: Task) -> str | None:
@@ -53,38 +68,55 @@ class Certified:
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search until the gap is small enough; without a convex cost model there is no bound."""
-        from shardwright.search.bound import lower_bound
+        from shardwright.search.engine.preparation import prepare
         from shardwright.search.engine.session import Session
 
-        units = take_apart(task)
-        bound = lower_bound(task, cost_model)
-        session = Session(task, units, cost_model, np.random.default_rng(seed))
-        session.goal = bound.ms * (1 + self.tolerance) if bound else 0.0
-        price = bound.ms if bound else session.mean_cost()
-        try:
-            self._starts(session, price, deadline)
-            failed = 0
-            while failed < self.patience and session.best_ms > session.goal and not _late(deadline):
-                failed = 0 if session.kick(_KICKED) else failed + 1
-        except KeyboardInterrupt:  # anytime: what was found so far is a plan
-            if session.best is None:
-                raise
-        return Plan(task, session.shards(), self.name, seed, bound_ms=bound.ms if bound else None)
+        prepared = prepare(task, cost_model)
+        with ThreadPoolExecutor(self.threads) as pool:
+            session = Session(prepared.assembly, prepared.spread_price, pool)
+            try:
+                self._starts(task, prepared, session, deadline)
+                self._kicks(prepared, session, seed, deadline)
+            except KeyboardInterrupt:  # anytime: what was found so far is a plan
+                if session.best is None:
+                    raise
+        return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=prepared.tighten(session.best_ms))
 
-    def _starts(self, session: Session, price: float, deadline: float | None) -> None:
-        """A plan from every share, most promising first."""
-        for share in _SHARES:
-            for weight in _MEMORY_WEIGHTS:
-                stuck = session.start(share * price, weight * price / float(np.median(session.setting.memory)))
-                if stuck is None:
-                    break
-            if session.best is not None and (session.best_ms <= session.goal or _late(deadline)):
+    def _starts(self, task: Task, prepared: Prepared, session: Session, deadline: float | None) -> None:
+        """A plan from every start, most promising first; in tight memory, large pieces are placed first."""
+        from shardwright.search.engine.session import Start
+
+        stuck = -1
+        for weight in _MEMORY_WEIGHTS:
+            by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
+            starts = [Start(share * prepared.price_ms, by_memory, spreading) for share, spreading in _STARTS]
+            stuck = self._some(session, prepared, starts, deadline)
+            if stuck < 0:
                 return
-        if session.best is None:
-            raise InfeasibleTask(
-                f"no device is left for table '{stuck}', in whatever order tables are placed: memory or constraints are too tight; "
-                "allow row_wise for large tables, or use more devices or memory"
-            )
+        raise InfeasibleTask(
+            f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints are too "
+            "tight; allow row_wise for large tables, or use more devices or memory"
+        )
+
+    def _some(self, session: Session, prepared: Prepared, starts: list[Start], deadline: float | None) -> int:
+        """The starts two by two until the plan is good enough or time is up; returns an item that never found a device, or -1."""
+        stuck = -1
+        for first in range(0, len(starts), 2):
+            stuck = session.start(starts[first : first + 2])
+            if session.best is not None and (self._done(prepared, session) or _late(deadline)):
+                break
+        return -1 if session.best is not None else stuck
+
+    def _kicks(self, prepared: Prepared, session: Session, seed: int, deadline: float | None) -> None:
+        """Kick until nothing better is found for a while."""
+        failed = rounds = 0
+        while failed < self.patience and not _late(deadline) and not self._done(prepared, session):
+            seeds = [(seed, rounds, lane) for lane in range(_LANES)]
+            failed = 0 if session.kick(seeds) else failed + 1
+            rounds += 1
+
+    def _done(self, prepared: Prepared, session: Session) -> bool:
+        return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms
 
 
 def _late(deadline: float | None) -> bool:

@@ -6,10 +6,11 @@ from shardwright.errors import InvalidInput
 from shardwright.search.certified import Certified
 from shardwright.search.greedy import FusedGreedy
 from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
 
-AUTO = "greedy"
-_BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy(), Certified())
+AUTO = "certified"
+_BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy(), NeuroShard(), Certified())
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 
 

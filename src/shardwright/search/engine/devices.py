@@ -20,7 +20,7 @@ FORWARD, FORWARD_LINKS, BACKWARD_LINKS, BACKWARD = range(PHASES)
 _DUST = 1e-3  # bytes: what is left of sums that cancel
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz"})
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
 def kernel_times(sums: Floats, vector: Floats, sign: float, mix: Floats) -> tuple[float, float]:
     """Forward and backward ms of a device with `sums` `(h + 2,)` after adding `sign` times a piece's vector."""
     hidden = mix.shape[1]
@@ -33,33 +33,30 @@ def kernel_times(sums: Floats, vector: Floats, sign: float, mix: Floats) -> tupl
     return max(forward, 0.0), max(backward, 0.0)
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz"})
-def kernel_times_of_swap(sums: Floats, out: Floats, into: Floats, mix: Floats) -> tuple[float, float]:
-    """Forward and backward ms of a device after one piece has left and another has come."""
-    hidden = mix.shape[1]
-    forward = float(sums[hidden] - out[hidden] + into[hidden])
-    backward = float(sums[hidden + 1] - out[hidden + 1] + into[hidden + 1])
-    for unit in range(hidden):
-        active = max(sums[unit] - out[unit] + into[unit], 0.0)
-        forward += mix[0, unit] * active
-        backward += mix[1, unit] * active
-    return max(forward, 0.0), max(backward, 0.0)
-
-
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def link_times(
-    values: float, ids: float, host: Floats, total: Floats, device: int, other_traffic: Floats, links: Floats
+    values: float,
+    ids: float,
+    values_near: float,
+    ids_near: float,
+    values_all: float,
+    ids_all: float,
+    reduced_near: float,
+    reduced_far: float,
+    links: Floats,
 ) -> tuple[float, float]:
     """Forward and backward communication ms of a device, by the equations of `cost.communication`.
 
     Args:
-        values: bytes of values the device serves.
+        values: bytes of values that the device serves, as the single holder of pieces.
         ids: bytes of ids it receives.
-        host: `(2,)` the same of its whole host.
-        total: `(2,)` the same of all devices.
-        device: its rank.
-        other_traffic: `(2 passes, 2 ways, 2 links, d)` bytes of fixed shards: sent and received, inside a host and between hosts.
-        links: `(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts.
+        values_near: the values of its whole host.
+        ids_near: the ids of its whole host.
+        values_all: the values of all devices.
+        ids_all: the ids of all devices.
+        reduced_near: bytes it sends inside its host to reduce gradients of replicas.
+        reduced_far: the same between hosts.
+        links: as in `state.Setting`.
     """
     devices, near = links[0], links[1]
     forward, backward = 0.0, 0.0
@@ -67,14 +64,13 @@ def link_times(
         peers = near - 1 if link == 0 else devices - near
         values_out, ids_in = values / devices * peers, ids / devices * peers
         if link == 0:
-            values_in, ids_out = (host[0] - values) / devices, (host[1] - ids) / devices
+            values_in, ids_out = (values_near - values) / devices, (ids_near - ids) / devices
         else:
-            values_in, ids_out = (total[0] - host[0]) / devices, (total[1] - host[1]) / devices
-        other = other_traffic[:, :, link, device]
-        busiest = max(values_out + ids_out + other[0, 0], values_in + ids_in + other[0, 1])
+            values_in, ids_out = (values_all - values_near) / devices, (ids_all - ids_near) / devices
+        busiest = max(values_out + ids_out, values_in + ids_in)
         if busiest > _DUST:
             forward = max(forward, links[4 + link] + busiest * links[2 + link])
-        busiest = max(values_in + other[1, 0], values_out + other[1, 1])
+        busiest = max(values_in, values_out) + (reduced_near if link == 0 else reduced_far)
         if busiest > _DUST:
             backward = max(backward, links[4 + link] + busiest * links[2 + link])
     return forward, backward

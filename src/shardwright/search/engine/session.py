@@ -1,87 +1,115 @@
-"""One search: starts and kicks on a board, and the best state so far."""
+"""One search: starts and kicks, and the best state so far."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
 import numpy as np
 
-from shardwright.cost.model import CostModel
-from shardwright.search.engine.board import Board, add_to_device, refresh, step_ms
-from shardwright.search.engine.greedy import place_greedily
-from shardwright.search.engine.improve import improve, join_parts
-from shardwright.search.engine.setup import copy_board, cut_evenly, empty_board, link_weights, make_setting, shards_on
-from shardwright.search.units import Units
-from shardwright.sharding.shard import Shard
-from shardwright.task.task import Task
+from shardwright.search.engine.assembly import Assembly
+from shardwright.search.engine.blocks import Floats
+from shardwright.search.engine.descent import descend
+from shardwright.search.engine.objective import refresh_times, set_objective, step_ms
+from shardwright.search.engine.placing import join_kin, place_greedily
+from shardwright.search.engine.ruin import cut_anew
+from shardwright.search.engine.spreading import respread
+from shardwright.search.engine.starts import start
+from shardwright.search.engine.state import NOTHING, State, copy_state, lift
 
-_CHANGES = 2000  # most changes of one descent: a stop for degenerate cost models
+_CHANGES = 200_000  # most changes of one descent: a stop for degenerate cost models
+_POWERS = (3, 5, 7)  # squarings of the objective's power, one descent each
+_RESPREAD = 100_000  # items times devices up to which every spread is tried
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to make a first state.
+
+    Attributes:
+        limit: ms that a piece may cost.
+        memory_weight: ms that a byte of memory counts for in the order of the pieces.
+        spreading: factor on the prices of spreads; infinite for none.
+    """
+
+    limit: float
+    memory_weight: float = 0.0
+    spreading: float = 1.0
 
 
 class Session:
-    """A search under way.
+    """A search under way. What it finds does not depend on the number of threads.
 
     Attributes:
-        setting: arrays that stay the same.
-        best: the best full board so far; None before the first.
-        best_ms: its step time.
-        goal: step time at which the search may stop.
+        assembly: the arrays of the search.
+        best: the best full state so far; None before the first.
+        best_ms: its step time, plus the price of what it moves.
     """
 
-    def __init__(self, task: Task, units: Units, cost_model: CostModel, rng: np.random.Generator) -> None:
-        self.setting, self._items = make_setting(task, units, cost_model)
-        self._empty = empty_board(task, units, cost_model, self.setting, self._items)
-        self._units = units
-        self._links = link_weights(task.topology)
-        self._rng = rng
-        vectors = self.setting.vectors + self.setting.base
-        hidden = self.setting.mix.shape[1]
-        times = np.maximum(vectors[:, :hidden], 0) @ self.setting.mix.T + vectors[:, hidden:]
-        self._alone = np.maximum(times, 0).sum(axis=1) + self.setting.served @ self._links
-        self.best: Board | None = None
+    def __init__(self, assembly: Assembly, spread_price: Floats, pool: ThreadPoolExecutor) -> None:
+        self.assembly = assembly
+        self._spread_price = spread_price
+        self._pool = pool
+        self.best: State | None = None
         self.best_ms = np.inf
-        self.goal = 0.0
 
-    def mean_cost(self) -> float:
-        """Rough step time of a perfectly balanced plan: what all items cost alone, shared out."""
-        return float(self._alone[self._items.first[1:] - 1].sum() / self.setting.memory.size)
+    def start(self, starts: Sequence[Start]) -> int:
+        """Several starts at once, each placed and improved; returns an item that found no device in any of them, or -1."""
+        found = list(self._pool.map(self._started, starts))
+        for state, _ in found:
+            if state is not None:
+                self._keep(state)
+        return NOTHING if any(state is not None for state, _ in found) else found[-1][1]
 
-    def start(self, limit: float, memory_weight: float) -> str | None:
-        """Cut items that cost more than `limit` ms, place all, improve; returns a table that found no device, or None."""
-        board = copy_board(self._empty)
-        cut_evenly(self.setting, self._items, board, self._alone, limit)
-        stuck = place_greedily(self.setting, board, self._links, memory_weight)
+    def kick(self, seeds: Sequence[Sequence[int]]) -> bool:
+        """Kick the best state in several ways at once; whether one was better."""
+        best = self.best
+        assert best is not None
+        states = list(self._pool.map(lambda seed: self._kicked(best, np.random.default_rng(seed)), seeds))
+        better = [self._keep(state) for state in states if state is not None]  # all of them: no short cut
+        return any(better)
+
+    def _started(self, how: Start) -> tuple[State | None, int]:
+        price = self._spread_price * how.spreading
+        state, stuck = start(self.assembly, how.limit, how.memory_weight, price)
         if stuck >= 0:
-            return ", ".join(self._units.free[int(board.item[stuck])].tables)
-        join_parts(self.setting, board)
-        self._descend(board)
-        return None
+            return None, stuck
+        self._improve(state, _POWERS)
+        return state, NOTHING
 
-    def kick(self, share: float) -> bool:
-        """Take a random share of the pieces off, more of those on slow devices, place and improve anew; whether that was better."""
-        assert self.best is not None
-        board = copy_board(self.best)
-        count = int(board.live[0])
-        load = board.times.sum(axis=1)
-        chance = share * (load / load.max())[board.device[:count]] ** 4
-        for piece in np.flatnonzero(self._rng.random(count) < chance):
-            add_to_device(self.setting, board, board.item[piece], board.width[piece], board.device[piece], -1)
-            board.device[piece] = -1
-        refresh(self.setting, board)
-        if place_greedily(self.setting, board, self._links, 0.0) >= 0:
-            return False
-        join_parts(self.setting, board)
-        return self._descend(board)
+    def _kicked(self, best: State, rng: np.random.Generator) -> State | None:
+        """Take some pieces off, more of those on slow devices, cut some items anew, place and improve."""
+        setting, state = self.assembly.setting, copy_state(best)
+        load = state.times.sum(axis=1)
+        count = int(state.live[0])
+        chance = rng.uniform(0.02, 0.2) * (load / load.max())[state.device[:count]] ** 4
+        taken = np.flatnonzero(rng.random(count) < chance)
+        for piece in taken:
+            lift(state, setting, int(piece))
+        if rng.random() < 0.5:
+            cut_anew(self.assembly, state, rng)
+        refresh_times(state, setting)
+        if place_greedily(state, setting, 0.0) >= 0:
+            return None
+        join_kin(state, setting)
+        self._improve(state, _POWERS[1:])
+        return state
 
-    def shards(self) -> list[Shard]:
-        """The shards of the best board."""
-        assert self.best is not None
-        return shards_on(self._units, self._items, self.best)
+    def _improve(self, state: State, powers: Sequence[int]) -> None:
+        setting = self.assembly.setting
+        for squarings in powers:
+            descend(state, setting, squarings, _CHANGES)
+        if setting.most.size * setting.memory.size <= _RESPREAD:
+            set_objective(state, setting, powers[-1])
+            if respread(state, setting):
+                descend(state, setting, powers[-1], _CHANGES)
 
-    def _descend(self, board: Board) -> bool:
-        """Improve a full board, and keep it if it is the best so far; whether it is."""
-        improve(self.setting, board, _CHANGES, True)
-        refresh(self.setting, board)
-        found = float(step_ms(board))
-        better = found < self.best_ms * (1 - 1e-6)
+    def _keep(self, state: State) -> bool:
+        """Keep a full state if it is the best so far; whether it is."""
+        refresh_times(state, self.assembly.setting)
+        found = float(step_ms(state))
+        better = found < self.best_ms * (1 - 1e-7)
         if better:
-            self.best, self.best_ms = board, found
+            self.best, self.best_ms = state, found
         return better

@@ -1,0 +1,76 @@
+"""Search time of NeuroShard against tables and devices: writes results/neuroshard_speed.md.
+
+    python benchmarks/neuroshard_speed.py [--repeats 7]
+
+Tasks are the paper's, with the bundled CPU cost model. Every repeat searches a task of its own; compiled code is loaded before
+the first. Encoding is the part from the task to arrays of encoded pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from results_table import write_results
+
+from shardwright.cost import CostModel, cost_model_for
+from shardwright.search.neuroshard import NeuroShard
+from shardwright.search.neuroshard.pieces import make_pieces
+from shardwright.search.units import take_apart
+from shardwright.task import Task
+from shardwright.workload import random_task
+
+SIZES = ((30, 4), (100, 8), (200, 16), (500, 64), (1000, 128))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7, help="tasks of each size")
+    repeats = parser.parse_args().repeats
+    model = cost_model_for("cpu")
+    NeuroShard().search(
+        random_task(0, tables=10, devices=2, device="cpu"), model, seed=0, deadline=None
+    )  # loads or compiles
+    rows = [row(model, tables, devices, repeats) for tables, devices in SIZES]
+    heads = (
+        "tables × devices",
+        "encoding ms",
+        "1 thread ms",
+        "1 thread CPU ms",
+        "2 threads ms",
+        "encoding, share of CPU",
+    )
+    caption = f"Medians over {repeats} tasks, N=10, K=3, L=10, M=11, max dim 128. CPU time is free of what else the machine does."
+    write_results(
+        "neuroshard_speed", "Search time of NeuroShard", [(caption, heads, rows)],
+        f"python benchmarks/neuroshard_speed.py --repeats {repeats}",
+    )  # fmt: skip
+
+
+def row(model: CostModel, tables: int, devices: int, repeats: int) -> tuple[object, ...]:
+    """Times of one size."""
+    tasks = [random_task(seed, tables=tables, devices=devices, device="cpu") for seed in range(repeats)]
+    encode = median_times(lambda task: make_pieces(task, take_apart(task), model), tasks)
+    one = median_times(lambda task: NeuroShard(threads=1).search(task, model, seed=0, deadline=None), tasks)
+    two = median_times(lambda task: NeuroShard(threads=2).search(task, model, seed=0, deadline=None), tasks)
+    shown = [f"{1e3 * seconds:.0f}" for seconds in (encode[0], *one, two[0])]
+    return f"{tables} × {devices}", *shown, f"{encode[1] / one[1]:.0%}"
+
+
+def median_times(call: Callable[[Task], object], tasks: list[Task]) -> tuple[float, float]:
+    """Median seconds a call, by the clock and of CPU time."""
+    times = []
+    for task in tasks:
+        fresh = replace(task)  # nothing that an earlier call has cached on the task
+        start = time.perf_counter(), time.process_time()
+        call(fresh)
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    clock, cpu = np.median(times, axis=0)
+    return float(clock), float(cpu)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""From a catalog to the arrays of the compiled search, and from its states back to shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.search.engine.blocks import Floats, Ints
+from shardwright.search.engine.catalog import ROW_UNITS, Catalog, column_unit
+from shardwright.search.engine.home import NO_HOME, Home
+from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
+from shardwright.search.engine.links import link_facts, link_weights
+from shardwright.search.engine.state import NOTHING, Setting, State
+from shardwright.sharding.shard import Shard
+from shardwright.task.task import Task
+
+_ROOM = 4  # pieces an item on average, before splits stop
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """A search's arrays, and what its items are.
+
+    Attributes:
+        setting: what stays the same in the search.
+        members: `(items,)` tables of each item: one, or a colocated group.
+        table: `(forms,)` the table a form cuts; of a group its first.
+        spread_devices: of each spread the ranks.
+        spread_replicated: of each spread whether they hold replicas.
+    """
+
+    setting: Setting
+    members: tuple[tuple[int, ...], ...]
+    table: Ints
+    spread_devices: tuple[Ints, ...]
+    spread_replicated: tuple[bool, ...]
+
+
+def assemble(
+    catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats, home: Home = NO_HOME
+) -> Assembly:
+    """The arrays of a search over a catalog.
+
+    Args:
+        catalog: what can be made of every table.
+        cost_model: its head prices devices.
+        vector_price: `(h + 2,)` rough ms a unit of each sum.
+        links_price: `(2,)` rough ms a byte of values and of ids.
+        home: where pieces lay in the plan to start from.
+    """
+    task = catalog.task
+    members = members_of(task)
+    owner = {table: item for item, tables in enumerate(members) for table in tables}
+    parts, table = pieces_of(catalog, members)
+    vectors, memory, served, legal = parts.arrays()
+    item = np.array([owner[int(index)] for index in table], dtype=np.int64)
+    row_form = np.full(len(members), NOTHING)
+    row_form[item[len(members) :]] = np.arange(len(members), table.size)
+    spreads = spreads_of(catalog, members)
+    setting = Setting(
+        first=np.concatenate([[0], np.cumsum(parts.units)]).astype(np.int64),
+        item=item,
+        row_form=row_form,
+        vectors=vectors,
+        bytes=memory,
+        served=served,
+        legal=legal,
+        price=vectors @ vector_price + served @ links_price,
+        most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
+        allowed=allowed_devices(task, members),
+        rivals=rivals_of(task, members, owner),
+        spread_first=np.searchsorted(spreads.item, np.arange(len(members) + 1)).astype(np.int64),
+        spread_begin=np.cumsum([0, *(devices.size for devices in spreads.devices)]).astype(np.int64),
+        spread_device=np.concatenate([np.zeros(0, dtype=np.int64), *spreads.devices]),
+        spread_vectors=spreads.vectors,
+        spread_bytes=spreads.bytes,
+        spread_served=spreads.served,
+        spread_reduced=spreads.reduced,
+        mix=np.ascontiguousarray(cost_model.pricing.mix),
+        base=np.concatenate([cost_model.pricing.hidden_bias, cost_model.pricing.bias]),
+        memory=np.array(task.topology.memory_bytes, dtype=np.int64),
+        links=link_facts(task.topology),
+        link_weight=link_weights(task.topology),
+        home_form=home.form,
+        home_first=home.first,
+        home_device=home.device,
+        home_width=home.width,
+        move_price=home.price,
+    )
+    return Assembly(setting, members, table, spreads.devices, spreads.replicated)
+
+
+def empty_state(setting: Setting) -> State:
+    """A state without a piece."""
+    items, devices = setting.most.size, setting.memory.size
+    room = _ROOM * items + 8 * devices + 64
+    hosts = -(-devices // int(setting.links[1]))
+    return State(
+        live=np.zeros(1, dtype=np.int64),
+        form=np.zeros(room, dtype=np.int64),
+        width=np.zeros(room, dtype=np.int64),
+        device=np.full(room, NOTHING),
+        near=np.full((room, 2), NOTHING),
+        kin=np.full((room, 2), NOTHING),
+        on=np.full(devices, NOTHING),
+        of=np.full(items, NOTHING),
+        pieces=np.zeros(items, dtype=np.int64),
+        spread=np.full(items, NOTHING),
+        sums=np.tile(setting.base, (devices, 1)),
+        served=np.zeros((devices, 2)),
+        reduced=np.zeros((devices, 2)),
+        by_host=np.zeros((hosts + 1, 2)),
+        used=np.zeros(devices, dtype=np.int64),
+        times=np.zeros((devices, 4)),
+        heat=np.zeros(devices),
+        weight=np.zeros(4),
+        scale=np.zeros(4),
+        squarings=np.zeros(1, dtype=np.int64),
+    )
+
+
+def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
+    """The shards of a full state; the pieces of an item take its units in order of their devices."""
+    shards: list[Shard] = []
+    for item, spread in enumerate(state.spread):
+        if spread >= 0:
+            devices = assembly.spread_devices[spread]
+            for table in assembly.members[item]:
+                shards += spread_shards(task, table, devices, assembly.spread_replicated[spread])
+    count = int(state.live[0])
+    taken: dict[int, int] = {}
+    for piece in np.lexsort((state.device[:count], assembly.setting.item[state.form[:count]])):
+        form, width, device = int(state.form[piece]), int(state.width[piece]), int(state.device[piece])
+        item = int(assembly.setting.item[form])
+        start = taken.get(item, 0)
+        taken[item] = start + width
+        if len(assembly.members[item]) > 1:
+            shards += [Shard.whole(task.tables[table], device) for table in assembly.members[item]]
+        else:
+            shards.append(piece_shard(task, assembly, form, (start, start + width), device))
+    return shards
+
+
+def piece_shard(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> Shard:
+    """The block of the units `[start, stop)` of a form of a single table."""
+    table = task.tables[assembly.table[form]]
+    if form >= len(assembly.members):
+        start, stop = (table.rows * unit // ROW_UNITS for unit in units)
+        return Shard(table.name, (start, stop), (0, table.dim), (device,))
+    whole = int(assembly.setting.first[form + 1] - assembly.setting.first[form])
+    unit = table.dim if whole == 1 else column_unit(table.dim)
+    return Shard(table.name, (0, table.rows), (units[0] * unit, units[1] * unit), (device,))
+
+
+def spread_shards(task: Task, index: int, devices: Ints, replicated: bool) -> list[Shard]:
+    """Replicas of a table, or its equal row blocks, on some devices."""
+    table = task.tables[index]
+    ranks = [int(device) for device in devices]
+    if replicated:
+        return [Shard.whole(table, *ranks)]
+    cuts = (np.arange(len(ranks) + 1) * table.rows // len(ranks)).tolist()
+    return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in zip(pairwise(cuts), ranks, strict=True)]

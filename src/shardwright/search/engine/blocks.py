@@ -1,0 +1,157 @@
+"""What blocks of tables cost, for many blocks at once: searches look at tens of thousands of them.
+
+The figures are those of `sharding.work`, `sharding.memory` and `cost.communication`, computed as columns instead of shard by shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.model import CostModel
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.access import reuse_of_many
+from shardwright.task.table import DTYPE_BYTES
+from shardwright.task.task import Task
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_AT_ONCE = 16_384  # blocks encoded together; bounds the memory of what the encoder computes on the way
+_STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """n blocks, whose rows are a random part of their tables' rows (row ranges count ids).
+
+    Attributes:
+        table: `(n,)` index of the table.
+        rows: `(n,)` rows of the block.
+        dim: `(n,)` columns of the block.
+        replicas: `(n,)` devices that hold the block.
+    """
+
+    table: Ints
+    rows: Ints
+    dim: Ints
+    replicas: Ints
+
+    def __len__(self) -> int:
+        return self.table.size
+
+    def part(self, chosen: slice) -> Blocks:
+        """Some of the blocks."""
+        return Blocks(self.table[chosen], self.rows[chosen], self.dim[chosen], self.replicas[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCosts:
+    """What n blocks add to each device that holds them.
+
+    Attributes:
+        vectors: `(n, h + 2)` pre-activations of the cost model's hidden units, and the linear parts of forward and backward time.
+        bytes: `(n,)` memory.
+        served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass; 0 for replicas.
+    """
+
+    vectors: Floats
+    bytes: Ints
+    served: Floats
+
+
+class Tables:
+    """The tables of a task as columns, ready to be cut into blocks.
+
+    Args:
+        task: the task.
+        cost_model: encodes the blocks.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel) -> None:
+        self._task, self._model = task, cost_model
+        tables = task.tables
+        self.rows = np.array([table.rows for table in tables], dtype=np.int64)
+        self.dim = np.array([table.dim for table in tables], dtype=np.int64)
+        self._pooling = np.array([table.pooling for table in tables])
+        self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
+        self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
+        self._reuse: dict[int, tuple[Floats, Floats]] = {}
+
+    def costs(self, blocks: Blocks) -> BlockCosts:
+        """What each block adds to its devices."""
+        pricing, count = self._model.pricing, len(blocks)
+        vectors = np.empty((count, pricing.hidden.shape[0] + 2))
+        memory, served = np.empty(count, dtype=np.int64), np.empty((count, 2))
+        into = np.ascontiguousarray(np.hstack([pricing.hidden.T, pricing.linear.T]))
+        for start in range(0, count, _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            chunk = blocks.part(part)
+            works = self._works(chunk)
+            np.matmul(self._encode(chunk, works), into, out=vectors[part])
+            memory[part] = _bytes(self._task.optimizer, works)
+            alone = chunk.replicas == 1
+            values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
+            served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
+        return BlockCosts(vectors, memory, served)
+
+    def _works(self, blocks: Blocks) -> WorkArrays:
+        share = blocks.rows / self.rows[blocks.table]
+        lookups = self._pooling[blocks.table] * share * self._task.batch_size / blocks.replicas
+        bins = np.empty((2, len(blocks), 17))
+        for replicas in np.unique(blocks.replicas):
+            these = blocks.replicas == replicas
+            for kind, of_table in enumerate(self._reuse_of(int(replicas))):
+                bins[kind, these] = of_table[blocks.table[these]] * share[these, None]
+        return WorkArrays(
+            rows=blocks.rows.astype(np.float64),
+            dim=blocks.dim.astype(np.float64),
+            samples=np.maximum(1.0, -(-self._task.batch_size // blocks.replicas)),
+            lookups=lookups,
+            pooled=self._pooled[blocks.table],
+            weight_size=self._weight_size[blocks.table],
+            reuse_rows=bins[0],
+            reuse_lookups=bins[1],
+        )
+
+    def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
+        """Reuse bins of every table in the share of the batch that one of its replicas serves; a random part of the rows has its share."""
+        if replicas not in self._reuse:
+            lookups = self._pooling * self._task.batch_size / replicas
+            self._reuse[replicas] = reuse_of_many([table.access for table in self._task.tables], lookups.tolist())
+        return self._reuse[replicas]
+
+    def _encode(self, blocks: Blocks, works: WorkArrays) -> Floats:
+        """Encodings; cost models that cannot take columns get the blocks one by one."""
+        columns = getattr(self._model, "encode_arrays", None)
+        if columns is not None:
+            found: Floats = columns(works)
+            return found
+        task = self._task
+        shards = [
+            Shard(task.tables[table].name, (0, int(rows)), (0, int(dim)), tuple(range(replicas)))
+            for table, rows, dim, replicas in zip(blocks.table, blocks.rows, blocks.dim, blocks.replicas, strict=True)
+        ]
+        return self._model.encode([shard_work(task, shard) for shard in shards])
+
+
+def _bytes(optimizer: str, works: WorkArrays) -> Ints:
+    """Bytes that each block takes on a device; see `sharding.memory`."""
+    by_row, by_weight = _STATE_BYTES[optimizer]
+    weights = works.rows * works.dim
+    lookups = np.ceil(works.lookups)
+    outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)
+    total = weights * works.weight_size + by_row * works.rows + by_weight * weights
+    found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
+    return found
+
+
+def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:
+    """`(n, h + 2)` vectors of `(n, latent)` encodings."""
+    pricing = cost_model.pricing
+    return np.hstack([latents @ pricing.hidden.T, latents @ pricing.linear.T])

@@ -1,0 +1,234 @@
+"""Everything that can be made of the tables of a task, as arrays: what the bound and every search choose from.
+
+A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `ROW_UNITS`
+parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device.
+
+Terms: an *item* is a table, or a colocated group of tables; a *form* is a way to cut an item into single blocks (form i cuts item i into
+columns, later forms cut into rows); a *piece* is a block that is w units wide, row `first[form] + w - 1` of the piece arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.model import CostModel
+from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
+from shardwright.task.task import Task
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+UNIT = 4  # columns; narrower blocks waste vector units and are not aligned to 16 bytes
+ROW_UNITS = 16
+_FEWEST_ROWS = 64  # a row unit has so many at least: blocks that differ by a row then cost the same to 2%
+
+
+@dataclass(frozen=True, eq=False)
+class Forms:
+    """f forms and their pieces.
+
+    Attributes:
+        table: `(f,)` the table that a form cuts.
+        rows: `(f,)` whether it cuts rows.
+        first: `(f + 1,)` where the pieces of each form begin.
+        pieces: blocks of all pieces; of row pieces those with the most rows.
+        costs: what each piece adds to its device.
+        legal: `(pieces,)` whether constraints and the memory of at least one device leave room for it.
+    """
+
+    table: Ints
+    rows: Bools
+    first: Ints
+    pieces: Blocks
+    costs: BlockCosts
+    legal: Bools
+
+    @property
+    def units(self) -> Ints:
+        """`(f,)` width of each form."""
+        return np.diff(self.first)
+
+
+@dataclass(frozen=True, eq=False)
+class Spreads:
+    """s ways to put a table on many devices at once.
+
+    Attributes:
+        table: `(s,)` the table, ascending.
+        devices: of each, the ranks that hold a part.
+        replicated: `(s,)` whether every device holds all of it, rather than a row block.
+        blocks: the block that each of its devices holds; of row blocks the largest.
+        costs: what it adds to each of its devices.
+        reduced: `(s, 2)` bytes that each of its devices sends to reduce gradients, inside a host and between hosts.
+    """
+
+    table: Ints
+    devices: tuple[Ints, ...]
+    replicated: Bools
+    blocks: Blocks
+    costs: BlockCosts
+    reduced: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Catalog:
+    """What can be made of every table on its own.
+
+    Attributes:
+        task: the task.
+        tables: its tables as columns.
+        forms: column forms of all tables in order, then row forms.
+        spreads: the ways to spread each table.
+    """
+
+    task: Task
+    tables: Tables
+    forms: Forms
+    spreads: Spreads
+
+
+def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
+    """All that the constraints and the memory of single devices leave of a task's tables."""
+    tables = Tables(task, cost_model)
+    roomy = largest_memory(task)
+    return Catalog(task, tables, _forms(task, tables, roomy), _spreads(task, tables))
+
+
+def column_unit(dim: int) -> int:
+    """Columns of a unit: 4, or 1 where the dim is no multiple of 4 or a single unit."""
+    return UNIT if dim % UNIT == 0 and dim > UNIT else 1
+
+
+def devices_of(task: Task, table: int) -> Ints:
+    """Ranks that a table may use by its pinning."""
+    pinned = task.constraints.of(task.tables[table].name).devices
+    return np.array(sorted(set(pinned)), dtype=np.int64) if pinned else np.arange(task.topology.devices)
+
+
+def largest_memory(task: Task) -> Ints:
+    """`(tables,)` memory of the roomiest device that each table may use."""
+    memory = np.array(task.topology.memory_bytes, dtype=np.int64)
+    result = np.full(len(task.tables), memory.max())
+    for index, table in enumerate(task.tables):
+        if task.constraints.of(table.name).devices:
+            result[index] = memory[devices_of(task, index)].max()
+    return result
+
+
+def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
+    limits = [task.constraints.of(table.name) for table in task.tables]
+    widths = [
+        table.dim // column_unit(table.dim)
+        if limit.allows("column_wise") and (limit.max_shards is None or limit.max_shards > 1)
+        else 1
+        for table, limit in zip(task.tables, limits, strict=True)
+    ]
+    in_rows = [index for index in range(len(limits)) if _may_cut_rows(task, index)]
+    column, row = _column_pieces(tables, np.array(widths)), _row_pieces(tables, np.array(in_rows, dtype=np.int64))
+    pieces = _join(column, row)
+    table = np.concatenate([np.arange(len(widths)), in_rows]).astype(np.int64)
+    first = np.concatenate([[0], np.cumsum(widths + [ROW_UNITS] * len(in_rows))]).astype(np.int64)
+    costs = tables.costs(pieces)
+    whole = first[1:] - 1
+    allowed = np.array([limit.allows("table_wise") for limit in limits])
+    legal = costs.bytes <= roomy[pieces.table]
+    legal[whole] &= allowed[table]
+    return Forms(table, np.arange(table.size) >= len(widths), first, pieces, costs, legal)
+
+
+def _may_cut_rows(task: Task, index: int) -> bool:
+    """Whether single row blocks may lie on any devices: all on one host makes the plan table_row_wise, so that must be allowed too."""
+    table = task.tables[index]
+    limit = task.constraints.of(table.name)
+    kinds = limit.allows("row_wise") and (task.topology.hosts == 1 or limit.allows("table_row_wise"))
+    return (
+        kinds
+        and (limit.max_shards is None or limit.max_shards > 1)
+        and task.topology.devices > 1
+        and table.rows >= ROW_UNITS * _FEWEST_ROWS
+    )
+
+
+def _column_pieces(tables: Tables, widths: Ints) -> Blocks:
+    table = np.repeat(np.arange(widths.size), widths)
+    wide = np.arange(table.size) - np.repeat(np.cumsum(widths) - widths, widths) + 1
+    return Blocks(table, tables.rows[table], tables.dim[table] * wide // widths[table], np.ones_like(table))
+
+
+def _row_pieces(tables: Tables, cut: Ints) -> Blocks:
+    table = np.repeat(cut, ROW_UNITS)
+    wide = np.tile(np.arange(1, ROW_UNITS + 1), cut.size)
+    return Blocks(table, -(-tables.rows[table] * wide // ROW_UNITS), tables.dim[table], np.ones_like(table))
+
+
+def _join(one: Blocks, other: Blocks) -> Blocks:
+    return Blocks(
+        *(
+            np.concatenate([getattr(one, name), getattr(other, name)]).astype(np.int64)
+            for name in ("table", "rows", "dim", "replicas")
+        )
+    )
+
+
+def _spreads(task: Task, tables: Tables) -> Spreads:
+    found = [(index, *way) for index in range(len(task.tables)) for way in _ways_to_spread(task, index)]
+    table = np.array([index for index, *_ in found], dtype=np.int64)
+    replicated = np.array([copies for *_, copies in found], dtype=bool)
+    count = np.array([devices.size for _, devices, _ in found], dtype=np.int64)
+    blocks = Blocks(
+        table,
+        np.where(replicated, tables.rows[table], -(-tables.rows[table] // np.maximum(count, 1))),
+        tables.dim[table],
+        np.where(replicated, count, 1),
+    )
+    memory = np.array(task.topology.memory_bytes, dtype=np.int64)
+    costs = tables.costs(blocks)
+    fits = np.array(
+        [size <= memory[devices].min() for (_, devices, _), size in zip(found, costs.bytes, strict=True)], dtype=bool
+    )
+    return Spreads(
+        table[fits],
+        tuple(devices for (_, devices, _), fit in zip(found, fits, strict=True) if fit),
+        replicated[fits],
+        Blocks(blocks.table[fits], blocks.rows[fits], blocks.dim[fits], blocks.replicas[fits]),
+        BlockCosts(costs.vectors[fits], costs.bytes[fits], costs.served[fits]),
+        reduced_bytes(task, blocks.rows[fits] * blocks.dim[fits]) * replicated[fits, None],
+    )
+
+
+def _ways_to_spread(task: Task, index: int) -> list[tuple[Ints, bool]]:
+    """Devices, and whether they hold replicas."""
+    table, topology = task.tables[index], task.topology
+    limit = task.constraints.of(table.name)
+    devices = devices_of(task, index)
+    ways: list[tuple[Ints, bool]] = []
+    hosts = {topology.host_of(int(rank)) for rank in devices}
+    one_host = len(hosts) == 1 and topology.hosts > 1
+    if limit.allows("table_row_wise" if one_host else "row_wise"):
+        ways.append((_as_many_as(task, index, devices), False))
+    if topology.hosts > 1 and limit.allows("table_row_wise") and not limit.allows("row_wise") and not one_host:
+        by_host = devices.reshape(-1) // topology.devices_per_host
+        ways += [(_as_many_as(task, index, devices[by_host == host]), False) for host in sorted(hosts)]
+    if limit.allows("data_parallel") and devices.size == topology.devices:
+        ways.append((devices, True))
+    return [(ranks, copies) for ranks, copies in ways if ranks.size > 1]
+
+
+def _as_many_as(task: Task, index: int, devices: Ints) -> Ints:
+    """The roomiest of some devices, as many as the table may have row blocks."""
+    table = task.tables[index]
+    most = min(devices.size, table.rows, task.constraints.of(table.name).max_shards or devices.size)
+    memory = np.array(task.topology.memory_bytes)[devices]
+    return np.sort(devices[np.argsort(-memory, kind="stable")[:most]])
+
+
+def reduced_bytes(task: Task, weights: Ints) -> Floats:
+    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.communication`."""
+    near, hosts = task.topology.devices_per_host, task.topology.hosts
+    gradient = 4.0 * weights
+    return np.stack([2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near], axis=1)

@@ -1,0 +1,155 @@
+"""What a search places: items, each a table or a colocated group, with the pieces and spreads that their tables share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.search.engine.blocks import Floats, Ints
+from shardwright.search.engine.catalog import Bools, Catalog
+from shardwright.task.task import Task
+
+
+class Parts:
+    """Piece rows picked from a catalog, and rows of merged groups behind them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._forms = catalog.forms
+        self._merged: list[tuple[Floats, int, Floats, bool]] = []
+        self.rows: list[Ints] = []
+        self.units: list[int] = []
+
+    def copy(self, form: int) -> None:
+        """All pieces of a form."""
+        self.rows.append(np.arange(self._forms.first[form], self._forms.first[form + 1]))
+        self.units.append(self.rows[-1].size)
+
+    def merge(self, tables: tuple[int, ...]) -> None:
+        """One piece: some tables, all whole."""
+        whole = self._forms.first[np.array(tables) + 1] - 1
+        costs = self._forms.costs
+        self._merged.append(
+            (
+                costs.vectors[whole].sum(axis=0),
+                int(costs.bytes[whole].sum()),
+                costs.served[whole].sum(axis=0),
+                bool(self._forms.legal[whole].all()),
+            )
+        )
+        self.rows.append(np.array([self._forms.first[-1] + len(self._merged) - 1]))
+        self.units.append(1)
+
+    def arrays(self) -> tuple[Floats, Ints, Floats, Bools]:
+        """Vectors, bytes, served bytes and legality of the picked rows."""
+        rows = np.concatenate(self.rows)
+        costs, legal = self._forms.costs, self._forms.legal
+        if not self._merged and np.array_equal(rows, np.arange(rows.size)):
+            return np.ascontiguousarray(costs.vectors), costs.bytes, costs.served, legal
+        vectors, memory, served, allowed = zip(*self._merged, strict=True) if self._merged else ((), (), (), ())
+        width = costs.vectors.shape[1]
+        return (
+            np.vstack([costs.vectors, np.array(vectors).reshape(-1, width)])[rows],
+            np.concatenate([costs.bytes, np.array(memory, dtype=np.int64)])[rows],
+            np.vstack([costs.served, np.array(served).reshape(-1, 2)])[rows],
+            np.concatenate([legal, np.array(allowed, dtype=bool)])[rows],
+        )
+
+
+def pieces_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> tuple[Parts, Ints]:
+    """The pieces of all items' columns, then of their rows; and the (first) table of each of these forms."""
+    forms, parts = catalog.forms, Parts(catalog)
+    single = [tables[0] for tables in members if len(tables) == 1]
+    for tables in members:
+        if len(tables) == 1:
+            parts.copy(tables[0])
+        else:
+            parts.merge(tables)
+    in_rows = np.flatnonzero(forms.rows & np.isin(forms.table, single))
+    for form in in_rows:
+        parts.copy(int(form))
+    return parts, np.concatenate([[tables[0] for tables in members], forms.table[in_rows]]).astype(np.int64)
+
+
+def members_of(task: Task) -> tuple[tuple[int, ...], ...]:
+    """Tables of each item: single ones, then colocated groups."""
+    position = {table.name: index for index, table in enumerate(task.tables)}
+    groups = [tuple(sorted(position[name] for name in group)) for group in task.constraints.colocated_groups()]
+    grouped = {table for group in groups for table in group}
+    return (*((index,) for index in range(len(task.tables)) if index not in grouped), *sorted(groups))
+
+
+@dataclass(frozen=True, eq=False)
+class ItemSpreads:
+    """Spreads by item; see `catalog.Spreads`."""
+
+    item: Ints
+    devices: tuple[Ints, ...]
+    replicated: tuple[bool, ...]
+    vectors: Floats
+    bytes: Ints
+    served: Floats
+    reduced: Floats
+
+
+def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSpreads:
+    """The spreads that all tables of an item share, summed over them."""
+    spreads = catalog.spreads
+    of_table: dict[int, dict[tuple[bool, bytes], int]] = {}
+    for index, table in enumerate(spreads.table):
+        key = (bool(spreads.replicated[index]), spreads.devices[index].tobytes())
+        of_table.setdefault(int(table), {})[key] = index
+    items, shared = [], []
+    for item, tables in enumerate(members):
+        ways = [of_table.get(table, {}) for table in tables]
+        for key in ways[0]:
+            if all(key in way for way in ways):
+                items.append(item)
+                shared.append([way[key] for way in ways])
+    costs, first = spreads.costs, [indices[0] for indices in shared]
+
+    def summed(values: Floats) -> Floats:
+        rows = [values[indices].sum(axis=0) for indices in shared]
+        return np.array(rows).reshape(len(rows), *values.shape[1:])
+
+    return ItemSpreads(
+        np.array(items, dtype=np.int64),
+        tuple(spreads.devices[index] for index in first),
+        tuple(bool(spreads.replicated[index]) for index in first),
+        summed(costs.vectors),
+        summed(costs.bytes.astype(np.float64)).astype(np.int64),
+        summed(costs.served),
+        summed(spreads.reduced),
+    )
+
+
+def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
+    """Most pieces of an item."""
+    limits = [task.constraints.of(task.tables[table].name).max_shards for table in tables]
+    return 1 if len(tables) > 1 else limits[0] or np.iinfo(np.int64).max
+
+
+def allowed_devices(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:
+    """`(items, d)` where an item may go by the pinning of its tables; `(0, 0)` where nothing is pinned."""
+    if not any(limits.devices for limits in task.constraints.tables.values()):
+        return np.zeros((0, 0), dtype=bool)
+    masks = np.ones((len(members), task.topology.devices), dtype=bool)
+    for item, tables in enumerate(members):
+        for table in tables:
+            pinned = task.constraints.of(task.tables[table].name).devices
+            if pinned:
+                masks[item] &= np.isin(np.arange(task.topology.devices), pinned)
+    return masks
+
+
+def rivals_of(task: Task, members: tuple[tuple[int, ...], ...], owner: dict[int, int]) -> Bools:
+    """`(items, items)` which items may not share a device; `(0, 0)` where all may."""
+    pairs = task.constraints.apart_pairs()
+    if not pairs:
+        return np.zeros((0, 0), dtype=bool)
+    position = {table.name: index for index, table in enumerate(task.tables)}
+    rivals = np.zeros((len(members),) * 2, dtype=bool)
+    for one, other in map(tuple, pairs):
+        i, j = owner[position[one]], owner[position[other]]
+        rivals[i, j] = rivals[j, i] = True
+    return rivals

@@ -1,0 +1,117 @@
+"""What a search of a task starts from: the catalog, the bound and its prices, and the arrays of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask
+from shardwright.search.bound import Bound, BoundProof, first_prices
+from shardwright.search.engine.assembly import Assembly, assemble, shards_of
+from shardwright.search.engine.blocks import Floats
+from shardwright.search.engine.catalog import make_catalog
+from shardwright.search.engine.state import State
+from shardwright.search.relaxation import Prices, served_price
+from shardwright.sharding.shard import Shard
+from shardwright.task.task import Task
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A task made ready for a search.
+
+    Attributes:
+        task: the task.
+        assembly: the arrays of the engine.
+        spread_price: `(spreads,)` ms times devices of each spread.
+        price_ms: rough step time of a good plan: the bound, or what all items cost alone, shared out.
+    """
+
+    task: Task
+    assembly: Assembly
+    spread_price: Floats
+    price_ms: float
+    _proof: BoundProof | None = field(repr=False)
+    _bound: Bound | None = field(repr=False)
+
+    @property
+    def bound_ms(self) -> float:
+        """The bound, or 0 where the cost model is not convex."""
+        return self._bound.ms if self._bound else 0.0
+
+    def tighten(self, step_ms: float) -> float | None:
+        """The bound now that a plan of this step time is known; None where there is none."""
+        if self._proof is None or self._bound is None:
+            return None
+        self._bound = self._proof.tightened(self._bound, step_ms)
+        return self._bound.ms
+
+    def shards(self, state: State | None) -> list[Shard]:
+        """The shards of a full state."""
+        assert state is not None
+        return shards_of(self.task, self.assembly, state)
+
+    def name_of(self, item: int) -> str:
+        """The tables of an item."""
+        return ", ".join(self.task.tables[table].name for table in self.assembly.members[item])
+
+
+def prepare(task: Task, cost_model: CostModel) -> Prepared:
+    """Make a task ready for a search.
+
+    Raises:
+        InfeasibleTask: constraints and the memory of single devices leave no way for a table.
+    """
+    catalog = make_catalog(task, cost_model)
+    proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
+    bound = proof.solve() if proof else None
+    if bound is not None and not np.isfinite(bound.ms):
+        raise InfeasibleTask(_no_way(task, bound))
+    prices = (
+        bound.prices
+        if bound
+        else _prices_of_whole_tables(
+            task, cost_model, catalog.forms.costs.vectors[catalog.forms.first[1 : len(task.tables) + 1] - 1]
+        )
+    )
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
+    setting = assembly.setting
+    whole = setting.price[setting.first[1 : setting.most.size + 1] - 1]
+    rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
+    return Prepared(
+        task,
+        assembly,
+        _spread_prices(assembly, task, prices),
+        bound.ms if bound and bound.ms > 0 else rough,
+        proof,
+        bound,
+    )
+
+
+def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
+    setting = assembly.setting
+    devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
+    reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+    each = (
+        setting.spread_vectors @ prices.vector + setting.spread_served @ served_price(task.topology, prices) + reduced
+    )
+    total: Floats = devices * each
+    return total
+
+
+def _prices_of_whole_tables(task: Task, cost_model: CostModel, vectors: Floats) -> Prices:
+    """Slopes of the head where all tables are whole and shared out evenly: for cost models without a bound."""
+    pricing = cost_model.pricing
+    hidden = vectors.sum(axis=0)[:-2] / task.topology.devices + pricing.hidden_bias
+    prices = first_prices(task, pricing.mix.sum(axis=0))
+    return Prices(np.append(pricing.mix.sum(axis=0) * (hidden > 0), [1.0, 1.0]), prices.links)
+
+
+def _no_way(task: Task, bound: Bound) -> str:
+    table = task.tables[int(np.argmax(np.isinf(bound.choice.price)))]
+    return (
+        f"table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices in no way that its constraints allow: "
+        "allow row_wise for it, raise max_shards, or use more devices or memory"
+    )

@@ -1,0 +1,313 @@
+"""Moving a piece, or a part of one, to another device: what it would change, which one is best, and doing it."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from shardwright.search.engine.devices import Floats, Ints
+from shardwright.search.engine.objective import heat_after, refresh_heat, refresh_kernels, refresh_links
+from shardwright.search.engine.state import (
+    NOTHING,
+    Setting,
+    State,
+    add_piece,
+    drop_piece,
+    lift,
+    may_lie,
+    piece_on,
+    place,
+    width_on,
+)
+
+
+@njit(cache=True, nogil=True)
+def best_transfer(
+    state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float, may_split: bool
+) -> tuple[float, int, int, int]:
+    """The best transfer from one device to another.
+
+    Args:
+        state: the state; not changed.
+        setting: the search.
+        scratch: `(2, h + 2)`.
+        one: the device to relieve.
+        target: the other.
+        least: gain in ms that is worth a change.
+        may_split: whether pieces may be cut, a whole item also in its other form; else they are moved, or units are shifted to a device
+            that holds a piece of the same item.
+
+    Returns:
+        Gain in ms, piece, form and units; piece -1 where nothing helps.
+    """
+    best, found, found_form, found_units = least, NOTHING, 0, 0
+    near, forms, widths, pieces = state.near, state.form, state.width, state.pieces
+    first, of_form, row_form, most = setting.first, setting.item, setting.row_form, setting.most
+    legal, memory, price = setting.legal, setting.bytes, setting.price
+    room = setting.memory[target] - state.used[target]
+    vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
+    sums, serving, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    weight, scale, squarings, link_weight = state.weight, state.scale, state.squarings, setting.link_weight
+    heat = state.heat[one] + state.heat[target]
+    apart = state.times[one].sum() - state.times[target].sum()
+    warm = setting.home_first.size > 0
+    piece = state.on[one]
+    while piece >= 0:
+        form, width = forms[piece], widths[piece]
+        item = of_form[form]
+        there = width_on(state, setting, item, target) if pieces[item] > 1 else 0
+        for variant in range(2 if may_split and pieces[item] == 1 else 1):
+            if variant:
+                form = row_form[item] if form == item else item
+                if form < 0:
+                    break
+                width = first[form + 1] - first[form]
+            before, held = first[form] + width - 1, first[form] + there - 1
+            for attempt in range(1 if may_split else 0, 5 if may_split or there else 1):
+                units = _units_to_try(width, price[before], apart, attempt)
+                if units < 1 or (units < width and not there and pieces[item] >= most[item]):
+                    continue
+                left, joined = before - units, first[form] + there + units - 1
+                if not legal[joined] or (units < width and not legal[left]):
+                    continue
+                if memory[joined] - (memory[held] if there else 0) > room:
+                    continue
+                gain = heat - pair_heat(
+                    scratch, before, left if units < width else NOTHING, held if there else NOTHING, joined, vectors, served,
+                    one, target, link_weight, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+                )  # fmt: skip
+                if warm and gain > best:
+                    gain -= setting.move_price[0] * (
+                        bytes_to_receive(setting, form, there + units, target)
+                        - bytes_to_receive(setting, form, there, target)
+                        + bytes_to_receive(setting, form, width - units, one)
+                        - bytes_to_receive(setting, form, width, one)
+                    )
+                if gain > best and may_lie(state, setting, item, target):
+                    best, found, found_form, found_units = gain, piece, form, units
+        piece = near[piece, 0]
+    return best, found, found_form, found_units
+
+
+@njit(cache=True, nogil=True)
+def _units_to_try(width: int, price: float, apart: float, attempt: int) -> int:
+    """All of a piece first; then parts that would make two devices about level, and half of that; 0 for nothing to try."""
+    if attempt == 0:
+        return width
+    if width < 2 or price <= 0 or apart <= 0:
+        return 0
+    level = int(width * min(1.0, 0.5 * apart / price))
+    if attempt == 1:
+        return min(max(level, 1), width - 1)
+    if attempt == 2:
+        return level + 1 if 1 <= level < width - 1 else 0
+    if attempt == 3:
+        return level // 2 if level >= 4 else 0
+    return level - 1 if 2 <= level < width else 0
+
+
+@njit(cache=True, nogil=True)
+def pair_heat(
+    scratch: Floats,
+    before: int,
+    left: int,
+    held: int,
+    joined: int,
+    vectors: Floats,
+    served: Floats,
+    one: int,
+    target: int,
+    link_weight: Floats,
+    sums: Floats,
+    serving: Floats,
+    by_host: Floats,
+    reduced: Floats,
+    weight: Floats,
+    scale: Floats,
+    squarings: Ints,
+    mix: Floats,
+    links: Floats,
+) -> float:
+    """Heat of two devices after the piece row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`.
+
+    Rows are -1 where nothing is held. What all devices together receive more counts too: their links are about as busy with what they
+    receive as with what they send.
+    """
+    out, into = scratch[0], scratch[1]
+    for column in range(out.size):
+        out[column] = vectors[before, column]
+        into[column] = vectors[joined, column]
+    values_out, ids_out, values_in, ids_in = served[before, 0], served[before, 1], served[joined, 0], served[joined, 1]
+    if left >= 0:
+        for column in range(out.size):
+            out[column] -= vectors[left, column]
+        values_out -= served[left, 0]
+        ids_out -= served[left, 1]
+    if held >= 0:
+        for column in range(out.size):
+            into[column] -= vectors[held, column]
+        values_in -= served[held, 0]
+        ids_in -= served[held, 1]
+    together = one // int(links[1]) == target // int(links[1])
+    values, ids = values_in - values_out, ids_in - ids_out
+    after = heat_after(
+        one, out, -1.0, (-values_out, -ids_out), (values, ids) if together else (-values_out, -ids_out), (values, ids),
+        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+    )  # fmt: skip
+    after += heat_after(
+        target, into, 1.0, (values_in, ids_in), (values, ids) if together else (values_in, ids_in), (values, ids),
+        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+    )  # fmt: skip
+    return after + (link_weight[0] * values + link_weight[1] * ids) / max(1.0, links[0] - 1.0)
+
+
+@njit(cache=True, nogil=True)
+def bytes_to_receive(setting: Setting, form: int, width: int, device: int) -> float:
+    """Bytes that a device has to receive to hold `width` units of an item, beyond what it held in the plan to start from."""
+    if width == 0:
+        return 0.0
+    item, row = setting.item[form], setting.first[form] + width - 1
+    if setting.home_form[item] != form:
+        return float(setting.bytes[row])
+    for place_ in range(setting.home_first[item], setting.home_first[item + 1]):
+        if setting.home_device[place_] == device:
+            held = setting.home_width[place_]
+            return max(0.0, float(setting.bytes[row] - setting.bytes[setting.first[form] + held - 1]))
+    return float(setting.bytes[row])
+
+
+@njit(cache=True, nogil=True)
+def transfer(state: State, setting: Setting, piece: int, form: int, units: int, target: int) -> None:
+    """Make a transfer that `best_transfer` found."""
+    one = state.device[piece]
+    item = setting.item[form]
+    lift(state, setting, piece)
+    if form != state.form[piece]:
+        state.form[piece], state.width[piece] = form, setting.first[form + 1] - setting.first[form]
+    there = piece_on(state, item, target)
+    if units < state.width[piece]:
+        state.width[piece] -= units
+        place(state, setting, piece, one)
+        if there < 0:
+            place(state, setting, add_piece(state, setting, form, units), target)
+    elif there < 0:
+        place(state, setting, piece, target)
+    if there >= 0:
+        lift(state, setting, there)
+        state.width[there] += units
+        place(state, setting, there, target)
+        if state.device[piece] < 0:
+            drop_piece(state, setting, piece)
+    refresh_two(state, setting, one, target)
+
+
+@njit(cache=True, nogil=True)
+def refresh_two(state: State, setting: Setting, one: int, other: int) -> None:
+    """Price two devices anew whose sums have changed, and all links."""
+    refresh_kernels(state, setting, one)
+    refresh_kernels(state, setting, other)
+    for device in range(state.used.size):
+        refresh_links(state, setting, device)
+    refresh_heat(state)
+
+
+@njit(cache=True, nogil=True)
+def best_swap(
+    state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float
+) -> tuple[float, int, int]:
+    """The best pair of pieces to trade between two devices: gain in ms and the two pieces, -1 where nothing gains more than `least`."""
+    best, found, found_other = least, NOTHING, NOTHING
+    near, forms, widths, first = state.near, state.form, state.width, setting.first
+    memory, price = setting.bytes, setting.price
+    room, room_here = setting.memory[target] - state.used[target], setting.memory[one] - state.used[one]
+    vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
+    sums, serving, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    weight, scale, squarings = state.weight, state.scale, state.squarings
+    heat = state.heat[one] + state.heat[target]
+    apart = state.times[one].sum() - state.times[target].sum()
+    piece = state.on[one]
+    while piece >= 0 and apart > 0:
+        row = first[forms[piece]] + widths[piece] - 1
+        other = state.on[target]
+        while other >= 0:
+            into = first[forms[other]] + widths[other] - 1
+            grown, moved = memory[row] - memory[into], price[row] - price[into]
+            if 0 < moved < apart and grown <= room and -grown <= room_here:
+                gain = heat - traded_heat(
+                    scratch, row, into, vectors, served,
+                    one, target, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+                )  # fmt: skip
+                if setting.home_first.size and gain > best:
+                    gain -= _swap_price(setting, forms[piece], widths[piece], forms[other], widths[other], one, target)
+                if gain > best and _may_swap(state, setting, piece, other):
+                    best, found, found_other = gain, piece, other
+            other = near[other, 0]
+        piece = near[piece, 0]
+    return best, found, found_other
+
+
+@njit(cache=True, nogil=True)
+def traded_heat(
+    scratch: Floats,
+    row: int,
+    into: int,
+    vectors: Floats,
+    served: Floats,
+    one: int,
+    target: int,
+    sums: Floats,
+    serving: Floats,
+    by_host: Floats,
+    reduced: Floats,
+    weight: Floats,
+    scale: Floats,
+    squarings: Ints,
+    mix: Floats,
+    links: Floats,
+) -> float:
+    """Heat of two devices after the piece rows `row` on `one` and `into` on `target` have traded places."""
+    change = scratch[0]
+    for column in range(change.size):
+        change[column] = vectors[row, column] - vectors[into, column]
+    values, ids = served[row, 0] - served[into, 0], served[row, 1] - served[into, 1]
+    together = one // int(links[1]) == target // int(links[1])
+    return heat_after(
+        one, change, -1.0, (-values, -ids), (0.0, 0.0) if together else (-values, -ids), (0.0, 0.0),
+        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+    ) + heat_after(
+        target, change, 1.0, (values, ids), (0.0, 0.0) if together else (values, ids), (0.0, 0.0),
+        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _swap_price(
+    setting: Setting, form: int, width: int, other_form: int, other_width: int, one: int, target: int
+) -> float:
+    """Ms that a trade costs because bytes have to be received that the plan to start from had elsewhere."""
+    return setting.move_price[0] * (
+        bytes_to_receive(setting, form, width, target)
+        - bytes_to_receive(setting, form, width, one)
+        + bytes_to_receive(setting, other_form, other_width, one)
+        - bytes_to_receive(setting, other_form, other_width, target)
+    )
+
+
+@njit(cache=True, nogil=True)
+def _may_swap(state: State, setting: Setting, piece: int, other: int) -> bool:
+    """Whether two pieces may trade places: no kin on the other side; a rival of either there forbids it, even the one that leaves."""
+    item, other_item = setting.item[state.form[piece]], setting.item[state.form[other]]
+    one, target = state.device[piece], state.device[other]
+    if item == other_item or piece_on(state, item, target) >= 0 or piece_on(state, other_item, one) >= 0:
+        return False
+    return may_lie(state, setting, item, target) and may_lie(state, setting, other_item, one)
+
+
+@njit(cache=True, nogil=True)
+def swap(state: State, setting: Setting, piece: int, other: int) -> None:
+    """Let two pieces trade places."""
+    one, target = state.device[piece], state.device[other]
+    lift(state, setting, piece)
+    lift(state, setting, other)
+    place(state, setting, piece, target)
+    place(state, setting, other, one)
+    refresh_two(state, setting, one, target)

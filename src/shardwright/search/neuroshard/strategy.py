@@ -1,0 +1,123 @@
+"""NeuroShard's search ("Pre-train and Search", MLSys 2023), as in the paper and, where that leaves a rule open, its public code.
+
+Outside, a beam over column splits: a step halves one piece; tried are the N largest pieces by size and the N largest by predicted cost,
+those of them whose half is divisible by 4; the best K of all splits go on; after at most L steps the best placement seen is the
+answer.
+
+Inside, a grid of M bounds s on the devices' dims from 1 to 1.5: a greedy takes the pieces by predicted single cost, longest first, each to
+the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. The cost is that of what
+the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
+
+The score. A cost model with NeuroShard's communication networks is asked as in the paper: the largest, over devices, of kernels + forward
+all-to-all + backward all-to-all, where the devices start the forward all-to-all late by the differences of kernels + backward all-to-all.
+Other cost models leave communication to the link model, where waiting for late starters is part of the step time: the score is then
+`step_ms`, the sum over the four phases of the maximum over devices.
+
+Where this differs from the paper: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in
+every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed;
+sets of pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined where that
+does not raise the score.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.placement import Placement
+from shardwright.search.support import why_not_whole
+from shardwright.search.units import Units, take_apart
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.search.neuroshard.encoding import Ints
+    from shardwright.search.neuroshard.pieces import Pieces
+
+
+@dataclass(frozen=True)
+class NeuroShard:
+    """Beam over column splits, greedy on a grid of dim bounds.
+
+    Attributes:
+        tables_tried: N, pieces by size and pieces by cost that a step tries to halve.
+        beam_width: K, splits that go on to the next step.
+        most_splits: L, steps.
+        grid: M, dim bounds.
+        widest_bound: the largest of them; the smallest is 1.
+        threads: threads to search with; None for one a core. The plan is the same.
+        name: name of the strategy.
+    """
+
+    tables_tried: int = 10
+    beam_width: int = 3
+    most_splits: int = 10
+    grid: int = 11
+    widest_bound: float = 1.5
+    threads: int | None = None
+    name: str = field(default="neuroshard")
+
+    def __post_init__(self) -> None:
+        least = {"tables_tried": 1, "beam_width": 1, "most_splits": 0, "grid": 1, "threads": 1}
+        for option, lowest in least.items():
+            value = getattr(self, option)
+            if value is not None and value < lowest:
+                raise InvalidInput(f"neuroshard: {option} is {value}, must be at least {lowest}")
+        if not 1 <= self.widest_bound < np.inf:
+            raise InvalidInput(
+                f"neuroshard: widest_bound is {self.widest_bound}, must be a finite number of at least 1"
+            )
+
+    def supports(self, task: Task) -> str | None:
+        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        return why_not_whole(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""
+        units = take_apart(task)
+        Placement(task, units)  # raises where the fixed shards alone break a rule
+        if not units.free:
+            return Plan(task, units.fixed, self.name, seed)
+        from shardwright.search.neuroshard.beam import Beam, Width
+        from shardwright.search.neuroshard.inner import best_by_links, step_ticks
+        from shardwright.search.neuroshard.networks import network_score
+        from shardwright.search.neuroshard.pieces import make_pieces
+        from shardwright.search.neuroshard.shards import shards_of
+
+        pieces, cuts = make_pieces(task, units, cost_model)
+        by_networks = network_score(task, cost_model)
+        best_of_grid = by_networks.best_of_grid if by_networks else best_by_links
+        limits = self._limits(pieces, cuts.whole)
+        width = Width(self.tables_tried, self.beam_width, self.most_splits)
+        threads = self.threads or len(os.sched_getaffinity(0))
+        found = Beam(cuts, lambda state: best_of_grid(pieces, state, limits), width, threads, deadline).search()
+        if np.isinf(found.ticks):
+            raise _nowhere(units, pieces, cuts.whole)
+        return Plan(task, shards_of(task, units, pieces, found, cost_model, by_networks or step_ticks), self.name, seed)
+
+    def _limits(self, pieces: Pieces, state: Ints) -> Ints:
+        """`(M,)` most columns on a device, ascending; the mean is that of all pieces and fixed shards over all devices."""
+        mean = (pieces.dims[state].sum() + pieces.fixed_dims.sum()) / pieces.memory.size
+        bounds = np.linspace(1.0, self.widest_bound, self.grid) if self.grid > 1 else np.array([self.widest_bound])
+        limits: Ints = np.floor(bounds * mean + 1e-6).astype(np.int64)  # a sum that is just the limit stays within
+        return limits
+
+
+def _nowhere(units: Units, pieces: Pieces, state: Ints) -> InfeasibleTask:
+    """Names the first whole piece for which the greedy without a bound finds no device."""
+    from shardwright.search.neuroshard.inner import greedy
+    from shardwright.search.neuroshard.pieces import NO_LIMIT
+
+    placed, _ = greedy(pieces, state, NO_LIMIT, np.empty_like(state))
+    row = state[placed]
+    names, need = ", ".join(units.free[pieces.unit[row]].tables), format_bytes(int(pieces.bytes[row]))
+    return InfeasibleTask(
+        f"no device is left for table '{names}', which needs {need} beside the tables placed before it, and no split that was tried makes "
+        "room: allow column_wise or row_wise for it or for other tables, or use more devices or memory"
+    )

@@ -1,0 +1,232 @@
+"""The relaxed problem behind the bound: what each table would choose if it had to pay a price for every hidden unit and every byte.
+
+The ways of a table: single column blocks and single row blocks of its forms, equal row blocks over 2, 4, 8, … devices, over as many as a
+host has, as the table is pinned to, or all, and replicas on all devices; see `engine.catalog`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.search.engine.blocks import BlockCosts, Blocks
+from shardwright.search.engine.catalog import ROW_UNITS, Catalog, devices_of, largest_memory, reduced_bytes
+from shardwright.search.engine.shortest import cheapest_widths
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+VALUES, IDS = 0, 1
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a plan pays for on the mean device.
+
+    Attributes:
+        vector: `(h + 2,)` ms a unit of each sum.
+        links: `(2, 2)` weight of each link class (columns) in the forward and the backward pass (rows); each row sums to 1, or to 0
+            without links.
+    """
+
+    vector: Floats
+    links: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What every table chooses.
+
+    Attributes:
+        price: `(tables,)` ms times devices, kernels and links; infinite where a table has no way left.
+        kernels: kernels' part of the sum.
+        rows: piece rows in use, with repetition left out.
+        uses: how often each is used.
+        others: spreads and equal row blocks in use.
+    """
+
+    price: Floats
+    kernels: float
+    rows: Ints
+    uses: Ints
+    others: Ints
+
+
+class Relaxation:
+    """The ways of all tables, and the cheapest of them for any prices.
+
+    Attributes:
+        catalog: what can be made of every table.
+        legal: `(pieces,)` pieces that are considered.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        task, forms = catalog.task, catalog.forms
+        self.catalog, self.legal = catalog, forms.legal.copy()
+        self.topology = task.topology
+        self._low_rows, self._low = _row_pieces_with_fewest_rows(catalog)
+        self._other = _other_ways(catalog)
+        self.table_of_row = np.repeat(forms.table, forms.units)
+
+    @property
+    def tables(self) -> int:
+        """How many tables there are."""
+        return len(self.catalog.task.tables)
+
+    def cheapest(self, prices: Prices) -> Choice:
+        """Every table's cheapest way."""
+        forms, costs = self.catalog.forms, self.catalog.forms.costs
+        kernels, price = self._priced(costs, prices)
+        self._take_lower(kernels, price, prices)
+        price[~self.legal] = np.inf
+        of_form, uses = cheapest_widths(forms.first, price)
+        other_kernels, of_other = self._other.priced(prices, self.topology)
+        best = np.full(self.tables, np.inf)
+        np.minimum.at(best, forms.table, of_form)
+        np.minimum.at(best, self._other.table, of_other)
+        form, other = _first_at(best, forms.table, of_form), _first_at(best, self._other.table, of_other)
+        other = other[~np.isin(self._other.table[other], forms.table[form])]
+        in_use = np.zeros(forms.table.size, dtype=bool)
+        in_use[form] = True
+        rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
+        total = float(kernels[rows] @ uses[rows] + other_kernels[other].sum())
+        return Choice(best, total, rows, uses[rows], other)
+
+    def sums(self, choice: Choice, group: Ints, groups: int) -> Floats:
+        """`(groups, h + 6)` what tables choose, summed by group of tables: vectors, bytes served (2) and reduced (2)."""
+        result = np.zeros((groups, self.catalog.forms.costs.vectors.shape[1] + 4))
+        costs = self.catalog.forms.costs
+        single = np.hstack([costs.vectors[choice.rows], costs.served[choice.rows], np.zeros((choice.rows.size, 2))])
+        np.add.at(result, group[self.table_of_row[choice.rows]], single * choice.uses[:, None])
+        np.add.at(result, group[self._other.table[choice.others]], self._other.sums[choice.others])
+        return result
+
+    def piece_prices(self, prices: Prices) -> Floats:
+        """`(pieces,)` ms of kernels of every piece, links aside."""
+        kernels, price = self._priced(self.catalog.forms.costs, prices)
+        self._take_lower(kernels, price, prices)
+        return kernels
+
+    def other_prices(self, prices: Prices) -> tuple[Ints, Floats]:
+        """Table, and ms of kernels on one device, of every other way."""
+        return self._other.table, self._other.sums[:, : prices.vector.size] @ prices.vector / self._other.parts
+
+    def _priced(self, costs: BlockCosts, prices: Prices) -> tuple[Floats, Floats]:
+        kernels = costs.vectors @ prices.vector
+        return kernels, kernels + costs.served @ served_price(self.topology, prices)
+
+    def _take_lower(self, kernels: Floats, price: Floats, prices: Prices) -> None:
+        """A row piece may have one row less than the catalog says: what it costs at least is the cheaper of the two."""
+        if self._low_rows.size:
+            low_kernels, low = self._priced(self._low, prices)
+            kernels[self._low_rows] = np.minimum(kernels[self._low_rows], low_kernels)
+            price[self._low_rows] = np.minimum(price[self._low_rows], low)
+
+
+@dataclass(frozen=True, eq=False)
+class _OtherWays:
+    """Ways that use several devices at once: equal row blocks and replicas.
+
+    Attributes:
+        table: `(k,)`.
+        parts: `(k,)` devices that hold a part.
+        sums: `(k, h + 6)` over all devices: vectors, bytes of values and ids served, bytes reduced inside a host and between hosts.
+    """
+
+    table: Ints
+    parts: Ints
+    sums: Floats
+
+    def priced(self, prices: Prices, topology: Topology) -> tuple[Floats, Floats]:
+        """Ms of kernels, and of kernels and links, each `(k,)`."""
+        columns = prices.vector.size
+        kernels = self.sums[:, :columns] @ prices.vector
+        reduced = prices.links[1] / np.array(topology.link_bandwidth) * 1e3
+        links = (
+            self.sums[:, columns : columns + 2] @ served_price(topology, prices) + self.sums[:, columns + 2 :] @ reduced
+        )
+        return kernels, kernels + links
+
+
+def served_price(topology: Topology, prices: Prices) -> Floats:
+    """`(2,)` ms times devices that a byte of values, and of ids, adds to the mean device's links.
+
+    All devices together send `peers / D` of the bytes of values and ids in the forward pass, and of the values in the backward pass.
+    """
+    forward, backward = prices.links @ ms_per_byte(topology)
+    return np.array([forward + backward, forward])
+
+
+def ms_per_byte(topology: Topology) -> Floats:
+    """`(2,)` ms that a served byte adds to the links of all devices together, by link class."""
+    peers = np.array([topology.devices_per_host - 1, topology.devices - topology.devices_per_host])
+    result: Floats = peers / topology.devices / np.array(topology.link_bandwidth) * 1e3
+    return result
+
+
+def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
+    """For each table that one of the ways reaches the best price of, the first such way."""
+    hits = np.flatnonzero((price == best[table]) & np.isfinite(price))
+    _, first = np.unique(table[hits], return_index=True)
+    return hits[first]
+
+
+def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
+    """Rows of the pieces that may be a row shorter than the catalog says, and what the shorter ones cost."""
+    pieces, rows = catalog.forms.pieces, catalog.tables.rows
+    in_rows = np.repeat(catalog.forms.rows, catalog.forms.units)
+    width = np.arange(in_rows.size) - np.repeat(catalog.forms.first[:-1], catalog.forms.units) + 1
+    fewest = rows[pieces.table] * width // ROW_UNITS
+    shorter = np.flatnonzero(in_rows & (fewest < pieces.rows))
+    blocks = Blocks(pieces.table[shorter], fewest[shorter], pieces.dim[shorter], pieces.replicas[shorter])
+    return shorter, catalog.tables.costs(blocks)
+
+
+def _other_ways(catalog: Catalog) -> _OtherWays:
+    task, tables = catalog.task, catalog.tables
+    table, count, rows = (np.array(x, dtype=np.int64) for x in _equal_row_blocks(catalog))
+    blocks = Blocks(table, rows, tables.dim[table], np.ones_like(table))
+    costs = tables.costs(blocks)
+    fits = costs.bytes <= largest_memory(task)[table]
+    cut = np.hstack([costs.vectors, costs.served, np.zeros((count.size, 2))])[fits] * count[fits, None]
+    spreads = catalog.spreads
+    copies = np.flatnonzero(spreads.replicated)
+    devices = task.topology.devices
+    reduced = reduced_bytes(task, spreads.blocks.rows[copies] * spreads.blocks.dim[copies])
+    copied = np.hstack([spreads.costs.vectors[copies], np.zeros((copies.size, 2)), reduced]) * devices
+    return _OtherWays(
+        np.concatenate([table[fits], spreads.table[copies]]),
+        np.concatenate([count[fits], np.full(copies.size, devices)]),
+        np.vstack([cut, copied]),
+    )
+
+
+def _equal_row_blocks(catalog: Catalog) -> tuple[list[int], list[int], list[int]]:
+    """Table, blocks and rows a block. Blocks of a table differ by a row at most; all shorter or all longer ones cost no more than a mix."""
+    task = catalog.task
+    gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
+    found: list[tuple[int, int, int]] = []
+    for index, table in enumerate(task.tables):
+        for count in _block_counts(task, index):
+            if index not in gridded or ROW_UNITS % count:
+                sizes = {table.rows // count, -(-table.rows // count)}
+                found += [(index, count, size) for size in sorted(sizes)]
+    table_, count_, rows_ = zip(*found, strict=True) if found else ((), (), ())
+    return list(table_), list(count_), list(rows_)
+
+
+def _block_counts(task: Task, index: int) -> list[int]:
+    table, devices = task.tables[index], task.topology.devices
+    limits = task.constraints.of(table.name)
+    if not (limits.allows("row_wise") or limits.allows("table_row_wise")):
+        return []
+    most = min(devices, table.rows, limits.max_shards or devices)
+    counts = {2**power for power in range(1, most.bit_length())}
+    counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, devices_of(task, index).size)}
+    return sorted(count for count in counts if 2 <= count <= most)

@@ -1,0 +1,133 @@
+"""The compiled inner search against its rules, one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardwright.cost import score
+from shardwright.search.neuroshard.beam import Placed, candidates, halved
+from shardwright.search.neuroshard.encoding import TICKS
+from shardwright.search.neuroshard.inner import best_by_links, device_times, greedy, grid_placements, step_ticks
+from shardwright.search.neuroshard.networks import NetworkScore, network_score
+from shardwright.search.neuroshard.pieces import NO_LIMIT, make_pieces
+from shardwright.search.neuroshard.shards import shards_of
+from shardwright.search.units import take_apart
+from shardwright.testing.model import SimpleCostModel
+from tests.unit.search.neuroshard.tasks import FakeNetworks, FakeNeuroShardModel, constrained, equal_tables, random_task
+
+MODEL = SimpleCostModel()
+
+
+def pieces_of(task):
+    return make_pieces(task, take_apart(task), MODEL)
+
+
+def some_state(cuts, seed, splits):
+    """The whole tables after random splits."""
+    rng, state = np.random.default_rng(seed), cuts.whole
+    for _ in range(splits):
+        state = halved(cuts, state, int(rng.choice(candidates(cuts, state, 10))))
+    return state
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_grid_passes_over_runs_that_would_repeat_another(seed):
+    """Every bound run for itself gives the same different placements, in the same order."""
+    task = random_task(seed, 20, 4, room=1.2 if seed % 2 else None)
+    pieces, cuts = pieces_of(task)
+    state = some_state(cuts, seed, 5)
+    mean = pieces.dims[state].sum() / 4
+    limits = np.floor(np.linspace(1, 1.5, 11) * mean).astype(np.int64)
+    each = []
+    for limit in limits[::-1]:
+        device = np.empty_like(state)
+        if greedy(pieces, state, int(limit), device)[0] == state.size and not any((device == d).all() for d in each):
+            each.append(device)
+    found = grid_placements(pieces, state, limits)
+    assert len(found) > 1
+    np.testing.assert_array_equal(found, each)
+
+
+def test_a_bound_on_dims_is_kept():
+    pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
+    device = np.empty_like(cuts.whole)
+    assert greedy(pieces, cuts.whole, 32, device) == (8, 32)
+    assert np.bincount(device).tolist() == [2, 2, 2, 2]
+    assert greedy(pieces, cuts.whole, 31, device) == (4, 16)
+
+
+def test_ties_go_to_the_lowest_rank():
+    pieces, cuts = pieces_of(equal_tables(6, 4))
+    device = np.empty_like(cuts.whole)
+    greedy(pieces, cuts.whole, NO_LIMIT, device)
+    assert device.tolist() == [0, 1, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_placement_costs_what_its_shards_cost(seed):
+    """The ticks of the arrays are the step time of the shards, fixed shards, replicas and several hosts included."""
+    task = random_task(seed, 13, 2, hosts=2)
+    task = constrained(task, seed) if seed % 2 else task
+    units = take_apart(task)
+    pieces, cuts = make_pieces(task, units, MODEL)
+    state = some_state(cuts, seed, 3)
+    device = np.random.default_rng(seed).integers(0, 4, state.size)
+    ticks = step_ticks(pieces, state, device)
+    shards = shards_of(task, units, pieces, Placed(ticks, state, device), MODEL, lambda *_: np.inf)  # nothing is joined
+    cost = score(task, shards, MODEL)
+    assert ticks == pytest.approx(cost.step_ms * TICKS, abs=2)
+    times, dims = device_times(pieces, state, device)
+    np.testing.assert_allclose(times, [[d.forward_ms, d.backward_ms] for d in cost.devices], rtol=1e-12)
+    assert dims.tolist() == [sum(s.dim for s in shards if rank in s.devices) for rank in range(4)]
+
+
+def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win():
+    task = random_task(4, 20, 4)
+    pieces, cuts = pieces_of(task)
+    mean = pieces.dims[cuts.whole].sum() / 4
+    limits = np.floor(np.linspace(1, 1.5, 11) * mean).astype(np.int64)
+    scores = [step_ticks(pieces, cuts.whole, device) for device in grid_placements(pieces, cuts.whole, limits)]
+    ticks, device = best_by_links(pieces, cuts.whole, limits)
+    assert ticks == min(scores) == step_ticks(pieces, cuts.whole, device)
+
+
+def test_start_delays_are_differences_of_kernels_and_backward_communication():
+    seen = {}
+
+    class Networks(FakeNetworks):
+        def forward_ms(self, dims, delays, batch_size):
+            seen["delays"] = delays
+            return np.full_like(dims, 0.25)
+
+        def backward_ms(self, dims, batch_size):
+            return dims / batch_size
+
+    times = np.array([[[1.0, 2.0], [0.5, 1.0], [4.0, 0.0]]])
+    totals = NetworkScore(Networks(), 10).totals(times, np.array([[10, 20, 30]]))
+    np.testing.assert_allclose(seen["delays"], [[0.5, 0.0, 3.5]])
+    np.testing.assert_allclose(totals, [[4.25, 3.75, 7.25]])
+
+
+def test_networks_are_taken_from_the_model_that_has_them():
+    task = random_task(0, 5, 4)
+    assert network_score(task, MODEL) is None
+    assert network_score(task, FakeNeuroShardModel()) == NetworkScore(FakeNetworks(), task.batch_size)
+    assert network_score(random_task(0, 5, 1), FakeNeuroShardModel()) is None  # one device sends nothing
+
+
+def test_by_networks_too_the_lowest_of_equal_bounds_wins():
+    class Free(FakeNetworks):
+        def forward_ms(self, dims, delays, batch_size):
+            return np.where(delays >= 0, 0.0, np.nan)
+
+        def backward_ms(self, dims, batch_size):
+            return 1000.0 - 0 * dims
+
+    pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
+    pieces = pieces._replace(mix=0 * pieces.mix, vectors=0 * pieces.vectors)  # every occupied device costs the same
+    limits = np.array([32, 48, 64])
+    found = grid_placements(pieces, cuts.whole, limits)
+    assert len(found) > 1
+    _, device = NetworkScore(Free(), 10).best_of_grid(pieces, cuts.whole, limits)
+    assert device.tolist() == found[-1].tolist()
