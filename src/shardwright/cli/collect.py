@@ -1,31 +1,55 @@
-"""`shardwright collect`: measure this machine's kernels into a sample store."""
+"""`shardwright collect`: measure this machine's kernels, or its collectives, into a sample store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from shardwright.cli.collect_collectives import collectives_collected
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Device, OtherHardware, Seed, option
 from shardwright.cli.output import emit, percent
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_folder
+from shardwright.errors import InvalidInput
+from shardwright.task.units import parse_bytes
+
+_OF_KERNELS = ("optimizer", "backend", "sequence_share", "memory")
+_OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
 
 
 def run(
     *,
+    context: typer.Context,
     output: Annotated[
         Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")
     ],
-    samples: Annotated[int, typer.Option("--samples", "-n", help="Samples the store is to hold in the end.")] = 8000,
+    samples: Annotated[
+        int | None,
+        option(
+            "--samples",
+            "-n",
+            metavar="N",
+            text="Samples the store is to hold in the end. (default 8000, of collectives 2000)",
+        ),
+    ] = None,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="Measure collectives between processes, in place of kernels.")
+    ] = False,
     device: Device = "cpu",
     batch_size: Annotated[
         list[int] | None,
-        option("--batch-size", metavar="N", text="Samples a batch; repeat for several. [default: 1024]"),
+        option(
+            "--batch-size",
+            metavar="N",
+            text="Samples a batch; repeat for several. (default 1024, for collectives four sizes)",
+        ),
     ] = None,
     optimizer: Annotated[
         str, typer.Option("--optimizer", metavar="NAME", help="Optimizer inside backward.")
@@ -40,43 +64,87 @@ def run(
         float, typer.Option("--sequence-share", metavar="X", help="Share of sets with sequence tables.")
     ] = 0.0,
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Room for the tables of a sample.")] = "4 GB",
+    world: Annotated[
+        int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")
+    ] = None,
+    hosts: Annotated[
+        int | None,
+        option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        option("--kind", metavar="NAME", text="With --collectives: repeat for several. (default all)"),
+    ] = None,
+    runs: Annotated[
+        int | None,
+        option("--runs", metavar="N", text="With --collectives: the median of so many counts. (default 10)"),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        option(
+            "--timeout",
+            metavar="SECONDS",
+            text="With --collectives: a sample that takes longer is skipped. (default 60)",
+        ),
+    ] = None,
     seed: Seed = 0,
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure fused kernels of random sets of tables, to train a cost model on.
+    """Measure fused kernels of random sets of tables, or with --collectives what devices exchange, to train a cost model on.
 
-    Stop it at any moment, and run the same command again to go on.
+    Stop it at any moment, and run the same command again to go on. Both may go into the same folder.
 
     Example:
         shardwright collect -o samples/ --samples 8000
+        shardwright collect -o samples/ --collectives --world 4
     """
+    _check_together(context, collectives)
     require_torch("measuring", "measure")
-    from shardwright.measure.collect import collect
-    from shardwright.task.units import parse_bytes
     from shardwright.workload.pools import table_pool
 
     check_folder(output)
-    try:
-        with progress("measuring") as report:
-            summary = collect(
+    tables, stopped = table_pool(pool), f"stopped; all samples measured so far are in {output}"
+    with _resumable(stopped):
+        if collectives:
+            document, text = collectives_collected(
                 output,
-                samples=samples,
+                samples=2000 if samples is None else samples,
+                world=world,
+                hosts=hosts,
+                kinds=kind,
+                runs=runs,
+                timeout_s=60.0 if timeout is None else timeout,
+                seed=seed,
+                device=device,
+                batch_sizes=batch_size,
+                pool=tables,
+                allow_other_hardware=allow_other_hardware,
+            )
+        else:
+            document, text = _kernels_collected(
+                output,
+                samples=8000 if samples is None else samples,
                 seed=seed,
                 batch_sizes=batch_size or (1024,),
                 device=device,
                 backend=backend,
                 optimizer=optimizer,
-                pool=table_pool(pool),
+                pool=tables,
                 sequence_share=sequence_share,
                 arena_bytes=parse_bytes(memory, "--memory"),
                 allow_other_hardware=allow_other_hardware,
-                progress=report,
             )
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped; all samples measured so far are in {output}: run the same command again to go on"
-        ) from None
+    if document is not None:
+        emit(document, text, as_json=as_json)
+
+
+def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
+    """What to say of kernels after collecting them, as data and as text."""
+    from shardwright.measure.collect import collect
+
+    with progress("measuring") as report:
+        summary = collect(output, **options, progress=report)
     rate = summary.measured / summary.seconds
     text = (
         f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)\n"
@@ -84,4 +152,30 @@ def run(
         f"{percent(summary.disturbed)} of the measurements were made while the machine was not quiet\n"
         f"next: shardwright train {summary.folder} -o model.safetensors"
     )
-    emit(asdict(summary) | {"folder": str(summary.folder)}, text, as_json=as_json)
+    return asdict(summary) | {"folder": str(summary.folder)}, text
+
+
+@contextmanager
+def _resumable(stopped: str) -> Iterator[None]:
+    """Ctrl-C ends the command with one line that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"{stopped}: run the same command again to go on") from None
+
+
+def _check_together(context: typer.Context, collectives: bool) -> None:
+    """Check that no option is given that the other kind of samples has.
+
+    Raises:
+        InvalidInput: one is.
+    """
+    foreign = _OF_KERNELS if collectives else _OF_COLLECTIVES
+    for name in foreign:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            rule = "does not apply to --collectives" if collectives else "needs --collectives"
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} {rule}; "
+                + ("leave it out" if collectives else "add that flag, or leave it out")
+            )

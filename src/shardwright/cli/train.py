@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -16,61 +16,144 @@ from shardwright.cli.options import AsJson, OtherHardware, SamplesFolders, Seed,
 from shardwright.cli.output import MISSING, emit, percent, saved, table
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
-from shardwright.cost.model import Head
+from shardwright.cli.train_links import (
+    error_metadata,
+    errors_document,
+    errors_table,
+    fitted_links,
+    links_document,
+    links_metadata,
+    links_table,
+)
+from shardwright.cli.train_stores import Stores, read_stores
+from shardwright.cost.model import ComputeModel, Head
+from shardwright.cost.neuroshard import NeuroShardModel
+from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import rich.table
 
     from shardwright.cost.accuracy import Accuracy
+    from shardwright.cost.links import PassErrors
+    from shardwright.cost.neuroshard.compute import ComputeAccuracy
+
+Network: TypeAlias = Literal["shardwright", "neuroshard"]
+_EPOCHS: dict[Network, int] = {"shardwright": 300, "neuroshard": 1000}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained model and what it does on samples held out.
+
+    Attributes:
+        model: without metadata yet.
+        epochs: passes made over the kernel samples.
+        accuracy: errors of the kernel times.
+        communication: errors of NeuroShard's communication networks, by devices and pass; None where there are none.
+    """
+
+    model: ComputeModel | NeuroShardModel
+    epochs: int
+    accuracy: Accuracy | ComputeAccuracy
+    communication: dict[str, dict[str, PassErrors]] | None = None
 
 
 def run(
     *,
     samples: SamplesFolders,
     output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the model here, as safetensors.")],
-    head: Annotated[Head, typer.Option("--head", help="Head of the network; bounds need a convex one.")] = "convex",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Most passes over the samples.")] = 300,
+    network: Annotated[
+        Network, typer.Option("--network", help="Ours, or NeuroShard's three (collectives needed for two of them).")
+    ] = "shardwright",
+    head: Annotated[
+        Head | None, typer.Option("--head", help="Head of our network; bounds need a convex one. [default: convex]")
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="Most passes over the samples. [default: 300, neuroshard: 1000]"),
+    ] = None,
     seed: Seed = 0,
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a cost model, and say how far it is off beside how far repeated measurements differ.
 
-    Several folders, of other batch sizes for example, are trained on together.
+    Several folders, of other batch sizes for example, are trained on together. Latency and bandwidth of the links are fitted too
+    where they hold collectives.
 
     Example:
         shardwright train samples/ -o model.safetensors
     """
     require_torch("training", "learn")
     from shardwright.cost import save_model
-    from shardwright.cost.dataset import join, samples_of
-    from shardwright.cost.training import TrainingOptions, train
-    from shardwright.measure.store import read_identity, read_samples
 
     check_target(output)
-    hardware = read_identity(samples[0])["hardware"]
-    allowed = {"hardware": hardware, "allow_other_hardware": allow_other_hardware}
-    stores = [read_samples(folder, **allowed) for folder in samples]
-    metadata = describe(stores, hardware)
+    if network == "neuroshard" and head is not None:
+        raise InvalidInput(f"--head {head}: NeuroShard's network has a head of its own; leave --head out")
+    stores = read_stores(samples, allow_other_hardware=allow_other_hardware)
+    passes = epochs or _EPOCHS[network]
+    ours = network == "shardwright"
+    outcome = (
+        _train_shardwright(stores, head or "convex", passes, seed) if ours else _train_neuroshard(stores, passes, seed)
+    )
+    links = fitted_links(stores.collectives, seed)
+    metadata = (
+        describe(stores.kernels, stores.hardware)
+        | accuracy_metadata(outcome.accuracy)
+        | error_metadata("communication", outcome.communication or {})
+        | links_metadata(links)
+    )
+    save_model(replace(outcome.model, metadata=metadata), output)
+    document = {"output": str(output), "metadata": metadata, "links": links_document(links), **_document(outcome)}
+    views = [links_table(links), errors_table(links, outcome.communication)] if links.fits else []
+    emit(document, accuracy_table(outcome.accuracy), *views, f"{outcome.epochs} epochs", saved(output), as_json=as_json)
+
+
+def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
+    from shardwright.cost.dataset import join, samples_of
+    from shardwright.cost.training import TrainingOptions, train
+
     with progress("training", total=epochs) as report:
         trained = train(
-            join([samples_of(measured) for measured in stores]),
+            join([samples_of(measured) for measured in stores.kernels]),
             TrainingOptions(head=head, epochs=epochs, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
         )
-    metadata |= accuracy_metadata(trained.accuracy)
-    save_model(replace(trained.model, metadata=metadata), output)
-    document = {
-        "output": str(output),
-        "epochs": trained.epochs,
-        "accuracy": asdict(trained.accuracy),
-        "metadata": metadata,
+    return Outcome(trained.model, trained.epochs, trained.accuracy)
+
+
+def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
+    from shardwright.cost.dataset import join, samples_of
+    from shardwright.cost.neuroshard.collectives import train_communication
+    from shardwright.cost.neuroshard.compute import train_compute
+    from shardwright.cost.neuroshard.training import NeuroShardOptions
+
+    options = NeuroShardOptions(epochs=epochs, seed=seed)
+    with progress("training", total=epochs) as report:
+
+        def told(epoch: int, error: float) -> None:
+            report(epoch, detail=f"validation error {percent(error)}")
+
+        model, accuracy = train_compute(
+            join([samples_of(measured) for measured in stores.kernels]), options, progress=told
+        )
+        if not any((part.kind == "all_to_all").any() for part in stores.collectives):
+            return Outcome(model, epochs, accuracy)
+        trained = train_communication(stores.collectives, options, progress=told)
+    return Outcome(replace(model, communication=trained.networks), epochs, accuracy, trained.errors)
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    """What came out, as plain data."""
+    return {
+        "epochs": outcome.epochs,
+        "accuracy": asdict(outcome.accuracy),
+        "communication": errors_document(outcome.communication or {}),
     }
-    emit(document, accuracy_table(trained.accuracy), f"{trained.epochs} epochs", saved(output), as_json=as_json)
 
 
-def describe(stores: Sequence[pa.Table], hardware: dict[str, str]) -> dict[str, str]:
+def describe(stores: Sequence[pa.Table], hardware: Mapping[str, str]) -> dict[str, str]:
     """What the samples are, for the model's metadata.
 
     Args:
@@ -91,19 +174,23 @@ def describe(stores: Sequence[pa.Table], hardware: dict[str, str]) -> dict[str, 
     }
 
 
-def accuracy_metadata(accuracy: Accuracy) -> dict[str, str]:
+def accuracy_metadata(accuracy: Accuracy | ComputeAccuracy) -> dict[str, str]:
     """The errors, for the model's metadata."""
     figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
     return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}
 
 
-def accuracy_table(accuracy: Accuracy) -> rich.table.Table:
+def accuracy_table(accuracy: Accuracy | ComputeAccuracy) -> rich.table.Table:
     """Errors beside repeat noise."""
+    found = asdict(accuracy)
     rows = [
         ["forward + backward, mean", percent(accuracy.mean_error)],
         ["forward + backward, median", percent(accuracy.median_error)],
-        ["forward, mean", percent(accuracy.forward_error)],
-        ["backward, mean", percent(accuracy.backward_error)],
+        *[
+            [f"{way}, mean", percent(found[f"{way}_error"])]
+            for way in ("forward", "backward")
+            if f"{way}_error" in found
+        ],
         *[[f"{count} tables, mean", percent(error)] for count, error in accuracy.by_tables.items()],
         ["repeated measurements differ by, mean", percent(accuracy.repeat_error) if accuracy.repeat_error else MISSING],
         ["rank correlation", f"{accuracy.spearman:.4f}"],

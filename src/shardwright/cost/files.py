@@ -11,39 +11,46 @@ import numpy as np
 
 from shardwright.cost.features import FEATURES, SCALES
 from shardwright.cost.model import SHAPES, ComputeModel, Head
+from shardwright.cost.neuroshard import files as neuroshard
+from shardwright.cost.neuroshard.layers import Weights
+from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
 
 FORMAT = "1"
 _LARGEST = 64 << 20
+_COMPUTE = "compute"
+_HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 
 
-def save_model(model: ComputeModel, path: Path) -> None:
+def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
     """Write a model as safetensors; atomic."""
     from safetensors.numpy import save
 
-    header = {"format": FORMAT, "kind": "compute", "head": model.head, "features": json.dumps([FEATURES, SCALES])}
-    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in model.weights.items()}
-    write_atomically(path, save(tensors, metadata=header | model.metadata))
+    if isinstance(model, NeuroShardModel):
+        header, weights = neuroshard.header_of(model), neuroshard.arrays_of(model)
+    else:
+        header = {"kind": _COMPUTE, "head": model.head, "features": json.dumps([FEATURES, SCALES])}
+        weights = model.weights
+    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()}
+    write_atomically(path, save(tensors, metadata={"format": FORMAT} | header | model.metadata))
 
 
-def load_model(path: Path) -> ComputeModel:
+def load_model(path: Path) -> ComputeModel | NeuroShardModel:
     """Read a model.
 
     Raises:
         InvalidInput: the file cannot be read, is damaged, of another format version or feature set, or has wrong shapes.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InvalidInput(
-                f"{path}: {path.stat().st_size} bytes; a cost model has at most {_LARGEST}: is this the right file?"
-            )
-        with safe_open(path, framework="np") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            _check_header(path, metadata)
-            weights = {name: file.get_tensor(name) for name in file.keys() if name in SHAPES}  # noqa: SIM118
+        header, weights = _read(path)
+        own = ("format", *_HEADERS[header["kind"]])
+        metadata = {name: value for name, value in header.items() if name not in own}
+        if header["kind"] == neuroshard.KIND:
+            return neuroshard.model_of(header, weights, metadata)
+        return ComputeModel(cast(Head, header["head"]), weights, metadata)
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be read ({error.strerror or error}); name a model file made by 'shardwright train'"
@@ -52,10 +59,25 @@ def load_model(path: Path) -> ComputeModel:
         raise InvalidInput(
             f"{path}: not a whole safetensors file ({error}); name a model file made by 'shardwright train'"
         ) from None
-    try:
-        return ComputeModel(cast(Head, metadata["head"]), weights, _own_metadata(metadata))
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> tuple[dict[str, str], Weights]:
+    """The checked header, and the arrays that belong to such a model."""
+    from safetensors import safe_open
+
+    if path.stat().st_size > _LARGEST:
+        raise InvalidInput(f"{path.stat().st_size} bytes; a cost model has at most {_LARGEST}: is this the right file?")
+    with safe_open(path, framework="np") as file:
+        header: dict[str, str] = file.metadata() or {}
+        wanted = _wanted_arrays(header)
+        names = [name for name in file.keys() if name in wanted]  # noqa: SIM118
+        for name in names:
+            number = file.get_slice(name).get_dtype()
+            if number != "F32":
+                raise InvalidInput(f"{name} holds numbers of type {number}, must be F32; train the model again")
+        return header, {name: file.get_tensor(name) for name in names}
 
 
 def bundled_models() -> dict[str, Path]:
@@ -64,19 +86,17 @@ def bundled_models() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
-def _check_header(path: Path, metadata: dict[str, str]) -> None:
-    if metadata.get("format") != FORMAT or metadata.get("kind") != "compute":
+def _wanted_arrays(header: dict[str, str]) -> set[str]:
+    """Names of a model's arrays; checks the header."""
+    if header.get("format") != FORMAT or header.get("kind") not in _HEADERS:
         raise InvalidInput(
-            f"{path}: model format is {metadata.get('format')!r}, kind {metadata.get('kind')!r}; this version reads compute models of "
-            f"format {FORMAT!r}: train the model again with this version"
+            f"model format is {header.get('format')!r}, kind {header.get('kind')!r}; this version reads {' and '.join(_HEADERS)} models "
+            f"of format {FORMAT!r}: train the model again with this version"
         )
-    if metadata.get("features") != json.dumps([FEATURES, SCALES]):
-        raise InvalidInput(
-            f"{path}: the model was trained on other features than this version computes; train it again"
-        )
-    if "head" not in metadata:
-        raise InvalidInput(f"{path}: the header names no head; train the model again with this version")
-
-
-def _own_metadata(metadata: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in metadata.items() if name not in ("format", "kind", "head", "features")}
+    if header["kind"] == neuroshard.KIND:
+        return neuroshard.wanted_arrays(header)
+    if header.get("features") != json.dumps([FEATURES, SCALES]):
+        raise InvalidInput("the model was trained on other features than this version computes; train it again")
+    if "head" not in header:
+        raise InvalidInput("the header names no head; train the model again with this version")
+    return set(SHAPES)

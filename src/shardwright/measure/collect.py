@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,9 @@ from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure.backend import BACKENDS, default_backend
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.journal import Key
-from shardwright.measure.sampling import SampleSpace, TableSet
+from shardwright.measure.printer import Printer
+from shardwright.measure.sampling import SampleSpace, TableSet, pool_digest
+from shardwright.measure.schedule import schedule as _schedule
 from shardwright.measure.session import Measurement
 from shardwright.measure.store import SampleStore, read_samples
 from shardwright.measure.summary import CollectSummary, summarise
@@ -28,10 +29,6 @@ from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 
-REPEAT_EVERY = 20
-"""Every 20th sample is measured a second time, so that repeat noise is known."""
-
-_REPEAT_AFTER = 10  # samples between a sample and its repeat
 _FLUSH_S = 30.0
 _AGAIN_AFTER_S = 60.0
 ARENA_BYTES = 4_000_000_000
@@ -95,19 +92,19 @@ def collect(
         "optimizer": optimizer,
         "sequence_share": sequence_share,
         "arena_bytes": arena_bytes,
-        "pool": _digest(pool),
+        "pool": pool_digest(pool),
     }
     started = monotonic()
     hardware = fingerprint(device, backend)
     with SampleStore(Path(folder), hardware, request, allow_other_hardware=allow_other_hardware) as store:
-        schedule = list(_schedule(samples))
-        todo = [key for key in schedule if not store.visits.settled(key)]
+        wanted = list(_schedule(samples))
+        todo = [key for key in wanted if not store.visits.settled(key)]
         measured = 0
         if todo:
             with Worker(WorkerOptions(device, backend, arena_bytes, policy)) as worker:
                 for measured, left in enumerate(_measure(space, todo, worker, store), 1):  # noqa: B007
                     if progress:
-                        progress(len(schedule) - left, len(schedule))
+                        progress(len(wanted) - left, len(wanted))
     return summarise(Path(folder), read_samples(folder, allow_other_hardware=True), measured, monotonic() - started)
 
 
@@ -131,16 +128,6 @@ def _measure(space: SampleSpace, todo: Sequence[Key], worker: Worker, store: Sam
             store.flush()
             flushed = monotonic()
         yield len(new) + len(again)
-
-
-def _schedule(samples: int) -> Iterator[Key]:
-    """(sample, repeat) in the order of measuring; each repeat comes ten samples after its first measurement."""
-    for sample in range(samples + _REPEAT_AFTER):
-        if sample < samples:
-            yield sample, 0
-        earlier = sample - _REPEAT_AFTER
-        if earlier >= 0 and earlier % REPEAT_EVERY == 0:
-            yield earlier, 1
 
 
 def _row(drawn: TableSet, repeat: int, optimizer: str, device_kind: str, measurement: Measurement) -> dict[str, Any]:
@@ -169,15 +156,6 @@ def _check_options(samples: int, seed: int, device: str, optimizer: str) -> None
         raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
     if optimizer not in OPTIMIZERS:
         raise InvalidInput(f"optimizer is {optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
-
-
-def _digest(pool: Sequence[Table]) -> str:
-    """Identifies a pool's tables."""
-    digest = hashlib.sha256()
-    for table in pool:
-        digest.update(f"{table.name} {table.rows} {table.pooling} {table.pooled} {table.dtype}\n".encode())
-        digest.update(table.access.rows.tobytes() + table.access.share.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pool=table_pool(options.pool),
             sequence_share=options.sequence_share,
             allow_other_hardware=options.allow_other_hardware,
-            progress=_Printer(),
+            progress=Printer(),
         )
     except ShardwrightError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -226,23 +204,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{summary.disturbed:.1%} measured on a machine that was not quiet"
     )
     return 0
-
-
-class _Printer:
-    """Prints progress on standard error, once a second."""
-
-    def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None
-        self._printed = 0.0
-
-    def __call__(self, done: int, wanted: int) -> None:
-        now = monotonic()
-        if self._first is None:
-            self._first = (done, now)
-        if done == wanted or now - self._printed >= 1:
-            rate = (done - self._first[0]) / max(now - self._first[1], 1e-9)
-            print(f"\r{done}/{wanted} measured, {rate:.1f} a second", end="", file=sys.stderr, flush=True)
-            self._printed = now
 
 
 if __name__ == "__main__":

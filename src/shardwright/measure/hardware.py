@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
@@ -16,7 +16,10 @@ Fingerprint: TypeAlias = dict[str, str]
 """Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as text."""
 
 DECISIVE = ("device_kind", "processor", "cores", "backend", "torch", "fbgemm")
-"""The fields in which two fingerprints must agree for their measurements to be comparable."""
+"""The fields in which two fingerprints must agree for their kernel measurements to be comparable."""
+
+MACHINE = ("device_kind", "processor", "cores", "torch")
+"""The same for collectives, which no kernel backend touches, and for the kinds of records of one store."""
 
 
 def fingerprint(device_kind: str, backend: str) -> Fingerprint:
@@ -32,9 +35,9 @@ def fingerprint(device_kind: str, backend: str) -> Fingerprint:
     }
 
 
-def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+def differences(first: Mapping[str, str], second: Mapping[str, str], decisive: Sequence[str] = DECISIVE) -> list[str]:
     """The decisive fields in which two fingerprints differ, as "field: one value / other value"."""
-    return [f"{key}: {first.get(key)} / {second.get(key)}" for key in DECISIVE if first.get(key) != second.get(key)]
+    return [f"{key}: {first.get(key)} / {second.get(key)}" for key in decisive if first.get(key) != second.get(key)]
 
 
 def cpu_model() -> str:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardwright.errors import InvalidInput
 from shardwright.files import parse_document
-from shardwright.measure.hardware import differences
+from shardwright.measure.hardware import DECISIVE, differences
 from shardwright.measure.parts import FORMAT
 
 IDENTITY = "identity.json"
+COMMAND = "shardwright collect"
 _REWRITE = "delete it, and the next collect writes it anew"
 
 
-def read_identity(folder: Path) -> dict[str, Any]:
+def read_identity(folder: Path, name: str = IDENTITY, command: str = COMMAND) -> dict[str, Any]:
     """What a store was made on and for: the keys `format`, `hardware` and `request`.
+
+    Args:
+        folder: the store.
+        name: of the file; each kind of records has its own.
+        command: what makes such a store.
 
     Raises:
         InvalidInput: the folder is no store, or one of another format version.
     """
-    path = folder / IDENTITY
+    path = folder / name
     if not path.exists():
-        raise InvalidInput(
-            f"{folder}: is no sample store ({IDENTITY} is missing); make one with: shardwright collect -o {folder}"
-        )
+        raise InvalidInput(f"{folder}: is no sample store ({name} is missing); make one with: {command} -o {folder}")
     identity = parse_document(path, "identity of a sample store")
     if not isinstance(identity, dict) or not {"format", "hardware", "request"} <= identity.keys():
         raise InvalidInput(f"{path}: must hold format, hardware and request; {_REWRITE}")
@@ -38,7 +42,13 @@ def read_identity(folder: Path) -> dict[str, Any]:
     return identity
 
 
-def check_claim(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any], allow_other: bool) -> None:
+def check_claim(
+    path: Path,
+    found: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    allow_other: bool,
+    decisive: Sequence[str] = DECISIVE,
+) -> None:
     """Check that a collection may go on with what it found.
 
     Args:
@@ -46,12 +56,13 @@ def check_claim(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any], a
         found: identity in the file.
         mine: identity of the collection.
         allow_other: whether other hardware is fine.
+        decisive: fields of the hardware that must agree.
 
     Raises:
         InvalidInput: the hardware differs, or something else is asked for.
     """
     if not allow_other:
-        check_hardware(path, found["hardware"], mine["hardware"])
+        check_hardware(path, found["hardware"], mine["hardware"], decisive)
     for key, value in mine["request"].items():
         if found["request"].get(key) != value:
             raise InvalidInput(
@@ -60,13 +71,15 @@ def check_claim(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any], a
             )
 
 
-def check_hardware(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+def check_hardware(
+    path: Path, found: Mapping[str, str], expected: Mapping[str, str], decisive: Sequence[str] = DECISIVE
+) -> None:
     """Check a fingerprint.
 
     Raises:
         InvalidInput: it differs from the expected one in a decisive field.
     """
-    differing = differences(found, expected)
+    differing = differences(found, expected, decisive)
     if differing:
         raise InvalidInput(
             f"{path}: measured on other hardware or software ({'; '.join(differing)}); use a store of this machine, or allow it "

@@ -1,4 +1,4 @@
-"""The sample store's journal: measured samples that are not in a part yet, one JSON document a line.
+"""A journal of the sample store: measured samples that are not in a part yet, one JSON document a line.
 
 Its first line says what the samples were measured on; that is kept when another machine goes on with the store.
 """
@@ -6,7 +6,7 @@ Its first line says what the samples were measured on; that is kept when another
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,11 +29,12 @@ class Journal:
     Args:
         folder: the store.
         identity: what the samples to come are measured on and for.
+        name: of the file.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, Any], name: str = JOURNAL) -> None:
         self._identity = identity
-        self._file = (folder / JOURNAL).open("a", encoding="utf-8")
+        self._file = (folder / name).open("a", encoding="utf-8")
         self.clear()
 
     def append(self, row: Row) -> None:
@@ -57,15 +58,22 @@ class Journal:
         self._file.flush()
 
 
-def read_journal(folder: Path) -> tuple[dict[str, Any] | None, list[Row]]:
+def read_journal(
+    folder: Path, name: str = JOURNAL, columns: Collection[str] | None = None
+) -> tuple[dict[str, Any] | None, list[Row]]:
     """The identity and the samples in a journal; no identity without samples.
 
     Only a last line can have been cut short; it is left out, as is whatever else is no sample.
+
+    Args:
+        folder: the store.
+        name: of the journal.
+        columns: names of a sample's columns; by default those of kernel samples.
     """
-    path = folder / JOURNAL
+    path, wanted = folder / name, set(columns or schema().names)
     documents = [_parse(line) for line in path.read_bytes().split(b"\n")] if path.exists() else []
     identities = [document["identity"] for document in documents if "identity" in document]
-    rows = [document for document in documents if document.keys() == set(schema().names)]
+    rows = [document for document in documents if document.keys() == wanted]
     return (identities[0], rows) if identities and rows else (None, [])
 
 

@@ -29,7 +29,7 @@ class DamagedPart(Exception):
 
 @cache
 def schema() -> pa.Schema:
-    """Columns of a part; one row per measurement."""
+    """Columns of a part of kernel samples; one row per measurement."""
     import pyarrow as pa
 
     shard = pa.struct(
@@ -61,11 +61,11 @@ def schema() -> pa.Schema:
     )
 
 
-def rows_to_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """A table of rows; `measured_at` is given in milliseconds since 1970."""
+def rows_to_table(rows: Sequence[dict[str, Any]], columns: pa.Schema | None = None) -> pa.Table:
+    """A table of rows; `measured_at` is given in milliseconds since 1970. By default with the columns of kernel samples."""
     import pyarrow as pa
 
-    return pa.Table.from_pylist(list(rows), schema=schema())
+    return pa.Table.from_pylist(list(rows), schema=columns or schema())
 
 
 def write_part(path: Path, table: pa.Table, identity: dict[str, Any]) -> None:
@@ -78,10 +78,14 @@ def write_part(path: Path, table: pa.Table, identity: dict[str, Any]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def read_part(path: Path) -> tuple[dict[str, Any], pa.Table]:
+def read_part(path: Path, columns: pa.Schema | None = None) -> tuple[dict[str, Any], pa.Table]:
     """The identity and the samples of a part.
 
     A footer that claims more than the file can hold is refused before anything is allocated for it.
+
+    Args:
+        path: the part.
+        columns: what it must hold; by default those of kernel samples.
 
     Raises:
         DamagedPart: the file is cut short, changed, not a part, or of another format version.
@@ -96,7 +100,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], pa.Table]:
             thrift_string_size_limit=_LARGEST_STRING,
             thrift_container_size_limit=_LARGEST_STRING,
         ) as part:
-            identity = _identity_of(part.schema_arrow)
+            identity = _identity_of(part.schema_arrow, columns or schema())
             _check_claims(part.metadata, path.stat().st_size)
             table = part.read(use_threads=False)
             table.validate(full=True)
@@ -107,14 +111,14 @@ def read_part(path: Path) -> tuple[dict[str, Any], pa.Table]:
     return identity, table.replace_schema_metadata(None)
 
 
-def _identity_of(found: pa.Schema) -> dict[str, Any]:
+def _identity_of(found: pa.Schema, columns: pa.Schema) -> dict[str, Any]:
     """The identity in the metadata, checked; and the columns, checked."""
     identity = json.loads((found.metadata or {})[_METADATA_KEY])
     if identity["format"] != FORMAT:
         raise ValueError(f"format version {identity['format']}, this release reads version {FORMAT}")
     if not isinstance(identity["hardware"], dict) or not isinstance(identity["request"], dict):
         raise ValueError("its metadata has no hardware and request")
-    if not found.remove_metadata().equals(schema()):
+    if not found.remove_metadata().equals(columns):
         raise ValueError("its columns are not those of a sample part")
     return dict(identity)
 

@@ -7,6 +7,7 @@ themselves, and some sets share one dim or an upper bound on it, as tasks do.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -147,3 +148,12 @@ def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> lis
 def _bytes_of(table: Table, optimizer: str) -> int:
     """Bytes of weights and optimizer state."""
     return table.rows * table.dim * DTYPE_BYTES[table.dtype] + optimizer_bytes(optimizer, table.rows, table.dim)
+
+
+def pool_digest(pool: Sequence[Table]) -> str:
+    """Identifies a pool's tables."""
+    digest = hashlib.sha256()
+    for table in pool:
+        digest.update(f"{table.name} {table.rows} {table.pooling} {table.pooled} {table.dtype}\n".encode())
+        digest.update(table.access.rows.tobytes() + table.access.share.tobytes())
+    return digest.hexdigest()[:16]

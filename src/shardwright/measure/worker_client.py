@@ -57,7 +57,12 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         command = [sys.executable, "-m", "shardwright.measure.worker", json.dumps(asdict(options))]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=_environment()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=worker_environment(),
         )
         try:
             self._read()
@@ -129,7 +134,7 @@ class Worker:
         return MeasurementFailed(f"the measuring process {how}{hint}. Its last lines: {' | '.join(last) or '(none)'}")
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """This process's environment, with huge pages for malloc and this package importable."""
     package_root = str(Path(__file__).parents[2])
     installed = (

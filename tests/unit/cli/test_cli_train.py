@@ -2,11 +2,15 @@ import numpy as np
 import pytest
 
 from shardwright.cost import load_model
-from shardwright.measure.store import SampleStore
+from shardwright.cost.links import FITS, links_of
+from shardwright.cost.neuroshard import NeuroShardModel
+from shardwright.measure.collectives.records import COLLECTIVES
+from shardwright.measure.store import RecordStore, SampleStore
 from shardwright.measure.wire import describe_work
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
+from tests.unit.cost.links.made import INTRA, rows
 
 HARDWARE = {
     "device_kind": "cpu",
@@ -38,6 +42,13 @@ def write_store(folder, samples=60, hardware=HARDWARE):
             for repeat in range(1 + (sample % 10 == 0)):
                 slower = 1 + 0.02 * repeat
                 store.append(row | {"repeat": repeat, "forward_ms": forward * slower, "backward_ms": backward * slower})
+
+
+def write_collectives(folder, samples=120, hardware=HARDWARE, **options):
+    """Collectives of known latency and bandwidth, in a folder that may hold kernel samples too."""
+    with RecordStore(folder, hardware | {"backend": "gloo"}, {"seed": 0}, COLLECTIVES) as store:
+        for row in rows(samples, **options):
+            store.append(row)
 
 
 @pytest.fixture
@@ -120,6 +131,7 @@ def test_too_few_samples(cli, tmp_path):
         (["-o", "model.safetensors"], "is no sample store"),
         (["-o", "model.safetensors", "--head", "round"], "Invalid value for '--head'"),
         (["-o", "model.safetensors", "--epochs", "0"], "Invalid value for '--epochs'"),
+        (["-o", "model.safetensors", "--network", "autoshard"], "Invalid value for '--network'"),
         (["-o", "no/folder/model.safetensors"], "its folder does not exist"),
         ([], "Missing option '--output'"),
     ],
@@ -129,3 +141,92 @@ def test_bad_options(cli, tmp_path, monkeypatch, options, says):
     outcome = cli("train", "samples", *options)
     assert outcome.code == 2
     assert says in outcome.err
+
+
+def test_links_are_fitted_where_there_are_collectives(cli, store, tmp_path):
+    write_collectives(store, 240, noise=0.02)
+    target = tmp_path / "model.safetensors"
+    outcome = cli("train", store, "-o", target, "--epochs", 1, "--json")
+    assert outcome.code == 0
+    assert outcome.document["communication"] == {}
+    links = outcome.document["links"]
+    assert set(links["fits"]) == set(FITS)
+    assert links["fits"]["all_to_all"]["intra"]["bandwidth"] == pytest.approx(INTRA[1], rel=0.1)
+    assert links["errors"]["4 devices"]["all_to_all_forward"]["mean_error"] < 0.05
+    model = load_model(target)
+    assert links_of(model.metadata)["all_to_all"].intra.latency_ms == pytest.approx(INTRA[0], rel=0.2)
+    assert float(model.metadata["links_4_devices_all_to_all_forward_mean_error"]) < 0.05
+    shown = cli("train", store, "-o", target, "--epochs", 1).out
+    assert "fitted links" in shown
+    assert "all_to_all_forward, 4 devices" in shown
+    assert "neuroshard" not in shown
+
+
+def test_without_collectives_no_links_are_fitted(cli, store, tmp_path):
+    target = tmp_path / "model.safetensors"
+    outcome = cli("train", store, "-o", target, "--epochs", 1, "--json")
+    assert outcome.document["links"] == {"fits": {}, "errors": {}}
+    assert links_of(load_model(target).metadata) == {}
+
+
+def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
+    """Kernel samples in one folder, collectives of 2 and of 4 devices in two others."""
+    for world in (2, 4):
+        write_collectives(tmp_path / f"world{world}", world=world)
+    target = tmp_path / "model.safetensors"
+    folders = (store, tmp_path / "world2", tmp_path / "world4")
+    outcome = cli("train", *folders, "-o", target, "--network", "neuroshard", "--epochs", 3, "--json")
+    assert outcome.code == 0
+    document = outcome.document
+    assert document["epochs"] == 3
+    assert document["accuracy"]["sets"] == 6
+    assert {label: set(errors) for label, errors in document["communication"].items()} == {
+        f"{world} devices": {"all_to_all_forward", "all_to_all_backward"} for world in (2, 4)
+    }
+    model = load_model(target)
+    assert isinstance(model, NeuroShardModel)
+    assert model.name == "cpu/neuroshard"
+    assert model.metadata == document["metadata"]
+    assert model.communication.devices == (2, 4)
+    assert model.communication.forward_ms([8, 8], [0, 1]).shape == (2,)
+    assert float(model.metadata["communication_2_devices_all_to_all_forward_mean_error"]) > 0
+    assert "all_to_all" in links_of(model.metadata)
+    shown = cli("train", *folders, "-o", target, "--network", "neuroshard", "--epochs", 1).out
+    line = next(line for line in shown.splitlines() if "all_to_all_forward, 2 devices" in line)
+    assert (
+        line.count("%") == 5
+    )  # two of the links, two of the network, one of the repeats; the network predicts all-to-alls only
+    assert next(line for line in shown.splitlines() if "all_reduce, 2 devices" in line).count("%") == 3
+
+
+def test_neuroshard_without_collectives_is_the_compute_network_alone(cli, store, tmp_path, task_file):
+    target = tmp_path / "model.safetensors"
+    outcome = cli("train", store, "-o", target, "--network", "neuroshard", "--epochs", 1, "--json")
+    assert outcome.code == 0
+    assert outcome.document["communication"] == {}
+    assert load_model(target).communication is None
+    planned = cli("plan", task_file, "--model", target, "--strategy", "greedy", "--json")
+    assert planned.code == 0
+    assert planned.document["cost_model"] == "cpu/neuroshard"
+
+
+def test_a_head_for_neuroshard_is_refused(cli, store, tmp_path):
+    outcome = cli("train", store, "-o", tmp_path / "m.safetensors", "--network", "neuroshard", "--head", "mlp")
+    assert outcome.code == 2
+    assert "leave --head out" in outcome.err
+
+
+def test_collectives_alone_make_no_model(cli, tmp_path):
+    write_collectives(tmp_path / "collectives", 12)
+    outcome = cli("train", tmp_path / "collectives", "-o", tmp_path / "model.safetensors")
+    assert outcome.code == 2
+    assert "holds collectives but no kernel samples" in outcome.err
+
+
+def test_collectives_of_another_machine_are_refused_unless_asked_for(cli, store, tmp_path):
+    write_collectives(tmp_path / "other", hardware=HARDWARE | {"processor": "Other CPU"})
+    arguments = ("train", store, tmp_path / "other", "-o", tmp_path / "model.safetensors", "--epochs", 1)
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert "Other CPU" in outcome.err
+    assert cli(*arguments, "--allow-other-hardware").code == 0

@@ -1,0 +1,61 @@
+"""What `shardwright train` reads: kernel samples and measured collectives of several stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shardwright.cost.links import Collectives
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The content of sample stores.
+
+    Attributes:
+        hardware: fingerprint of the machine that measured kernels.
+        kernels: kernel samples of each store that has some.
+        collectives: measured collectives of all stores, by number of devices and hosts.
+    """
+
+    hardware: dict[str, str]
+    kernels: list[pa.Table]
+    collectives: list[Collectives]
+
+
+def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Stores:
+    """Read sample stores; each holds kernel samples, collectives, or both.
+
+    Raises:
+        InvalidInput: a folder holds neither, none holds kernel samples, or they were measured on different machines.
+    """
+    from shardwright.cost.links import collectives_of
+    from shardwright.measure.collectives.records import COLLECTIVES, read_collectives
+    from shardwright.measure.hardware import MACHINE
+    from shardwright.measure.identity import IDENTITY, check_hardware, read_identity
+    from shardwright.measure.store import read_samples
+
+    name = COLLECTIVES.identity
+    measured = [folder for folder in folders if (folder / name).exists()]
+    kernels = [folder for folder in folders if (folder / IDENTITY).exists() or folder not in measured]
+    if not kernels:
+        raise InvalidInput(
+            f"{measured[0]}: holds collectives but no kernel samples, which every model needs; name a folder with some too, or add some: "
+            f"shardwright collect -o {measured[0]}"
+        )
+    hardware: dict[str, str] = read_identity(kernels[0])["hardware"]
+    for folder in () if allow_other_hardware else measured:
+        check_hardware(folder / name, read_identity(folder, name)["hardware"], hardware, MACHINE)
+    allowed: dict[str, Any] = {"allow_other_hardware": allow_other_hardware}
+    return Stores(
+        hardware=hardware,
+        kernels=[read_samples(folder, hardware=hardware, **allowed) for folder in kernels],
+        collectives=collectives_of([read_collectives(folder, **allowed) for folder in measured]),
+    )

@@ -1,0 +1,77 @@
+"""`python -m shardwright.measure.collectives --help`; also under torchrun. Needs torch, numpy and pyarrow only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from shardwright.errors import ShardwrightError
+from shardwright.measure.collectives.collect import collect_collectives, new_collection
+from shardwright.measure.collectives.sampling import KINDS
+from shardwright.measure.collectives.summary import CollectivesSummary
+from shardwright.measure.collectives.timing import RunPolicy
+from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
+from shardwright.measure.printer import Printer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line, for machines where only the measuring packages are installed; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        summary = _collect(options)
+    except ShardwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nstopped; run the same command again to go on", file=sys.stderr)
+        return 130
+    if summary is not None:
+        print(
+            f"\n{summary.samples} samples in {summary.folder}, {summary.skipped} skipped; {summary.measured} measurements in "
+            f"{summary.seconds:.0f} s; repeats differ by {summary.repeat_median:.1%} (median), {summary.repeat_mean:.1%} (mean)"
+        )
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> CollectivesSummary | None:
+    place = place_of_this_process()
+    world, hosts = (place.world, place.hosts) if place else (2, 1)
+    collection = new_collection(
+        options.output,
+        samples=options.samples,
+        world=world if options.world is None else options.world,
+        hosts=hosts if options.hosts is None else options.hosts,
+        seed=options.seed,
+        device=options.device,
+        batch_sizes=options.batch_size,
+        kinds=options.kinds,
+        policy=RunPolicy(options.warm_up, options.runs),
+        allow_other_hardware=options.allow_other_hardware,
+    )
+    if place:
+        return collect_in_group(collection, place, timeout_s=options.timeout, progress=Printer())
+    return collect_collectives(collection, timeout_s=options.timeout, progress=Printer())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m shardwright.measure.collectives", description="Measure random collectives."
+    )
+    parser.add_argument("-o", "--output", required=True, help="the sample store (a folder)")
+    parser.add_argument("-n", "--samples", type=int, default=2000, help="samples the store is to hold (default 2000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--world", type=int, help="ranks to start (default 2; under torchrun its own)")
+    parser.add_argument("--hosts", type=int, help="hosts the ranks stand for (default 1; under torchrun its own)")
+    parser.add_argument("--batch-size", type=int, nargs="+", help="one or more; each sample draws one")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of collectives (default all)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (one GPU a rank)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds a sample may take (default 60)")
+    parser.add_argument("--warm-up", type=int, default=RunPolicy.warm_up, help="runs that are not counted (default 5)")
+    parser.add_argument("--runs", type=int, default=RunPolicy.runs, help="runs of which the median counts (default 10)")
+    parser.add_argument("--allow-other-hardware", action="store_true", help="add to a store made on other hardware")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The ranks of a group as processes of this machine: starting, asking, watching and ending them."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO, Any, cast
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.collectives.sampling import CollectiveSample
+from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
+from shardwright.measure.worker_client import worker_environment
+
+_LOOK_S = 0.2  # how often the ranks are looked at while one waits
+_LAST_WORDS_S = 5.0  # after rank 0 fell silent, time for it to end and so to say why
+_LEAVE_S = 1.0  # when the group is over or one rank ended, time for the others to end by themselves
+
+RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
+
+
+class GroupFailed(Exception):
+    """The group did not measure a sample; it must be started anew. The message says why."""
+
+
+class GroupHung(GroupFailed):
+    """The group did not answer within the timeout."""
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """How a group is set up.
+
+    Attributes:
+        world: ranks.
+        device: "cpu" or "cuda" (one GPU a rank).
+        policy: how often a collective is run.
+        timeout_s: longest time a sample may take.
+        start_timeout_s: longest time from the start of the processes to the group's readiness.
+        program: what python is to run as a rank.
+    """
+
+    world: int
+    device: str = "cpu"
+    policy: RunPolicy = field(default_factory=RunPolicy)
+    timeout_s: float = 60.0
+    start_timeout_s: float = 120.0
+    program: tuple[str, ...] = RANK_PROGRAM
+
+
+class RankGroup:
+    """Processes that form a group over the loopback interface; a context manager that ends them.
+
+    Args:
+        options: how it is set up.
+
+    Raises:
+        GroupFailed: it did not get ready.
+        MeasurementFailed: it cannot: torch or a GPU is missing.
+    """
+
+    def __init__(self, options: GroupOptions) -> None:
+        self._options = options
+        self._folder = tempfile.TemporaryDirectory(prefix="shardwright-")
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            for rank in range(options.world):
+                self._processes.append(self._start(rank))
+            self._read(options.start_timeout_s, "to get ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self, sample: CollectiveSample) -> DeviceTimes:
+        """Measure a sample.
+
+        Raises:
+            GroupHung: it took too long.
+            GroupFailed: a rank ended.
+            MeasurementFailed: the sample cannot be measured here.
+        """
+        line = json.dumps(asdict(sample)) + "\n"
+        for process in self._processes:
+            stdin = cast(IO[str], process.stdin)
+            with suppress(BrokenPipeError):  # a dead rank is found when the answer is awaited
+                stdin.write(line)
+                stdin.flush()
+        reply = self._read(self._options.timeout_s, "for a sample")
+        return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
+
+    def close(self) -> None:
+        """End all ranks: those that are waiting by themselves, those that are not by force."""
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+        stop = monotonic() + _LEAVE_S
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, stop - monotonic()))
+        for process in self._processes:
+            process.kill()  # does nothing to one that has ended
+            process.wait()
+        self._folder.cleanup()
+
+    def __enter__(self) -> RankGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, rank: int) -> subprocess.Popen[str]:
+        options, folder = self._options, Path(self._folder.name)
+        settings = {
+            "rank": rank,
+            "world": options.world,
+            "device": options.device,
+            "policy": asdict(options.policy),
+            "timeout_s": options.timeout_s,
+            "meeting_file": str(folder / "meeting"),
+        }
+        # All ranks are on this machine: nothing of this needs another network interface.
+        loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        with self._log(rank).open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, *options.program, json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**worker_environment(), **loopback},
+            )
+
+    def _log(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"rank-{rank}.log"
+
+    def _read(self, timeout_s: float, what: str) -> dict[str, Any]:
+        """Rank 0's next line; while waiting for it, all ranks are watched."""
+        stop = monotonic() + timeout_s
+        answers = cast(IO[str], self._processes[0].stdout)
+        while not select.select([answers], [], [], min(_LOOK_S, max(0.0, stop - monotonic())))[0]:
+            if any(process.poll() is not None for process in self._processes):
+                break
+            if monotonic() >= stop:
+                raise GroupHung(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
+        line = answers.readline() if select.select([answers], [], [], 0)[0] else ""
+        if not line.endswith("\n"):
+            raise self._ended()
+        reply = cast(dict[str, Any], json.loads(line))
+        if "error" in reply:
+            raise MeasurementFailed(reply["error"])
+        return reply
+
+    def _ended(self) -> GroupFailed:
+        """Which rank ended, how, and its last lines. The cause is told from those it took along: by a signal before by an error."""
+        now = monotonic()
+        stop, settled = now + _LAST_WORDS_S, now + _LEAVE_S
+        while monotonic() < stop:
+            codes = [process.poll() for process in self._processes]
+            ended = [code for code in codes if code is not None]
+            if len(ended) == len(codes) or any(code < 0 for code in ended) or (ended and monotonic() > settled):
+                break
+            sleep(_LOOK_S / 10)
+        polled = {rank: process.poll() for rank, process in enumerate(self._processes)}
+        known = {rank: code for rank, code in polled.items() if code is not None}
+        if not known:
+            return GroupFailed("rank 0 closed its output")
+        rank, code = min(known.items(), key=lambda item: (item[1] >= 0, item[0]))
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        last = self._log(rank).read_text(errors="replace").strip().splitlines()[-3:]
+        return GroupFailed(f"rank {rank} {how}. Its last lines: {' | '.join(last) or '(none)'}")

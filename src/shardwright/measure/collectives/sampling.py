@@ -1,0 +1,143 @@
+"""Random collectives to measure: what devices exchange when random sets of tables are placed on them, and plain ones of random sizes.
+
+The all-to-all samples are NeuroShard's (Zha et al., MLSys 2023, section 3.2): a random set of tables, each with any dim, is placed by
+a greedy of random quality, which gives the dim sums of the devices; and every device starts with a random delay. The other kinds
+have sizes spread evenly over the decades.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.measure.collectives.volumes import VALUE_BYTES, samples_of
+from shardwright.measure.sampling import DIMS, MAX_TABLES
+from shardwright.task.table import Table
+
+ALL_TO_ALL, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE = "all_to_all", "reduce_scatter", "all_gather", "all_reduce"
+KINDS = (ALL_TO_ALL, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE)
+
+_ALL_TO_ALL_SHARE = 4  # of so many samples in a row, all but one are all-to-all where other kinds are wanted too
+_MOST_NOISE = 2.0  # standard deviation of the logarithm of a table's cost, in the worst greedy
+_NO_DELAY_SHARE = 0.1
+_MOST_DELAY = 4.0  # longest delay of a sample, as a multiple of the collective's nominal time
+_SMALLEST_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class CollectiveSample:
+    """One collective to measure.
+
+    Attributes:
+        sample: number of the sample.
+        kind: one of `KINDS`.
+        batch_size: samples of the batch over all devices; 0 for the kinds that know no batch.
+        dims: `(devices,)` dim sums; empty for kinds other than all-to-all.
+        delays_ms: `(devices,)` start delays before the forward all-to-all, the earliest one 0; zeros for other kinds.
+        elements: fp32 values in the whole buffer of the other kinds; 0 for all-to-all.
+    """
+
+    sample: int
+    kind: str
+    batch_size: int
+    dims: tuple[int, ...]
+    delays_ms: tuple[float, ...]
+    elements: int = 0
+
+
+@dataclass(frozen=True)
+class CollectiveSpace:
+    """All samples of a collection: sample i follows from the seed and i alone.
+
+    Attributes:
+        pool: the tables to draw from.
+        world: devices.
+        seed: seed of the collection.
+        batch_sizes: batch sizes to draw from.
+        kinds: kinds to measure; with others beside it, all-to-all gets three of four samples.
+        max_bytes: largest buffer of the other kinds.
+        nominal_bandwidth: bytes per second, of the time that sets the scale of the start delays: they are comparable with the collective's.
+        nominal_latency_ms: latency of the same.
+    """
+
+    pool: Sequence[Table]
+    world: int
+    seed: int = 0
+    batch_sizes: Sequence[int] = (512, 1024, 2048, 4096)
+    kinds: Sequence[str] = KINDS
+    max_bytes: int = 64 * 2**20
+    nominal_bandwidth: float = 1e9
+    nominal_latency_ms: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.pool:
+            raise InvalidInput("pool: is empty; give at least one table to draw from")
+        if self.world < 2:
+            raise InvalidInput(f"world is {self.world}, must be at least 2: collectives take place between devices")
+        if self.seed < 0:
+            raise InvalidInput(f"seed is {self.seed}, must not be negative")
+        if not self.batch_sizes or any(size < self.world for size in self.batch_sizes):
+            raise InvalidInput(
+                f"batch_sizes: {list(self.batch_sizes)} must be at least one size, each at least the {self.world} devices"
+            )
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds:
+            raise InvalidInput(f"kinds: {list(self.kinds)} must be one or more of {', '.join(KINDS)}")
+        if self.max_bytes < _SMALLEST_BYTES:
+            raise InvalidInput(f"max_bytes is {self.max_bytes}, must be at least {_SMALLEST_BYTES}")
+
+    def draw(self, sample: int) -> CollectiveSample:
+        """The collective of a sample."""
+        rng = np.random.default_rng([self.seed, sample])
+        kind = self._kind(sample)
+        if kind != ALL_TO_ALL:
+            return CollectiveSample(sample, kind, 0, (), (0.0,) * self.world, self._draw_elements(rng))
+        batch_size = int(rng.choice(self.batch_sizes))
+        dims = self._draw_dims(rng)
+        return CollectiveSample(sample, kind, batch_size, dims, self._draw_delays(batch_size, dims, rng))
+
+    def _kind(self, sample: int) -> str:
+        others = [kind for kind in KINDS if kind in self.kinds and kind != ALL_TO_ALL]
+        if ALL_TO_ALL not in self.kinds:
+            return others[sample % len(others)]
+        turn, position = divmod(sample, _ALL_TO_ALL_SHARE)
+        return others[turn % len(others)] if others and position == _ALL_TO_ALL_SHARE - 1 else ALL_TO_ALL
+
+    def _draw_elements(self, rng: np.random.Generator) -> int:
+        """Values of a whole buffer: even over the decades, and the same number for each device."""
+        size = math.exp(rng.uniform(math.log(_SMALLEST_BYTES), math.log(self.max_bytes)))
+        return max(1, round(size / VALUE_BYTES / self.world)) * self.world
+
+    def _draw_dims(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """Dim sums of the devices after a greedy of random quality.
+
+        It places tables by a cost dim x pooling^u x noise, largest first, on the device with the lowest sum. With u = 0 and no noise it
+        evens out the dims, as a plan that minds communication does; with u = 1 it is the heuristic `lookup`; with
+        noise it is worse, up to a placement at random.
+        """
+        count = int(rng.integers(self.world, MAX_TABLES * self.world + 1))
+        bound = 2 ** int(rng.integers(2, 8))
+        table_dims = rng.choice([dim for dim in DIMS if dim <= bound], count)
+        pooling = np.array([self.pool[index].pooling for index in rng.integers(len(self.pool), size=count)])
+        noise = np.exp(rng.uniform(0, _MOST_NOISE) * rng.standard_normal(count))
+        costs = table_dims * pooling ** rng.uniform() * noise
+        sums, dims = np.zeros(self.world), np.zeros(self.world, dtype=np.int64)
+        for table in np.argsort(-costs, kind="stable"):
+            device = int(sums.argmin())
+            sums[device] += costs[table]
+            dims[device] += table_dims[table]
+        return tuple(int(dim) for dim in rng.permutation(dims))
+
+    def _draw_delays(self, batch_size: int, dims: Sequence[int], rng: np.random.Generator) -> tuple[float, ...]:
+        """Start delays; those of all devices are zero in some samples, which then show the collective alone."""
+        largest = max(samples_of(batch_size, self.world)) * sum(dims) * VALUE_BYTES
+        nominal_ms = self.nominal_latency_ms + largest / self.nominal_bandwidth * 1e3
+        longest = nominal_ms * rng.uniform(0, _MOST_DELAY)
+        delays = longest * rng.uniform(size=self.world)
+        if rng.random() < _NO_DELAY_SHARE:
+            delays[:] = 0.0
+        return tuple(float(delay) for delay in np.round(delays - delays.min(), 4))

@@ -1,0 +1,223 @@
+"""Collecting inside a group that torchrun started, on one or several hosts.
+
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29500 --max-restarts 10
+        -m shardwright.measure.collectives -o samples/ --device cuda
+
+(one line). Every process is a rank; rank 0 writes the store. Name a folder that all hosts share where torchrun may give rank 0 to another
+host after a restart. A rank that hangs in a sample ends itself after the timeout; torchrun then ends the others, and with
+`--max-restarts` starts all of them anew. Which sample it was is noted in the store's folder: the second time, it is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.files import write_atomically
+from shardwright.measure.collectives.collect import Collection, Progress, measure_all
+from shardwright.measure.collectives.membership import group_backend, joined_group
+from shardwright.measure.collectives.sampling import CollectiveSample
+from shardwright.measure.collectives.summary import CollectivesSummary, summarise
+from shardwright.measure.collectives.timing import DeviceTimes, Member
+from shardwright.measure.hardware import MACHINE, fingerprint
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TRIES = 2
+_END = -1
+
+
+@dataclass(frozen=True)
+class Place:
+    """What torchrun says about this process.
+
+    Attributes:
+        rank: its number.
+        world: ranks on all hosts.
+        local_rank: its number on this host.
+        local_world: ranks on this host.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of the group."""
+        return self.world // self.local_world
+
+
+def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place | None:
+    """This process's place in a group that torchrun started; None where there is none.
+
+    Raises:
+        InvalidInput: the hosts have different numbers of ranks.
+    """
+    given = os.environ if environment is None else environment
+    if not all(given.get(name) for name in _VARIABLES):
+        return None
+    rank, world, local_rank, local_world = (int(given[name]) for name in _VARIABLES[:4])
+    if world % local_world:
+        raise InvalidInput(
+            f"WORLD_SIZE is {world}, LOCAL_WORLD_SIZE {local_world}: every host must have as many ranks; use the same --nproc-per-node"
+        )
+    return Place(rank, world, local_rank, local_world)
+
+
+def collect_in_group(
+    collection: Collection, place: Place, *, timeout_s: float = 60.0, progress: Progress | None = None
+) -> CollectivesSummary | None:
+    """Measure collectives with the other processes of the group; each must call this with the same arguments.
+
+    Args:
+        collection: what to measure; `world` must be the group's.
+        place: this process's place in the group.
+        timeout_s: longest time of a sample.
+        progress: called on rank 0 after each measurement.
+
+    Returns:
+        The summary on rank 0, None on the others.
+
+    Raises:
+        InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
+        MeasurementFailed: the ranks were started with different options or on different hardware.
+    """
+    if not 0 < timeout_s < float("inf"):
+        raise InvalidInput(f"timeout is {timeout_s} s, must be positive")
+    if collection.space.world != place.world:
+        raise InvalidInput(
+            f"world is {collection.space.world}, the group has {place.world} ranks; leave it out under torchrun"
+        )
+    with joined_group(
+        collection.device,
+        place.rank,
+        place.world,
+        local_rank=place.local_rank,
+        local_world=place.local_world,
+        timeout_s=timeout_s,
+    ) as member:
+        _check_agreement(collection, member)
+        if place.rank == 0:
+            return _lead(collection, member, timeout_s, progress)
+        _follow(collection, member, timeout_s)
+        return None
+
+
+def _lead(collection: Collection, member: Member, timeout_s: float, progress: Progress | None) -> CollectivesSummary:
+    """Rank 0: says which sample comes, and keeps the times."""
+    started = monotonic()
+    with collection.open_store() as store:
+        attempts = Attempts(collection.folder)
+
+        def measure(sample: CollectiveSample) -> DeviceTimes | None:
+            if attempts.failed(sample.sample) >= _TRIES:
+                return None
+            attempts.begin(sample.sample)
+            _announce(sample.sample, member)
+            times = _within(timeout_s, member, sample, collection)
+            attempts.end()
+            return times
+
+        try:
+            measured = measure_all(collection, store, measure, progress)
+        except KeyboardInterrupt:
+            attempts.end()
+            raise
+        attempts.forget()
+        _announce(_END, member)
+    return summarise(collection.folder, measured, monotonic() - started)
+
+
+def _follow(collection: Collection, member: Member, timeout_s: float) -> None:
+    """The other ranks: measure along, until rank 0 says that it is over."""
+    while (number := _announce(_END, member)) != _END:
+        _within(timeout_s, member, collection.space.draw(number), collection)
+
+
+def _within(timeout_s: float, member: Member, sample: CollectiveSample, collection: Collection) -> DeviceTimes:
+    """The times of a sample. A process that hangs in it is ended with a trace of where, whatever it hangs in."""
+    faulthandler.dump_traceback_later(timeout_s, exit=True)
+    try:
+        return member.measure(sample, collection.policy)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _announce(number: int, member: Member) -> int:
+    """Rank 0's number, on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    said = torch.tensor([number], device=member.device)
+    dist.broadcast(said, src=0)
+    return int(said)
+
+
+def _check_agreement(collection: Collection, member: Member) -> None:
+    """Check that all ranks measure the same on the same kind of machine."""
+    import torch
+    import torch.distributed as dist
+
+    hardware = fingerprint(collection.device, group_backend(collection.device))
+    decisive = {} if collection.allow_other_hardware else {key: hardware[key] for key in MACHINE}
+    text = json.dumps([collection.request(), collection.samples, decisive], sort_keys=True)
+    mine = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    range_ = torch.tensor([mine, -mine], device=member.device)
+    dist.all_reduce(range_, dist.ReduceOp.MAX)
+    if int(range_[0]) != -int(range_[1]):
+        raise MeasurementFailed(
+            "the ranks were started with different options, or run on different hardware or versions of torch; start all hosts with "
+            "the same command on like machines, or pass --allow-other-hardware"
+        )
+
+
+class Attempts:
+    """Notes on disk which sample is being measured, so that those that end the whole group are known afterwards.
+
+    Args:
+        folder: the store.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "collectives-attempts.json"
+        self._failures: dict[int, int] = {}
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            noted = json.loads(self._path.read_text())
+            self._failures = {int(sample): int(failures) for sample, failures in noted.items()}
+        self._measured: int | None = None
+
+    def failed(self, sample: int) -> int:
+        """How often the group ended while it measured this sample."""
+        return self._failures.get(sample, 0)
+
+    def begin(self, sample: int) -> None:
+        """The sample is about to be measured: should nothing follow, it failed once more."""
+        self._measured = sample
+        self._write({**self._failures, sample: self.failed(sample) + 1})
+
+    def end(self) -> None:
+        """The sample is measured, or given up by the user's wish: it did not fail."""
+        if self._measured is not None:
+            self._failures.pop(self._measured, None)
+            self._measured = None
+            self._write(self._failures)
+
+    def forget(self) -> None:
+        """The store holds all samples, those that were skipped too."""
+        self._failures = {}
+        self._write({})
+
+    def _write(self, failures: Mapping[int, int]) -> None:
+        if failures:
+            write_atomically(self._path, json.dumps(failures))
+        else:
+            self._path.unlink(missing_ok=True)

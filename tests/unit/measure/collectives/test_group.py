@@ -1,0 +1,110 @@
+"""Groups of real processes that only pretend to measure: what matters is how they are watched and ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.collectives.collect import collect_collectives, new_collection
+from shardwright.measure.collectives.group import GroupFailed, GroupHung, GroupOptions, RankGroup
+from shardwright.measure.collectives.records import keys_of, read_collectives
+from shardwright.measure.collectives.sampling import ALL_TO_ALL, CollectiveSample
+from shardwright.measure.collectives.timing import DeviceTimes
+from shardwright.task import AccessProfile, Table
+
+SAMPLE = CollectiveSample(7, ALL_TO_ALL, 8, (4, 4), (0.0, 1.5))
+
+PRETENDER = """
+import json, os, signal, sys, time
+rank = json.loads(sys.argv[1])["rank"]
+if rank == 0:
+    print('{{"ready": true}}', flush=True)
+for line in sys.stdin:
+    sample = json.loads(line)
+    {body}
+    if rank == 0:
+        print(json.dumps({{"forward_ms": [1.0, sample["delays_ms"][1]], "backward_ms": [2.0, 3.0]}}), flush=True)
+"""
+
+
+def options(body: str = "", timeout_s: float = 60.0) -> GroupOptions:
+    return GroupOptions(2, timeout_s=timeout_s, program=("-c", PRETENDER.format(body=body or "pass")))
+
+
+def runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_sample_goes_to_all_ranks_and_rank_0_answers(tmp_path: Path) -> None:
+    body = f"open({str(tmp_path)!r} + '/' + str(rank), 'a').write(str(sample['sample']))"
+    with RankGroup(options(body)) as group:
+        assert [group.measure(SAMPLE) for _ in range(2)] == [DeviceTimes((1.0, 1.5), (2.0, 3.0))] * 2
+        pids = [process.pid for process in group._processes]
+        folder = Path(group._folder.name)
+        assert folder.exists()
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["77", "77"]
+    assert not any(map(runs, pids))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_named(rank: int) -> None:
+    with (
+        RankGroup(options(f"if rank == {rank}: os.kill(os.getpid(), signal.SIGKILL)\n    time.sleep(3600)")) as group,
+        pytest.raises(GroupFailed, match=f"rank {rank} was ended by SIGKILL"),
+    ):
+        group.measure(SAMPLE)
+
+
+def test_a_rank_that_fails_is_named_with_its_last_words() -> None:
+    with (
+        RankGroup(options("if rank == 1: raise RuntimeError('odd')\n    time.sleep(3600)")) as group,
+        pytest.raises(GroupFailed, match=r"rank 1 exited with 1\. Its last lines: .*RuntimeError: odd"),
+    ):
+        group.measure(SAMPLE)
+
+
+def test_a_rank_that_hangs_is_given_up_and_ended() -> None:
+    with RankGroup(options("time.sleep(3600)", timeout_s=0.3)) as group:
+        with pytest.raises(GroupHung, match="took longer than 0.3 s for a sample"):
+            group.measure(SAMPLE)
+        pids = [process.pid for process in group._processes]
+    assert not any(map(runs, pids))
+
+
+def test_what_a_rank_says_it_cannot_do_is_passed_on() -> None:
+    answer = """print('{"error": "2 ranks on this machine need a GPU each"}', flush=True)"""
+    with (
+        RankGroup(options(f"if rank == 0: {answer}")) as group,
+        pytest.raises(MeasurementFailed, match="need a GPU each"),
+    ):
+        group.measure(SAMPLE)
+
+
+def test_a_group_that_never_gets_ready_is_ended() -> None:
+    sleeping = GroupOptions(2, start_timeout_s=0.3, program=("-c", "import time; time.sleep(3600.25)"))
+    with pytest.raises(GroupHung, match="took longer than 0.3 s to get ready"):
+        RankGroup(sleeping)
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(b"time.sleep(3600.25)" in command for command in commands)
+
+
+def test_a_rank_that_dies_each_time_costs_the_sample_and_no_more(tmp_path: Path) -> None:
+    body = "if rank == 0 and sample['sample'] == 1: os.kill(os.getpid(), signal.SIGKILL)"
+    pool = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
+    collection = new_collection(tmp_path, samples=3, world=2, pool=pool)
+    summary = collect_collectives(collection, group=options(body))
+    assert (summary.samples, summary.skipped, summary.measured) == (2, 1, 3)
+    assert keys_of(read_collectives(tmp_path)) == [(0, 0), (0, 1), (2, 0)]
+
+
+def test_a_program_that_cannot_start_ends_the_collection(tmp_path: Path) -> None:
+    pool = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
+    broken = GroupOptions(2, program=("-c", "raise SystemExit('no such thing')"))
+    with pytest.raises(
+        MeasurementFailed, match=r"5 times in a row, at last because rank \d exited with 1\..*no such thing"
+    ):
+        collect_collectives(new_collection(tmp_path, samples=3, world=2, pool=pool), group=broken)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwright.errors import InvalidInput
+from shardwright.measure.collectives.sampling import ALL_GATHER, ALL_TO_ALL, KINDS, CollectiveSpace
+from shardwright.task import AccessProfile, Table
+
+POOL = tuple(Table(f"t{i}", 1000, 16, 0.5 + i, access=AccessProfile.uniform(1000)) for i in range(9))
+
+
+def test_a_sample_follows_from_the_seed_and_its_number_alone() -> None:
+    space = CollectiveSpace(POOL, 4, seed=3)
+    forwards = [space.draw(sample) for sample in range(40)]
+    backwards = [CollectiveSpace(POOL, 4, seed=3).draw(sample) for sample in reversed(range(40))]
+    assert forwards == backwards[::-1]
+    assert forwards != [CollectiveSpace(POOL, 4, seed=4).draw(sample) for sample in range(40)]
+
+
+def test_three_of_four_samples_are_all_to_all_and_the_others_take_turns() -> None:
+    kinds = [CollectiveSpace(POOL, 2).draw(sample).kind for sample in range(24)]
+    assert Counter(kinds) == {ALL_TO_ALL: 18, **dict.fromkeys(KINDS[1:], 2)}
+    assert {CollectiveSpace(POOL, 2, kinds=[ALL_TO_ALL]).draw(sample).kind for sample in range(8)} == {ALL_TO_ALL}
+    assert {CollectiveSpace(POOL, 2, kinds=[ALL_GATHER]).draw(sample).kind for sample in range(8)} == {ALL_GATHER}
+
+
+def test_all_to_all_samples_are_placed_tables_with_delays() -> None:
+    space = CollectiveSpace(POOL, 4, batch_sizes=(64, 4096), kinds=[ALL_TO_ALL])
+    samples = [space.draw(sample) for sample in range(300)]
+    dims = np.array([sample.dims for sample in samples])
+    delays = np.array([sample.delays_ms for sample in samples])
+    assert dims.shape == delays.shape == (300, 4)
+    assert (dims % 4 == 0).all()
+    assert (dims.sum(axis=1) >= 16).all()  # at least a table a device
+    assert dims.sum(axis=1).max() <= 4 * 15 * 128
+    assert (delays.min(axis=1) == 0).all()
+    assert {sample.batch_size for sample in samples} == {64, 4096}
+    silent = (delays == 0).all(axis=1).mean()
+    assert 0.04 < silent < 0.2
+    # Good and bad greedies: some plans are even, in some one device holds several times what another does.
+    spread = dims.max(axis=1) / dims.mean(axis=1)
+    assert spread.min() < 1.05
+    assert spread.max() > 2
+
+
+def test_delays_are_comparable_with_the_time_of_the_collective() -> None:
+    space = CollectiveSpace(POOL, 4, batch_sizes=(4096,), kinds=[ALL_TO_ALL], nominal_bandwidth=1e9)
+    for sample in (space.draw(number) for number in range(100)):
+        nominal_ms = 0.5 + sum(sample.dims) * 1024 * 4 / 1e6
+        assert max(sample.delays_ms) <= 4 * nominal_ms
+
+
+def test_sizes_of_the_other_kinds_spread_over_the_decades() -> None:
+    space = CollectiveSpace(POOL, 3, kinds=KINDS[1:], max_bytes=2**26)
+    samples = [space.draw(sample) for sample in range(400)]
+    sizes = np.array([4 * sample.elements for sample in samples])
+    assert all(sample.elements % 3 == 0 and sample.dims == () and sample.delays_ms == (0, 0, 0) for sample in samples)
+    assert sizes.min() >= 1000
+    assert sizes.max() <= 2**26 + 12
+    share, _ = np.histogram(np.log2(sizes), bins=4, range=(10, 26))
+    assert share.min() > 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pool": ()}, "pool: is empty"),
+        ({"world": 1}, "world is 1, must be at least 2"),
+        ({"seed": -1}, "seed is -1"),
+        ({"batch_sizes": (512, 3)}, r"batch_sizes: \[512, 3\] must be at least one size, each at least the 4 devices"),
+        ({"batch_sizes": ()}, "batch_sizes"),
+        ({"kinds": ("broadcast",)}, "kinds: .*broadcast.* must be one or more of all_to_all"),
+        ({"kinds": ()}, "kinds"),
+        ({"max_bytes": 10}, "max_bytes is 10, must be at least 1024"),
+    ],
+)
+def test_impossible_spaces_are_refused(changes: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"pool": POOL, "world": 4, **changes}
+    with pytest.raises(InvalidInput, match=message):
+        CollectiveSpace(**options)
