@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.cost import score
 from shardwright.cost.pricing import Pricing
-from shardwright.search.bound import lower_bound
+from shardwright.search.bound import BoundProof, lower_bound
+from shardwright.search.engine.catalog import make_catalog
 from shardwright.sharding import Shard
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
@@ -106,3 +107,48 @@ def test_row_blocks_over_pinned_devices_are_not_cheaper(seed):
     plan = sw.plan(task, strategy="certified", cost_model=model)
     assert [shard.devices for shard in plan.shards] == [(1,), (4,), (6,)]
     assert plan.cost.step_ms >= plan.bound_ms * (1 - 1e-9)
+
+
+@given(st.data(), st.integers(0, 5))
+@settings(max_examples=60)
+def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
+    """Knowing one plan, the bound of all others: any random plan is as good as that one or costs the tightened bound."""
+    task = data.draw(tasks(max_tables=5))
+    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    model = MODEL if seed == 0 else adversarial_model(seed)
+    proof = BoundProof(make_catalog(task, model), model)
+    known, other = (
+        score(task, [shard for table in task.tables for shard in data.draw(cut(task, table))], model).step_ms
+        for _ in range(2)
+    )
+    tightened = proof.tightened(proof.solve(), known)
+    assert tightened.ms <= known
+    assert other >= tightened.ms * (1 - 1e-9)
+
+
+@st.composite
+def small_tasks(draw) -> Task:
+    """Up to four narrow tables on two or three devices: the best plan is found in a moment."""
+    count = draw(st.integers(2, 4))
+    tables = [
+        sw.Table(
+            f"t{i}",
+            rows=draw(st.sampled_from([50, 900, 5000, 60_000])),
+            dim=draw(st.sampled_from([4, 8, 16])),
+            pooling=draw(st.sampled_from([0.5, 3.0, 20.0])),
+        )
+        for i in range(count)
+    ]
+    return Task(tables, sw.Topology(devices_per_host=draw(st.integers(2, 3))), 512)
+
+
+@given(small_tasks(), st.integers(0, 2))
+@settings(max_examples=15)
+def test_the_exact_optimum_lies_between_the_bound_and_certified(task, seed):
+    model = MODEL if seed == 0 else adversarial_model(seed)
+    exact = sw.plan(task, strategy="exact", cost_model=model, time_limit=20)
+    certified = sw.plan(task, strategy="certified", cost_model=model)
+    if exact.gap < 1e-4:  # proven; else the time was too short
+        assert exact.cost.step_ms <= certified.cost.step_ms * (1 + 1e-4)
+        assert certified.bound_ms <= exact.cost.step_ms * (1 + 1e-5)
+        assert certified.cost.step_ms <= exact.cost.step_ms * (1 + certified.gap) * (1 + 1e-5)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 from shardwright.cli.options import AsJson, ModelFile, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, saved
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
+
+Start = Annotated[
+    Path | None,
+    option(
+        "--from", metavar="PLAN", text="Start from this plan, made for this task or before tables or devices changed."
+    ),
+]
+MoveCost = Annotated[
+    float,
+    typer.Option(
+        "--move-cost",
+        metavar="MS_PER_GB",
+        help="With --from: a GB is moved only if a step gets shorter by more than this; 'inf' moves only what must.",
+    ),
+]
 
 
 def run(
@@ -25,16 +42,21 @@ def run(
     model: ModelFile = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
+    start: Start = None,
+    move_cost: MoveCost = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Find, check and score a plan.
+    """Find, check and score a plan; with --from, say what moves and what that gains.
 
-    With --json the document is the plan file itself.
+    Where the plan of --from does not apply any more, a second search finds what moving only what must would cost. With --json the
+    document is the plan file itself; with --from it has one field more, 'change'.
 
     Example:
         shardwright plan task.yaml -o plan.json
+        shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
     """
     import shardwright as sw
+    from shardwright.cli.change import change_from, change_to_dict, change_views
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import resolve_cost_model
@@ -42,10 +64,29 @@ def run(
 
     check_target(output)
     placed = sw.Task.load(task)
+    older = sw.Plan.load(start) if start is not None else None
     cost_model = resolve_cost_model(model, placed.topology.device)
     print_model_notes(cost_model, placed)
-    with progress("searching"):
-        found = sw.plan(placed, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit)
+
+    def search(price: float) -> sw.Plan:
+        with progress("searching"):
+            return sw.plan(
+                placed,
+                strategy=strategy,
+                cost_model=cost_model,
+                seed=seed,
+                time_limit=time_limit,
+                start=older,
+                move_cost=price,
+            )
+
+    found = search(move_cost)
     if output is not None:
         found.save(output)
-    emit(plan_to_dict(found), device_table(found), headline(found), saved(output), as_json=as_json)
+    document = plan_to_dict(found)
+    views: list[RenderableType] = [device_table(found), headline(found)]
+    if older is not None and start is not None:
+        change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
+        document["change"] = change_to_dict(change)
+        views += change_views(change)
+    emit(document, *views, saved(output), as_json=as_json)

@@ -1,10 +1,10 @@
 r"""A proven lower bound on the step time of every plan.
 
 What it holds for: devices of one type, and plans whose tables are each whole, cut into column blocks (of multiples of 4 columns where
-the dim is one), into row blocks whose borders lie on a grid of 16 parts of the table, into row blocks of equal size (to a row) over 2, 4,
-8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as the table's constraints and
-the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the
-bound stays valid whatever they say; it does not see them otherwise.
+the dim is one), into row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on), into row blocks of equal
+size (to a row) over 2, 4, 8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as
+the table's constraints and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only
+remove plans, so the bound stays valid whatever they say; it does not see them otherwise.
 
 Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
 over phases of maxima over devices, and a maximum is at least a mean:
@@ -22,9 +22,12 @@ generation: the tables' cheapest ways at the λ so far are the columns of the ne
 Devices without a shard do not run the head's constant; where the priced sum of the kernels is positive, as it always is in practice,
 using all devices is the cheapest, and where it is not, the bound is taken as if one device did everything.
 
-Tightening. With a plan of step time U at hand, a better one has no device that costs more than U. For every λ a device that holds a
-piece p costs at least (constant) + price_λ(p) + Σ over tables of min(0, the least that any part of it can add); pieces for which
-that and their own links exceed U are struck out, and the bound of what is left, or U if that is lower, holds for all plans.
+Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
+least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same programme bounds from
+below with these phases alone. On the phases in Q the device spends at least, for every λ, (constant) + price_λ(p) + Σ over tables of
+min(0, the least that any part of it can add), and p's own bytes on the links. A piece for which that exceeds U is in no better plan: it
+is struck out, and the bound of what is left, or U if that is lower, holds for all plans. And every table must be cut somehow: the
+smallest, over its ways, of the largest of these figures over the way's pieces is a bound too. It binds where one table dominates.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ _ROUNDS = 40
 _EXACT = 1e-4  # of the bound: how close the programme and the bound have to come
 _GROUPS = 50
 _PROBES = 8
+ALL_PHASES = np.ones(4)  # forward, backward, forward links, backward links
+_OWN_PHASES = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -87,80 +92,88 @@ class BoundProof:
         self._replicated = _all_replicated(catalog.task, cost_model)
         self._mix = self._pricing.mix.sum(axis=0)
 
-    def solve(self) -> Bound:
-        """The best bound over the pieces that are left."""
+    def solve(self, phases: Floats = ALL_PHASES) -> Bound:
+        """The best bound over the pieces that are left, on some phases only if `phases` `(4,)` says so by zeros."""
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
-        prices, columns = first_prices(self._task, self._mix), []
+        prices, columns = first_prices(self._task, self._pricing.mix, phases), []
         best: Bound | None = None
         for _ in range(_ROUNDS):
             choice = self._relaxation.cheapest(prices)
-            if best is None or self._value(prices, choice) > best.ms:
-                best = Bound(self._value(prices, choice), prices, choice)
+            if best is None or self._value(prices, choice, phases) > best.ms:
+                best = Bound(self._value(prices, choice, phases), prices, choice)
             if not np.isfinite(best.ms):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(self._task, self._pricing, columns)
-            if least - best.ms <= _EXACT * least:
+            least, prices = _programme(self._task, self._pricing, columns, phases)
+            if least - best.ms <= _EXACT * max(least, 0.0):
                 break
         assert best is not None
         return Bound(min(best.ms, self._replicated), best.prices, best.choice)
 
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
         """The bound with the knowledge that a plan of `step_ms` exists; at most that."""
-        doomed = self._relaxation.legal & (self._least_step_with(bound.prices) > step_ms)
+        of_phases = [self._least_step_with(bound.prices, own) for own in _OWN_PHASES]
+        pieces, others = (np.max([found[kind] for found in of_phases], axis=0) for kind in range(2))
+        binding = self._relaxation.least_binding(pieces, others)
+        doomed = self._relaxation.legal & (pieces > step_ms)
         if doomed.any():
             self._relaxation.legal[doomed] = False
             found = self.solve()
-            if found.ms > bound.ms and np.isfinite(found.ms):
-                bound = found
-            elif found.ms > bound.ms:
-                bound = Bound(step_ms, bound.prices, bound.choice)
-        return Bound(min(bound.ms, step_ms), bound.prices, bound.choice)
+            bound = found if np.isfinite(found.ms) and found.ms > bound.ms else bound
+            binding = max(binding, found.ms)
+        return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
-    def _value(self, prices: Prices, choice: Choice) -> float:
+    def _value(self, prices: Prices, choice: Choice, phases: Floats) -> float:
         """The bound that prices prove."""
         devices = self._task.topology.devices
         links = float(choice.price.sum()) - choice.kernels
         kernels = choice.kernels / (devices if choice.kernels > 0 else 1)
-        return self._constant(prices) + kernels + links / devices + float((prices.links * _latency(self._task)).sum())
+        waits = float((prices.links * _latency(self._task)).sum())
+        return self._constant(prices, phases) + kernels + links / devices + waits
 
-    def _constant(self, prices: Prices) -> float:
-        return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias.sum())
+    def _constant(self, prices: Prices, phases: Floats) -> float:
+        return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2])
 
-    def _least_step_with(self, prices: Prices) -> Floats:
-        """`(pieces,)` what a plan costs at least in which some device holds the piece."""
-        costs = self._relaxation.catalog.forms.costs
-        hidden = costs.vectors[:, :-2] + self._pricing.hidden_bias
-        alone = np.maximum(hidden, 0) @ self._mix
-        largest = np.argsort(-alone, kind="stable")
-        probes = largest[: max(1, alone.size // 8) : max(1, alone.size // (8 * _PROBES))]
-        vectors = [prices.vector] + [np.append(self._mix * (hidden[row] > 0), [1.0, 1.0]) for row in probes]
-        kernels = np.max([self._least_device_with(Prices(vector, prices.links)) for vector in vectors], axis=0)
-        least: Floats = kernels + self._own_links(costs.served)
-        return least
+    def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
+        """What a plan costs at least in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
 
-    def _least_device_with(self, prices: Prices) -> Floats:
-        """`(pieces,)` ms of kernels of a device with the piece, whatever else lies on it."""
+        The phases that `own` `(4,)` counts are those of that device, the others those of the mean device.
+        """
+        costs, mix = self._relaxation.catalog.forms.costs, own[:2] @ self._pricing.mix
+        rest = 0.0 if own.all() else max(0.0, self.solve(ALL_PHASES - own).ms)
+        pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
+        if own[:2].any():
+            hidden = costs.vectors[:, :-2] + self._pricing.hidden_bias
+            largest = np.argsort(-(np.maximum(hidden, 0) @ mix), kind="stable")
+            probes = largest[: max(1, largest.size // 8) : max(1, largest.size // (8 * _PROBES))]
+            active = np.divide(prices.vector[:-2], self._mix, out=np.zeros(mix.size), where=self._mix > 0)
+            for share in (active, *(hidden[row] > 0 for row in probes)):
+                found = self._least_device_with(np.append(mix * share, own[:2]), own)
+                pieces, others = np.maximum(pieces, found[0]), np.maximum(others, found[1])
+        return rest + pieces + self._own_links(costs.served, own), rest + others
+
+    def _least_device_with(self, vector: Floats, phases: Floats) -> tuple[Floats, Floats]:
+        """Ms of kernels of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else lies on it."""
         forms = self._relaxation.catalog.forms
-        price = self._relaxation.piece_prices(prices)
+        prices = Prices(vector, np.zeros((2, 2)))
+        price, other_price = self._relaxation.piece_prices(prices), self._relaxation.other_prices(prices)
         width = np.arange(price.size) - np.repeat(forms.first[:-1], forms.units) + 1
         discount = np.zeros(self._relaxation.tables)
         np.minimum.at(discount, self._relaxation.table_of_row, price / width * np.repeat(forms.units, forms.units))
-        other_table, other_price = self._relaxation.other_prices(prices)
-        np.minimum.at(discount, other_table, other_price)
-        least: Floats = self._constant(prices) + price + discount.sum()
-        return least
+        np.minimum.at(discount, self._relaxation.other_tables, other_price)
+        base = self._constant(prices, phases) + discount.sum()
+        return base + price, base + other_price
 
-    def _own_links(self, served: Floats) -> Floats:
-        """`(pieces,)` ms that the holder of a piece spends on links at least."""
-        topology = self._task.topology
-        latency = _latency(self._task)
-        present = [link for link in range(2) if ms_per_byte(topology)[link] > 0]
+    def _own_links(self, served: Floats, own: Floats) -> Floats:
+        """`(pieces,)` ms that the holder of a piece spends on links at least, in the passes that `own` counts."""
+        latency, each = _latency(self._task), ms_per_byte(self._task.topology)
+        present = [link for link in range(2) if each[link] > 0]
         if not present:
             return np.zeros(len(served))
-        each = [latency[link] + served[:, 0] * ms_per_byte(topology)[link] for link in present]
-        both: Floats = 2 * np.max(each, axis=0)
+        forward = np.max([latency[link] + np.max(served, axis=1) * each[link] for link in present], axis=0)
+        backward = np.max([latency[link] + served[:, 0] * each[link] for link in present], axis=0)
+        both: Floats = own[2] * forward + own[3] * backward
         return both
 
 
@@ -169,21 +182,23 @@ def _latency(task: Task) -> Floats:
     return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
 
 
-def first_prices(task: Task, mix: Floats) -> Prices:
+def first_prices(task: Task, mix: Floats, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
     present = (ms_per_byte(task.topology) > 0).astype(float)
-    return Prices(np.append(mix / 2, [1.0, 1.0]), np.tile(present / max(1.0, present.sum()), (2, 1)))
+    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[2:, None]
+    return Prices(np.append(phases[:2] @ mix / 2, phases[:2]), links)
 
 
-def _programme(task: Task, pricing: Pricing, columns: list[Floats]) -> tuple[float, Prices]:
+def _programme(task: Task, pricing: Pricing, columns: list[Floats], phases: Floats) -> tuple[float, Prices]:
     """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
 
     Args:
         task: the task.
         pricing: the cost model's head.
         columns: `(groups, h + 6)` arrays, a row a group of tables; each group takes a mixture of its rows.
+        phases: `(4,)` 1 for phases that count.
     """
-    devices, mix = task.topology.devices, pricing.mix.sum(axis=0)
+    devices, mix = task.topology.devices, phases[:2] @ pricing.mix
     stacked = np.vstack(columns) / devices
     count, groups, hidden = len(stacked), len(columns[0]), np.flatnonzero(mix > 0)
     links = [link for link in range(2) if ms_per_byte(task.topology)[link] > 0]
@@ -204,7 +219,7 @@ def _programme(task: Task, pricing: Pricing, columns: list[Floats]) -> tuple[flo
     one_each = np.zeros((groups, count + hidden.size + 2))
     one_each[np.arange(count) % groups, np.arange(count)] = 1.0
     found = linprog(
-        np.concatenate([stacked[:, mix.size] + stacked[:, mix.size + 1], np.ones(hidden.size + 2)]),
+        np.concatenate([stacked[:, mix.size : mix.size + 2] @ phases[:2], np.ones(hidden.size), phases[2:]]),
         A_ub=np.vstack([units, *passes]) if hidden.size or passes else None,
         b_ub=limits if hidden.size or passes else None,
         A_eq=one_each,
@@ -213,7 +228,7 @@ def _programme(task: Task, pricing: Pricing, columns: list[Floats]) -> tuple[flo
         method="highs",
     )
     if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
-        return -np.inf, first_prices(task, mix)
+        return -np.inf, first_prices(task, pricing.mix, phases)
     duals = -np.asarray(found.ineqlin.marginals) if limits.size else np.zeros(0)
     weight = np.zeros(mix.size)
     weight[hidden] = np.clip(duals[: hidden.size], 0.0, 1.0)
@@ -222,7 +237,8 @@ def _programme(task: Task, pricing: Pricing, columns: list[Floats]) -> tuple[flo
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
     if links:
         shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
-    return float(found.fun + pricing.bias.sum()), Prices(np.append(mix * weight, [1.0, 1.0]), shares)
+    least = float(found.fun or 0.0) + float(pricing.bias @ phases[:2])
+    return least, Prices(np.append(mix * weight, phases[:2]), shares * phases[2:, None])
 
 
 def _all_replicated(task: Task, cost_model: CostModel) -> float:

@@ -14,7 +14,7 @@ returns the best plan so far.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,7 +24,9 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.support import why_not_whole
+from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ _STARTS = (
     (0.25, np.inf),
     (1.0, 1.0),
 )
-"""Share of the bound that a piece may cost, and factor on the prices of spreads; the first two are tried first."""
+"""Share that a piece may take of what the mean device spends on a phase, and factor on the prices of spreads."""
 _MEMORY_WEIGHTS = (0.0, 1.0, 10.0, 100.0)  # in bounds per memory of a device
 _LANES = 4  # kicks a round
 
@@ -58,7 +60,7 @@ class Certified:
     """
 
     tolerance: float = 0.01
-    patience: int = 6
+    patience: int = 4
     threads: int = 2
     name: str = field(default="certified")
 
@@ -68,29 +70,52 @@ class Certified:
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search until the gap is small enough; without a convex cost model there is no bound."""
+        return self._search(task, cost_model, None, seed, deadline)
+
+    def search_from(
+        self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
+    ) -> Plan:
+        """Search from a plan; what is better by less than the price of what moves does not count as better."""
+        return self._search(task, cost_model, WarmStart(task, cost_model, start, move_cost), seed, deadline)
+
+    def _search(
+        self, task: Task, cost_model: CostModel, warm: WarmStart | None, seed: int, deadline: float | None
+    ) -> Plan:
         from shardwright.search.engine.preparation import prepare
         from shardwright.search.engine.session import Session
+        from shardwright.search.engine.warm_session import WarmSession
 
         prepared = prepare(task, cost_model)
+        if warm:
+            warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = Session(prepared.assembly, prepared.spread_price, pool)
+            kind = WarmSession if warm else Session
+            session = kind(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
             try:
-                self._starts(task, prepared, session, deadline)
-                self._kicks(prepared, session, seed, deadline)
+                if warm is None or warm.resume(session, prepared, late=session.late):
+                    self._starts(task, prepared, session)
+                self._kicks(prepared, session, seed)
             except KeyboardInterrupt:  # anytime: what was found so far is a plan
+                session.stop()
                 if session.best is None:
                     raise
-        return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=prepared.tighten(session.best_ms))
+        shards: Sequence[Shard] = prepared.shards(session.best)
+        step_ms = session.best_ms
+        if warm:
+            shards, step_ms = warm.chosen(shards)
+            if step_ms < prepared.bound_ms:  # a plan to start from may be cut in ways that the bound does not speak of
+                return Plan(task, shards, self.name, seed)
+        return Plan(task, shards, self.name, seed, bound_ms=prepared.tighten(step_ms))
 
-    def _starts(self, task: Task, prepared: Prepared, session: Session, deadline: float | None) -> None:
+    def _starts(self, task: Task, prepared: Prepared, session: Session) -> None:
         """A plan from every start, most promising first; in tight memory, large pieces are placed first."""
         from shardwright.search.engine.session import Start
 
         stuck = -1
         for weight in _MEMORY_WEIGHTS:
             by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
-            starts = [Start(share * prepared.price_ms, by_memory, spreading) for share, spreading in _STARTS]
-            stuck = self._some(session, prepared, starts, deadline)
+            starts = [Start(share, by_memory, spreading) for share, spreading in _STARTS]
+            stuck = self._some(session, prepared, starts)
             if stuck < 0:
                 return
         raise InfeasibleTask(
@@ -98,26 +123,21 @@ class Certified:
             "tight; allow row_wise for large tables, or use more devices or memory"
         )
 
-    def _some(self, session: Session, prepared: Prepared, starts: list[Start], deadline: float | None) -> int:
+    def _some(self, session: Session, prepared: Prepared, starts: list[Start]) -> int:
         """The starts two by two until the plan is good enough or time is up; returns an item that never found a device, or -1."""
         stuck = -1
         for first in range(0, len(starts), 2):
             stuck = session.start(starts[first : first + 2])
-            if session.best is not None and (self._done(prepared, session) or _late(deadline)):
+            if session.best is not None and (self._done(prepared, session) or session.late):
                 break
         return -1 if session.best is not None else stuck
 
-    def _kicks(self, prepared: Prepared, session: Session, seed: int, deadline: float | None) -> None:
-        """Kick until nothing better is found for a while."""
+    def _kicks(self, prepared: Prepared, session: Session, seed: int) -> None:
+        """Kick until nothing better is found for a while, tightening the bound where that may end the search."""
         failed = rounds = 0
-        while failed < self.patience and not _late(deadline) and not self._done(prepared, session):
-            seeds = [(seed, rounds, lane) for lane in range(_LANES)]
-            failed = 0 if session.kick(seeds) else failed + 1
+        while failed < self.patience and not session.late and not self._done(prepared, session):
+            failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
 
     def _done(self, prepared: Prepared, session: Session) -> bool:
         return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms
-
-
-def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline

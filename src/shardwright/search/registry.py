@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.errors import InvalidInput
 from shardwright.search.certified import Certified
+from shardwright.search.exact import Exact
 from shardwright.search.greedy import FusedGreedy
 from shardwright.search.heuristics import HEURISTICS, Random
 from shardwright.search.neuroshard import NeuroShard
@@ -12,6 +13,8 @@ from shardwright.search.strategy import Strategy
 AUTO = "certified"
 _BUILT_IN: tuple[Strategy, ...] = (Random(), *HEURISTICS, FusedGreedy(), NeuroShard(), Certified())
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
+_REFEREES: dict[str, Strategy] = {"exact": Exact()}
+"""Known by name, but not listed: they are for small tasks, and no command tries them unasked."""
 
 
 def register(strategy: Strategy) -> Strategy:
@@ -20,7 +23,7 @@ def register(strategy: Strategy) -> Strategy:
     Raises:
         InvalidInput: another strategy has this name.
     """
-    if strategy.name in _STRATEGIES and _STRATEGIES[strategy.name] != strategy:
+    if (_STRATEGIES | _REFEREES).get(strategy.name, strategy) != strategy:
         raise InvalidInput(f"strategy name {strategy.name!r} is taken; register yours under another name")
     _STRATEGIES[strategy.name] = strategy
     return strategy
@@ -33,11 +36,12 @@ def strategy_named(name: str) -> Strategy:
         InvalidInput: no strategy has this name.
     """
     name = AUTO if name == "auto" else name
-    if name not in _STRATEGIES:
-        raise InvalidInput(f"unknown strategy {name!r}; known strategies are auto, {', '.join(_STRATEGIES)}")
-    return _STRATEGIES[name]
+    known = _STRATEGIES | _REFEREES
+    if name not in known:
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are auto, {', '.join(known)}")
+    return known[name]
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Names of all strategies, in order of registration."""
+    """Names of all strategies for tasks of any size, in order of registration."""
     return tuple(_STRATEGIES)

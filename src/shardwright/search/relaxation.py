@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.search.engine.blocks import BlockCosts, Blocks
-from shardwright.search.engine.catalog import ROW_UNITS, Catalog, devices_of, largest_memory, reduced_bytes
-from shardwright.search.engine.shortest import cheapest_widths
+from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
+from shardwright.search.engine.shortest import cheapest_widths, least_bottlenecks
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -113,9 +113,28 @@ class Relaxation:
         self._take_lower(kernels, price, prices)
         return kernels
 
-    def other_prices(self, prices: Prices) -> tuple[Ints, Floats]:
-        """Table, and ms of kernels on one device, of every other way."""
-        return self._other.table, self._other.sums[:, : prices.vector.size] @ prices.vector / self._other.parts
+    @property
+    def other_tables(self) -> Ints:
+        """`(others,)` tables of the other ways."""
+        return self._other.table
+
+    def other_prices(self, prices: Prices) -> Floats:
+        """`(others,)` ms of kernels of every other way on one device."""
+        found: Floats = self._other.sums[:, : prices.vector.size] @ prices.vector / self._other.parts
+        return found
+
+    def least_binding(self, pieces: Floats, others: Floats) -> float:
+        """The largest, over tables, of the smallest figure that every way of the table reaches.
+
+        Args:
+            pieces: `(pieces,)` figures of single pieces.
+            others: `(others,)` figures of the other ways.
+        """
+        forms = self.catalog.forms
+        best = np.full(self.tables, np.inf)
+        np.minimum.at(best, forms.table, least_bottlenecks(forms.first, np.where(self.legal, pieces, np.inf)))
+        np.minimum.at(best, self._other.table, others)
+        return float(best.max())
 
     def _priced(self, costs: BlockCosts, prices: Prices) -> tuple[Floats, Floats]:
         kernels = costs.vectors @ prices.vector
@@ -182,7 +201,7 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
     pieces, rows = catalog.forms.pieces, catalog.tables.rows
     in_rows = np.repeat(catalog.forms.rows, catalog.forms.units)
     width = np.arange(in_rows.size) - np.repeat(catalog.forms.first[:-1], catalog.forms.units) + 1
-    fewest = rows[pieces.table] * width // ROW_UNITS
+    fewest = rows[pieces.table] * width // np.repeat(catalog.forms.units, catalog.forms.units)
     shorter = np.flatnonzero(in_rows & (fewest < pieces.rows))
     blocks = Blocks(pieces.table[shorter], fewest[shorter], pieces.dim[shorter], pieces.replicas[shorter])
     return shorter, catalog.tables.costs(blocks)
@@ -214,7 +233,7 @@ def _equal_row_blocks(catalog: Catalog) -> tuple[list[int], list[int], list[int]
     found: list[tuple[int, int, int]] = []
     for index, table in enumerate(task.tables):
         for count in _block_counts(task, index):
-            if index not in gridded or ROW_UNITS % count:
+            if index not in gridded or row_units(table.rows) % count:
                 sizes = {table.rows // count, -(-table.rows // count)}
                 found += [(index, count, size) for size in sorted(sizes)]
     table_, count_, rows_ = zip(*found, strict=True) if found else ((), (), ())

@@ -11,9 +11,10 @@ from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import Strategy
-from shardwright.search.support import check_total_memory
+from shardwright.search.warm import WarmStrategy
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -25,6 +26,8 @@ def plan(
     cost_model: CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    start: Plan | None = None,
+    move_cost: float = 0.0,
 ) -> Plan:
     """Find, check and score a plan.
 
@@ -34,23 +37,47 @@ def plan(
         cost_model: a model, or the path of one made by `shardwright train`; by default the bundled one for the topology's device.
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit.
+        start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
+        move_cost: ms per GB: a GB of `start` is moved to another device only if that shortens a step by more than this. About the ms
+            that moving a GB takes, divided by the steps that the job still runs; 0 lets everything move, infinity only what must.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
-        InvalidInput: the strategy is unknown, the cost model cannot be read, or seed or time_limit breaks a rule.
+        InvalidInput: the strategy is unknown or cannot start from a plan, the cost model cannot be read, or seed, time_limit or
+            move_cost breaks a rule.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
-    if time_limit is not None and not (math.isfinite(time_limit) and time_limit >= 0):
-        raise InvalidInput(f"time_limit is {time_limit}, must be a finite number of seconds of at least 0")
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    _check_options(chosen, seed, time_limit, start, move_cost)
     model = resolve_cost_model(cost_model, task.topology.device)
     why_not = chosen.supports(task)
     if why_not is not None:
         raise InfeasibleTask(f"strategy '{chosen.name}' cannot plan this task: {why_not}")
-    check_total_memory(task)
-    start = time.monotonic()
-    found = chosen.search(task, model, seed=seed, deadline=None if time_limit is None else start + time_limit)
-    seconds = time.monotonic() - start
+    proof = prove_infeasible(task)
+    if proof is not None:
+        raise InfeasibleTask(proof)
+    begin = time.monotonic()
+    deadline = None if time_limit is None else begin + time_limit
+    if start is not None and isinstance(chosen, WarmStrategy):
+        found = chosen.search_from(task, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
+    else:
+        found = chosen.search(task, model, seed=seed, deadline=deadline)
+    seconds = time.monotonic() - begin
     found.check()
     return scored(replace(found, search_s=seconds), model)
+
+
+def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
+    if time_limit is not None and not (math.isfinite(time_limit) and time_limit >= 0):
+        raise InvalidInput(f"time_limit is {time_limit}, must be a finite number of seconds of at least 0")
+    if isinstance(move_cost, bool) or not isinstance(move_cost, (int, float)) or not move_cost >= 0:
+        raise InvalidInput(f"move_cost is {move_cost!r}, must be a number of ms per GB of at least 0")
+    if start is None and move_cost:
+        raise InvalidInput(
+            f"move_cost is {move_cost}, but there is no plan to start from that could move; name one, or leave it out"
+        )
+    if start is not None and not isinstance(chosen, WarmStrategy):
+        raise InvalidInput(
+            f"strategy '{chosen.name}' cannot start from a plan; use one that can, such as certified, or leave the plan out"
+        )

@@ -1,15 +1,16 @@
-"""What moves when one plan replaces another."""
+"""What moves when one plan replaces another, and what stays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardwright.errors import InvalidPlan
+from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import DTYPE_BYTES, Table
+from shardwright.task.task import Task
 
 
 @dataclass(frozen=True)
@@ -30,23 +31,59 @@ class Move:
 
 
 @dataclass(frozen=True)
+class TableChange:
+    """What becomes of one table that both plans have.
+
+    Attributes:
+        table: its name.
+        before: how it was sharded.
+        after: how it is sharded.
+        moved_bytes: bytes that devices must fetch.
+        kept_bytes: bytes that stay where they are.
+    """
+
+    table: str
+    before: str
+    after: str
+    moved_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True)
 class PlanDiff:
-    """Difference of two plans of the same tables.
+    """Difference of two plans.
+
+    Bytes are those of weights and optimizer state, counted once for each device that holds them.
 
     Attributes:
         moves: what each device fetches, in the newer plan's order of tables and ranks.
+        tables: what becomes of each table that both plans have, in the newer plan's order.
         added: tables only the newer plan has; they are initialised, not moved.
         removed: tables only the older plan has.
+        changed: tables of other rows, another dim or another type of weights; nothing of them can be kept, so they do not count as moved.
+        made_bytes: bytes of the added and changed tables.
+        new_devices: how many devices only the newer plan has.
+        gone_devices: how many devices only the older plan has.
     """
 
     moves: tuple[Move, ...]
+    tables: tuple[TableChange, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    made_bytes: int
+    new_devices: int
+    gone_devices: int
 
     @property
     def moved_bytes(self) -> int:
         """Bytes over all moves."""
         return sum(move.bytes for move in self.moves)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that stay where they are."""
+        return sum(change.kept_bytes for change in self.tables)
 
     @property
     def moved_tables(self) -> tuple[str, ...]:
@@ -57,43 +94,49 @@ class PlanDiff:
 def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
     """What each device must fetch when `newer` replaces `older`.
 
-    Blocks counted in different row orders share no rows as far as the plans can tell, so such a table moves whole.
-
-    Raises:
-        InvalidPlan: a table differs in rows, dim or dtype between the two plans.
+    A device is the same in both if it has the same host, the same place in it and the same type. Blocks counted in different row orders
+    share no rows as far as the plans can tell, so such a table moves whole.
     """
-    before, after = older.task.table_by_name, newer.task.table_by_name
+    carried = carry(older, newer.task)
+    task = newer.task
     moves: list[Move] = []
-    for name, table in after.items():
-        if name not in before:
-            continue
-        _check_same_table(before[name], table)
-        held = _by_device(older.by_table[name])
-        moves += _table_moves(table, held, _by_device(newer.by_table[name]), newer.task.optimizer)
-    added = tuple(name for name in after if name not in before)
-    removed = tuple(name for name in before if name not in after)
-    return PlanDiff(tuple(moves), added, removed)
-
-
-def _check_same_table(one: Table, other: Table) -> None:
-    if (one.rows, one.dim, one.dtype) != (other.rows, other.dim, other.dtype):
-        raise InvalidPlan(
-            f"table '{one.name}' is {one.rows} × {one.dim} {one.dtype} in one plan and {other.rows} × {other.dim} {other.dtype} "
-            "in the other; only plans of the same tables can be compared"
+    changes = []
+    for name in carried.shards:
+        found = _moves_of(task, name, carried, newer.by_table[name])
+        moved = sum(move.bytes for move in found)
+        size = _bytes(task, name, sum(shard.area * len(shard.devices) for shard in newer.by_table[name]))
+        changes.append(
+            TableChange(name, older.sharding_type(name), newer.sharding_type(name), moved, max(0, size - moved))
         )
+        moves += found
+    made = sum(
+        _bytes(task, name, sum(shard.area * len(shard.devices) for shard in newer.by_table[name]))
+        for name in (*carried.new, *carried.changed)
+    )
+    return PlanDiff(
+        tuple(moves),
+        tuple(changes),
+        added=carried.new,
+        removed=carried.gone,
+        changed=carried.changed,
+        made_bytes=made,
+        new_devices=carried.new_devices,
+        gone_devices=carried.gone_devices,
+    )
 
 
-def _by_device(shards: Iterable[Shard]) -> dict[int, list[Shard]]:
-    held: dict[int, list[Shard]] = {}
-    for shard in shards:
-        for rank in shard.devices:
-            held.setdefault(rank, []).append(shard)
-    return held
+def moved_bytes(task: Task, carried: Carried, shards: Mapping[str, Sequence[Shard]]) -> int:
+    """Bytes that devices must fetch for `shards` of a task, by table, where `carried` is what they hold."""
+    return sum(move.bytes for name in carried.shards for move in _moves_of(task, name, carried, shards[name]))
 
 
-def _table_moves(
-    table: Table, before: Mapping[int, list[Shard]], after: Mapping[int, list[Shard]], optimizer: str
-) -> list[Move]:
+def element_bytes(task: Task, table: Table) -> float:
+    """Bytes of a weight with its part of the optimizer state."""
+    return DTYPE_BYTES[table.dtype] + optimizer_bytes(task.optimizer, 1, table.dim) / table.dim
+
+
+def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) -> list[Move]:
+    before, after = by_holder(carried.shards[name]), by_holder(shards)
     moves = []
     for rank in sorted(after):
         # Blocks of one plan are disjoint, so what stays is the plain sum of pairwise overlaps.
@@ -102,6 +145,18 @@ def _table_moves(
         )
         elements = sum(shard.area for shard in after[rank]) - kept
         if elements:
-            state = optimizer_bytes(optimizer, 1, table.dim) / table.dim
-            moves.append(Move(table.name, rank, elements, round(elements * (DTYPE_BYTES[table.dtype] + state))))
+            moves.append(Move(name, rank, elements, _bytes(task, name, elements)))
     return moves
+
+
+def _bytes(task: Task, name: str, elements: int) -> int:
+    return round(elements * element_bytes(task, task.table_by_name[name]))
+
+
+def by_holder(shards: Iterable[Shard]) -> dict[int, list[Shard]]:
+    """The blocks that each device holds."""
+    held: dict[int, list[Shard]] = {}
+    for shard in shards:
+        for rank in shard.devices:
+            held.setdefault(rank, []).append(shard)
+    return held

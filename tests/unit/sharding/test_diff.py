@@ -1,6 +1,3 @@
-import pytest
-
-from shardwright.errors import InvalidPlan
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Table, Task, Topology
 
@@ -49,6 +46,31 @@ def test_added_and_removed_tables_are_named_and_do_not_move():
     assert (diff.added, diff.removed, diff.moves) == (("u", "v"), ("t",), ())
 
 
-def test_plans_of_different_tables_of_one_name_cannot_be_compared():
-    with pytest.raises(InvalidPlan, match="10 × 8 fp32 in one plan and 10 × 4"):
-        WHOLE_ON_0.diff(plan_of(Shard("t", (0, 10), (0, 4), (0,)), dim=4))
+def test_tables_of_another_shape_are_made_anew():
+    diff = WHOLE_ON_0.diff(plan_of(Shard("t", (0, 10), (0, 4), (0,)), dim=4))
+    assert (diff.changed, diff.moves, diff.tables) == (("t",), (), ())
+    assert diff.made_bytes == 40 * 4 + 10 * 4
+
+
+def test_what_becomes_of_each_table_is_told():
+    newer = plan_of(Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (2,)))
+    diff = WHOLE_ON_0.diff(newer)
+    (change,) = diff.tables
+    assert (change.table, change.before, change.after) == ("t", "table_wise", "column_wise")
+    assert change.moved_bytes == change.kept_bytes == diff.moved_bytes == diff.kept_bytes == 40 * 4 + 5 * 4
+    assert (diff.made_bytes, diff.new_devices, diff.gone_devices) == (0, 0, 0)
+
+
+def test_bytes_of_replicas_count_once_for_each_device():
+    diff = WHOLE_ON_0.diff(plan_of(Shard("t", (0, 10), (0, 8), (0, 1, 2))))
+    assert diff.moved_bytes == 2 * diff.kept_bytes
+
+
+def test_ranks_of_a_grown_host_are_followed():
+    """Rank 1 of two hosts of one device is rank 2 once hosts have two."""
+    table = Table("t", 10, 8)
+    older = Plan(Task([table], Topology(2, 1), 6), [Shard.whole(table, 1)])
+    stays, moves = (Plan(Task([table], Topology(2, 2), 6), [Shard.whole(table, rank)]) for rank in (2, 1))
+    assert older.diff(stays).moved_bytes == 0
+    assert older.diff(moves).moved_bytes == 80 * 4 + 10 * 4
+    assert older.diff(stays).new_devices == 2

@@ -9,10 +9,11 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import Floats, Ints
-from shardwright.search.engine.catalog import ROW_UNITS, Catalog, column_unit
+from shardwright.search.engine.catalog import Catalog, column_unit, row_units
 from shardwright.search.engine.home import NO_HOME, Home
 from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
 from shardwright.search.engine.links import link_facts, link_weights
+from shardwright.search.engine.ranges import first_units
 from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -30,6 +31,7 @@ class Assembly:
         table: `(forms,)` the table a form cuts; of a group its first.
         spread_devices: of each spread the ranks.
         spread_replicated: of each spread whether they hold replicas.
+        home: the plan to start from.
     """
 
     setting: Setting
@@ -37,6 +39,7 @@ class Assembly:
     table: Ints
     spread_devices: tuple[Ints, ...]
     spread_replicated: tuple[bool, ...]
+    home: Home = NO_HOME
 
 
 def assemble(
@@ -123,7 +126,7 @@ def empty_state(setting: Setting) -> State:
 
 
 def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
-    """The shards of a full state; the pieces of an item take its units in order of their devices."""
+    """The shards of a full state; devices keep the units they held in the plan to start from, where there is one."""
     shards: list[Shard] = []
     for item, spread in enumerate(state.spread):
         if spread >= 0:
@@ -131,16 +134,17 @@ def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
             for table in assembly.members[item]:
                 shards += spread_shards(task, table, devices, assembly.spread_replicated[spread])
     count = int(state.live[0])
-    taken: dict[int, int] = {}
-    for piece in np.lexsort((state.device[:count], assembly.setting.item[state.form[:count]])):
-        form, width, device = int(state.form[piece]), int(state.width[piece]), int(state.device[piece])
-        item = int(assembly.setting.item[form])
-        start = taken.get(item, 0)
-        taken[item] = start + width
-        if len(assembly.members[item]) > 1:
-            shards += [Shard.whole(task.tables[table], device) for table in assembly.members[item]]
-        else:
-            shards.append(piece_shard(task, assembly, form, (start, start + width), device))
+    item_of = assembly.setting.item[state.form[:count]]
+    order = np.lexsort((state.device[:count], item_of))
+    for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if count else ():
+        form, devices, widths = int(state.form[pieces[0]]), state.device[pieces], state.width[pieces]
+        item = int(item_of[pieces[0]])
+        starts = first_units(assembly.home, item, form, devices, widths)
+        for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
+            if len(assembly.members[item]) > 1:
+                shards += [Shard.whole(task.tables[table], device) for table in assembly.members[item]]
+            else:
+                shards.append(piece_shard(task, assembly, form, (start, stop), device))
     return shards
 
 
@@ -148,7 +152,7 @@ def piece_shard(task: Task, assembly: Assembly, form: int, units: tuple[int, int
     """The block of the units `[start, stop)` of a form of a single table."""
     table = task.tables[assembly.table[form]]
     if form >= len(assembly.members):
-        start, stop = (table.rows * unit // ROW_UNITS for unit in units)
+        start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
         return Shard(table.name, (start, stop), (0, table.dim), (device,))
     whole = int(assembly.setting.first[form + 1] - assembly.setting.first[form])
     unit = table.dim if whole == 1 else column_unit(table.dim)

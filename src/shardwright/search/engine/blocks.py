@@ -21,6 +21,7 @@ from shardwright.task.task import Task
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _AT_ONCE = 16_384  # blocks encoded together; bounds the memory of what the encoder computes on the way
 _STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight

@@ -1,6 +1,6 @@
 """Everything that can be made of the tables of a task, as arrays: what the bound and every search choose from.
 
-A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `ROW_UNITS`
+A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device.
 
 Terms: an *item* is a table, or a colocated group of tables; a *form* is a way to cut an item into single blocks (form i cuts item i into
@@ -104,6 +104,11 @@ def column_unit(dim: int) -> int:
     return UNIT if dim % UNIT == 0 and dim > UNIT else 1
 
 
+def row_units(rows: int) -> int:
+    """Parts that row blocks are made of: 16, or halves where the blocks of a finer grid would differ too much by a row."""
+    return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
+
+
 def devices_of(task: Task, table: int) -> Ints:
     """Ranks that a table may use by its pinning."""
     pinned = task.constraints.of(task.tables[table].name).devices
@@ -132,7 +137,8 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     column, row = _column_pieces(tables, np.array(widths)), _row_pieces(tables, np.array(in_rows, dtype=np.int64))
     pieces = _join(column, row)
     table = np.concatenate([np.arange(len(widths)), in_rows]).astype(np.int64)
-    first = np.concatenate([[0], np.cumsum(widths + [ROW_UNITS] * len(in_rows))]).astype(np.int64)
+    heights = [row_units(task.tables[index].rows) for index in in_rows]
+    first = np.concatenate([[0], np.cumsum(widths + heights)]).astype(np.int64)
     costs = tables.costs(pieces)
     whole = first[1:] - 1
     allowed = np.array([limit.allows("table_wise") for limit in limits])
@@ -146,12 +152,7 @@ def _may_cut_rows(task: Task, index: int) -> bool:
     table = task.tables[index]
     limit = task.constraints.of(table.name)
     kinds = limit.allows("row_wise") and (task.topology.hosts == 1 or limit.allows("table_row_wise"))
-    return (
-        kinds
-        and (limit.max_shards is None or limit.max_shards > 1)
-        and task.topology.devices > 1
-        and table.rows >= ROW_UNITS * _FEWEST_ROWS
-    )
+    return kinds and (limit.max_shards is None or limit.max_shards > 1) and task.topology.devices > 1 and table.rows > 1
 
 
 def _column_pieces(tables: Tables, widths: Ints) -> Blocks:
@@ -161,9 +162,10 @@ def _column_pieces(tables: Tables, widths: Ints) -> Blocks:
 
 
 def _row_pieces(tables: Tables, cut: Ints) -> Blocks:
-    table = np.repeat(cut, ROW_UNITS)
-    wide = np.tile(np.arange(1, ROW_UNITS + 1), cut.size)
-    return Blocks(table, -(-tables.rows[table] * wide // ROW_UNITS), tables.dim[table], np.ones_like(table))
+    heights = np.array([row_units(int(rows)) for rows in tables.rows[cut]], dtype=np.int64)
+    table, units = np.repeat(cut, heights), np.repeat(heights, heights)
+    wide = np.arange(table.size) - np.repeat(np.cumsum(heights) - heights, heights) + 1
+    return Blocks(table, -(-tables.rows[table] * wide // units), tables.dim[table], np.ones_like(table))
 
 
 def _join(one: Blocks, other: Blocks) -> Blocks:

@@ -7,16 +7,16 @@ from numba import njit
 
 from shardwright.search.engine.devices import Floats, Ints
 from shardwright.search.engine.objective import set_objective, step_ms
-from shardwright.search.engine.state import Setting, State
+from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.search.engine.transfer import best_swap, best_transfer, swap, transfer
 
-_TARGETS = 32  # coldest devices that a change considers
-_WIDEST = 256  # hottest devices that are looked at before the search takes a state for a local optimum
+_TARGETS = 16  # coldest devices that a change considers
+_CUT_TARGETS = 4  # of these, the coldest, that cutting a piece considers
 _WORTH = 1e-6  # of the step time: gains below are not worth a change
 
 
 @njit(cache=True, nogil=True)
-def descend(state: State, setting: Setting, squarings: int, most_changes: int) -> int:
+def descend(state: State, setting: Setting, squarings: int, most_changes: int, widest: int) -> int:
     """Improve a full state until no change helps, or `most_changes` are made; returns how many were.
 
     Args:
@@ -24,32 +24,39 @@ def descend(state: State, setting: Setting, squarings: int, most_changes: int) -
         setting: the search.
         squarings: the power of the objective is 2 to this; see `objective`.
         most_changes: a stop.
+        widest: hottest devices that are looked at before a state is taken for a local optimum.
     """
     devices = state.used.size
     scratch = np.empty((2, setting.vectors.shape[1]))
-    made, failed, hot = 0, 0, max(1, devices // 16)
-    while made < most_changes and failed < min(devices, _WIDEST):
+    hot, rest = max(1, devices // 16), max(2, devices // 8)
+    tried = np.full(devices, NOTHING)  # changes that had been made when a device was last found to be stuck
+    made, looked_at = 0, hot
+    while made < most_changes:
         set_objective(state, setting, squarings)
         least = _WORTH * step_ms(state)
         hottest = np.argsort(-state.heat, kind="mergesort")
         targets = np.argsort(state.times.sum(axis=1), kind="mergesort")[:_TARGETS]
-        before = made
-        cold = False
-        for rank in range(failed, min(max(4 * failed, hot), devices, _WIDEST)):
-            one = hottest[rank]
+        before, cold = made, False
+        for one in hottest[:looked_at]:
             cold = state.heat[one] < least
             if cold:
                 break
+            if looked_at == hot and tried[one] >= 0 and made - tried[one] < rest:
+                continue
+            if tried[one] == made:
+                continue
             if _improve(state, setting, scratch, one, targets, least):
                 made += 1
                 if hot == 1:
                     break
-            elif made == before:
-                failed = rank + 1
+            else:
+                tried[one] = made
         if made > before:
-            failed = 0
-        elif cold:
+            looked_at = hot
+        elif cold or looked_at >= min(devices, widest):
             break
+        else:
+            looked_at = min(4 * looked_at, devices, widest)
     return made
 
 
@@ -67,7 +74,7 @@ def _improve(state: State, setting: Setting, scratch: Floats, one: int, targets:
                 transfer(state, setting, piece, form, units, target)
                 return True
     if state.live[0] < state.form.size:
-        for target in targets:
+        for target in targets[:_CUT_TARGETS]:
             if target != one:
                 _, piece, form, units = best_transfer(state, setting, scratch, one, target, least, True)
                 if piece >= 0:

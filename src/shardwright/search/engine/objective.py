@@ -76,12 +76,17 @@ def refresh_links(state: State, setting: Setting, device: int) -> None:
 @njit(cache=True, nogil=True)
 def refresh_heat(state: State) -> None:
     """Each device's part of the objective."""
-    times, weight, scale, squarings = state.times, state.weight, state.scale, state.squarings[0]
     for device in range(state.used.size):
-        total = 0.0
-        for phase in range(PHASES):
-            total += weight[phase] * raised(times[device, phase] * scale[phase], squarings)
-        state.heat[device] = total
+        refresh_heat_of(state, device)
+
+
+@njit(cache=True, nogil=True)
+def refresh_heat_of(state: State, device: int) -> None:
+    """A device's part of the objective."""
+    total = 0.0
+    for phase in range(PHASES):
+        total += state.weight[phase] * raised(state.times[device, phase] * state.scale[phase], state.squarings[0])
+    state.heat[device] = total
 
 
 @njit(cache=True, nogil=True)

@@ -1,12 +1,27 @@
-"""Placing pieces one after another: dearest first, each to the device that is then the cheapest."""
+"""Placing pieces one after another: dearest first, each where the objective then rises least."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from shardwright.search.engine.devices import kernel_times
-from shardwright.search.engine.objective import refresh_kernels
+from shardwright.search.engine.devices import (
+    BACKWARD,
+    BACKWARD_LINKS,
+    FORWARD,
+    FORWARD_LINKS,
+    PHASES,
+    kernel_times,
+    link_times,
+)
+from shardwright.search.engine.objective import (
+    heat_after,
+    refresh_heat,
+    refresh_heat_of,
+    refresh_kernels,
+    refresh_links,
+    refresh_times,
+)
 from shardwright.search.engine.state import (
     NOTHING,
     Setting,
@@ -19,13 +34,47 @@ from shardwright.search.engine.state import (
     width_on,
 )
 
+_SQUARINGS = 3  # of the power of the objective while pieces are placed
+
+
+@njit(cache=True, nogil=True)
+def aim_at_balance(state: State, setting: Setting) -> None:
+    """Set the objective for placing: every phase aims at what the mean device will have, with all that waits on it."""
+    devices = state.used.size
+    mean = np.zeros(setting.vectors.shape[1])
+    values, ids = state.served[:, 0].sum() / devices, state.served[:, 1].sum() / devices
+    for device in range(devices):
+        mean += state.sums[device] / devices
+    for piece in range(state.live[0]):
+        if state.device[piece] < 0:
+            row = setting.first[state.form[piece]] + state.width[piece] - 1
+            mean += setting.vectors[row] / devices
+            values += setting.served[row, 0] / devices
+            ids += setting.served[row, 1] / devices
+    near = setting.links[1]
+    forward, backward = kernel_times(mean, mean, 0.0, setting.mix)
+    forward_links, backward_links = link_times(
+        values, ids, near * values, near * ids, devices * values, devices * ids,
+        state.reduced[:, 0].mean(), state.reduced[:, 1].mean(), setting.links,
+    )  # fmt: skip
+    goals = np.zeros(PHASES)
+    goals[FORWARD], goals[BACKWARD], goals[FORWARD_LINKS], goals[BACKWARD_LINKS] = (
+        forward, backward, forward_links, backward_links,
+    )  # fmt: skip
+    for phase in range(PHASES):
+        state.weight[phase] = max(goals[phase], 1e-6 * goals.sum(), 1e-12)
+        state.scale[phase] = 1.0 / state.weight[phase]
+    state.squarings[0] = _SQUARINGS
+    refresh_times(state, setting)
+    refresh_heat(state)
+
 
 @njit(cache=True, nogil=True)
 def place_greedily(state: State, setting: Setting, memory_weight: float) -> int:
     """Place every piece that lies nowhere; returns -1, or the first piece for which no device was left.
 
     Args:
-        state: the state; changed. Times are left as they are.
+        state: the state; changed. Times and objective have to be set anew.
         setting: the search.
         memory_weight: ms that a byte of memory counts for in the order of the pieces; large where memory is tight.
     """
@@ -34,34 +83,43 @@ def place_greedily(state: State, setting: Setting, memory_weight: float) -> int:
     for index, piece in enumerate(waiting):
         row = setting.first[state.form[piece]] + state.width[piece] - 1
         cost[index] = setting.price[row] + memory_weight * setting.bytes[row]
+    aim_at_balance(state, setting)
     for index in np.argsort(-cost, kind="mergesort"):
         piece = waiting[index]
-        device = cheapest_device(state, setting, piece)
+        device = coolest_device(state, setting, piece)
         if device < 0:
             return piece
         place(state, setting, piece, device)
         refresh_kernels(state, setting, device)
+        refresh_links(state, setting, device)
+        refresh_heat_of(state, device)
     return NOTHING
 
 
 @njit(cache=True, nogil=True)
-def cheapest_device(state: State, setting: Setting, piece: int) -> int:
-    """The device that costs least with the piece on it, or -1 where it may lie nowhere."""
+def coolest_device(state: State, setting: Setting, piece: int) -> int:
+    """The device whose part of the objective rises least with the piece on it, or -1 where it may lie nowhere."""
     form = state.form[piece]
     item, row = setting.item[form], setting.first[form] + state.width[piece] - 1
+    vectors, used, memory, size = setting.vectors, state.used, setting.memory, setting.bytes[row]
+    sums, served, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    weight, scale, squarings, mix, links = state.weight, state.scale, state.squarings, setting.mix, setting.links
+    more, heat = (setting.served[row, 0], setting.served[row, 1]), state.heat
+    parted, bound_to = state.pieces[item] > 1, setting.rivals.size > 0 or setting.allowed.size > 0
     best, lowest = NOTHING, np.inf
-    for device in range(state.used.size):
-        if state.used[device] + setting.bytes[row] > setting.memory[device]:
+    for device in range(used.size):
+        if used[device] + size > memory[device]:
             continue
-        if state.pieces[item] > 1:
+        cost = heat_after(
+            device, vectors[row], 1.0, more, more, more, sums, served, by_host, reduced, weight, scale, squarings, mix, links
+        ) - heat[device]  # fmt: skip
+        if cost >= lowest:
+            continue
+        if parted:
             there = width_on(state, setting, item, device)
             if there and not setting.legal[row + there]:
                 continue  # its pieces there are to become one
-        forward, backward = kernel_times(state.sums[device], setting.vectors[row], 1.0, setting.mix)
-        cost = forward + backward
-        for kind in range(2):
-            cost += setting.link_weight[kind] * (state.served[device, kind] + setting.served[row, kind])
-        if cost < lowest and may_lie(state, setting, item, device):
+        if not bound_to or may_lie(state, setting, item, device):
             best, lowest = device, cost
     return best
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.errors import InfeasibleTask
+from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
 from shardwright.search.engine.blocks import Floats
 from shardwright.search.engine.catalog import make_catalog
+from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.state import State
-from shardwright.search.relaxation import Prices, served_price
+from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
@@ -25,12 +26,14 @@ class Prepared:
     Attributes:
         task: the task.
         assembly: the arrays of the engine.
+        strain: `(pieces,)` the largest share that a piece takes of what the mean device spends on a phase.
         spread_price: `(spreads,)` ms times devices of each spread.
         price_ms: rough step time of a good plan: the bound, or what all items cost alone, shared out.
     """
 
     task: Task
     assembly: Assembly
+    strain: Floats
     spread_price: Floats
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
@@ -63,8 +66,13 @@ def prepare(task: Task, cost_model: CostModel) -> Prepared:
 
     Raises:
         InfeasibleTask: constraints and the memory of single devices leave no way for a table.
+        ShardwrightError: the cost model predicted NaN.
     """
     catalog = make_catalog(task, cost_model)
+    if not np.isfinite(catalog.forms.costs.vectors).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
+        )
     proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
     bound = proof.solve() if proof else None
     if bound is not None and not np.isfinite(bound.ms):
@@ -83,6 +91,7 @@ def prepare(task: Task, cost_model: CostModel) -> Prepared:
     return Prepared(
         task,
         assembly,
+        _strain(assembly, task, cost_model, prices),
         _spread_prices(assembly, task, prices),
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
@@ -101,11 +110,29 @@ def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
     return total
 
 
+def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> Floats:
+    """The largest share that a piece takes of what the mean device spends on a phase, if every table takes its cheapest form."""
+    setting, pricing = assembly.setting, cost_model.pricing
+    both = pricing.mix.sum(axis=0)
+    active = np.divide(prices.vector[:-2], both, out=np.zeros(both.size), where=both > 0)
+    forward, backward = prices.links @ ms_per_byte(task.topology)
+    phases = [setting.vectors @ np.append(pricing.mix[phase] * active, np.eye(2)[phase]) for phase in range(2)]
+    phases += [setting.served.sum(axis=1) * forward, setting.served[:, 0] * backward]
+    _, uses = cheapest_widths(setting.first, np.where(setting.legal, setting.price, np.inf))
+    in_columns = int(setting.first[setting.most.size])
+    strain = np.full(uses.size, -np.inf)
+    for ms in phases:
+        goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
+        if goal > 0:
+            strain = np.maximum(strain, ms / goal)
+    return strain
+
+
 def _prices_of_whole_tables(task: Task, cost_model: CostModel, vectors: Floats) -> Prices:
     """Slopes of the head where all tables are whole and shared out evenly: for cost models without a bound."""
     pricing = cost_model.pricing
     hidden = vectors.sum(axis=0)[:-2] / task.topology.devices + pricing.hidden_bias
-    prices = first_prices(task, pricing.mix.sum(axis=0))
+    prices = first_prices(task, pricing.mix)
     return Prices(np.append(pricing.mix.sum(axis=0) * (hidden > 0), [1.0, 1.0]), prices.links)
 
 

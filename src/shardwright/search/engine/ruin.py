@@ -21,7 +21,8 @@ def cut_anew(assembly: Assembly, state: State, rng: np.random.Generator) -> None
     items = setting.most.size
     whole = np.maximum(setting.price[setting.first[1 : items + 1] - 1], 1e-12)
     count = min(items, int(rng.integers(1, _MOST_ITEMS + 1)))
-    for item in rng.choice(items, count, replace=False, p=whole / whole.sum()):
+    chance = 0.5 * whole / whole.sum() + 0.5 / items
+    for item in rng.choice(items, count, replace=False, p=chance / chance.sum()):
         ways = _ways(assembly, state, int(item), int(rng.integers(1, 5)))
         if ways:
             _clear(assembly, state, int(item))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,9 +19,21 @@ from shardwright.search.engine.spreading import respread
 from shardwright.search.engine.starts import start
 from shardwright.search.engine.state import NOTHING, State, copy_state, lift
 
-_CHANGES = 200_000  # most changes of one descent: a stop for degenerate cost models
+_AT_ONCE = 1000  # changes of a descent between two looks at the clock
+_MOST_CHANGES = 200_000  # of one descent: a stop for degenerate cost models
 _POWERS = (3, 5, 7)  # squarings of the objective's power, one descent each
+_POWERS_KICKED = (6,)
 _RESPREAD = 100_000  # items times devices up to which every spread is tried
+_WIDEST = 256  # hottest devices that a descent looks at before it ends
+_WIDEST_KICKED = 3  # the same after a kick, which changes few devices
+_KICKED = 6  # devices a kick takes pieces off
+_KICKS = (2, 40)  # fewest and most in a row on one lane, before lanes are compared
+_PIECES_KICKED = (
+    400  # a lane makes as many kicks as small tasks need and large ones can afford: so many over its pieces
+)
+_WORSE = 0.004  # of the step time: how much a kick may cost and still be gone on from, on some lanes
+_NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
+_LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,7 @@ class Start:
     """How to make a first state.
 
     Attributes:
-        limit: ms that a piece may cost.
+        limit: strain that a piece may put on its device: the share it takes of what the mean device spends on a phase.
         memory_weight: ms that a byte of memory counts for in the order of the pieces.
         spreading: factor on the prices of spreads; infinite for none.
     """
@@ -39,20 +52,44 @@ class Start:
 
 
 class Session:
-    """A search under way. What it finds does not depend on the number of threads.
+    """A search under way. What it finds does not depend on the number of threads, unless it runs out of time.
+
+    Args:
+        assembly: the arrays of the search.
+        strain: `(pieces,)` as in `preparation.Prepared`.
+        spread_price: `(spreads,)` likewise.
+        pool: runs starts and kicks.
+        deadline: `time.monotonic()` at which improving ends; None for no limit.
 
     Attributes:
-        assembly: the arrays of the search.
         best: the best full state so far; None before the first.
-        best_ms: its step time, plus the price of what it moves.
+        best_ms: its step time.
     """
 
-    def __init__(self, assembly: Assembly, spread_price: Floats, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        strain: Floats,
+        spread_price: Floats,
+        pool: ThreadPoolExecutor,
+        deadline: float | None = None,
+    ) -> None:
         self.assembly = assembly
-        self._spread_price = spread_price
-        self._pool = pool
+        self._strain, self._spread_price = strain, spread_price
+        self._pool, self._deadline = pool, deadline
+        self._stopped = False
+        self._lanes: dict[int, tuple[State, float]] = {}
         self.best: State | None = None
         self.best_ms = np.inf
+
+    @property
+    def late(self) -> bool:
+        """Whether the search has to end."""
+        return self._stopped or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def stop(self) -> None:
+        """End the search soon: threads at work go no further than their next look at the clock."""
+        self._stopped = True
 
     def start(self, starts: Sequence[Start]) -> int:
         """Several starts at once, each placed and improved; returns an item that found no device in any of them, or -1."""
@@ -62,53 +99,88 @@ class Session:
                 self._keep(state)
         return NOTHING if any(state is not None for state, _ in found) else found[-1][1]
 
-    def kick(self, seeds: Sequence[Sequence[int]]) -> bool:
-        """Kick the best state in several ways at once; whether one was better."""
-        best = self.best
+    def kick(self, seed: Sequence[int], lanes: int) -> bool:
+        """A few kicks in a row on each of some lanes; whether the best state became notably better."""
+        best, best_ms = self.best, self.best_ms
         assert best is not None
-        states = list(self._pool.map(lambda seed: self._kicked(best, np.random.default_rng(seed)), seeds))
-        better = [self._keep(state) for state in states if state is not None]  # all of them: no short cut
-        return any(better)
+        for lane in range(lanes):
+            if lane not in self._lanes or self._lanes[lane][1] > best_ms * (1 + _LOST):
+                self._lanes[lane] = (best, best_ms)
+        found = list(self._pool.map(lambda lane: self._kicks(lane, (*seed, lane)), range(lanes)))
+        for state in found:
+            self._keep(state)
+        return bool(self.best_ms < best_ms * (1 - _NOTABLE))
 
     def _started(self, how: Start) -> tuple[State | None, int]:
         price = self._spread_price * how.spreading
-        state, stuck = start(self.assembly, how.limit, how.memory_weight, price)
+        state, stuck = start(self.assembly, how.limit, how.memory_weight, self._strain, price)
         if stuck >= 0:
             return None, stuck
-        self._improve(state, _POWERS)
+        self._improve(state, _POWERS, _WIDEST)
         return state, NOTHING
 
-    def _kicked(self, best: State, rng: np.random.Generator) -> State | None:
-        """Take some pieces off, more of those on slow devices, cut some items anew, place and improve."""
-        setting, state = self.assembly.setting, copy_state(best)
+    def _kicks(self, lane: int, seed: Sequence[int]) -> State:
+        """Kick a lane's state, and go on from what is better, on odd lanes also from what is a little worse; returns the best seen."""
+        rng = np.random.default_rng(seed)
+        state, found = self._lanes[lane]
+        best, lowest = state, found
+        fewest, most = _KICKS
+        for _ in range(min(most, max(fewest, _PIECES_KICKED // max(1, int(state.live[0]))))):
+            if self.late:
+                break
+            kicked = self._kicked(state, rng)
+            ms = self._value(kicked) if kicked is not None else np.inf
+            if kicked is not None and ms < found * (1 + (_WORSE * rng.random() if lane % 2 else 0.0)):
+                state, found = kicked, ms
+                if ms < lowest:
+                    best, lowest = kicked, ms
+        self._lanes[lane] = (state, found)
+        return best
+
+    def _kicked(self, state: State, rng: np.random.Generator) -> State | None:
+        """Take some pieces off a few devices, slow ones rather than others, cut some items anew, place and improve."""
+        setting, state = self.assembly.setting, copy_state(state)
         load = state.times.sum(axis=1)
+        weight = (load / load.max()) ** 8 + 1e-6
+        chosen = rng.choice(load.size, min(load.size, _KICKED), replace=False, p=weight / weight.sum())
+        chance = np.zeros(load.size)
+        chance[chosen] = rng.uniform(0.05, 0.4)
         count = int(state.live[0])
-        chance = rng.uniform(0.02, 0.2) * (load / load.max())[state.device[:count]] ** 4
-        taken = np.flatnonzero(rng.random(count) < chance)
-        for piece in taken:
+        for piece in np.flatnonzero(rng.random(count) < chance[state.device[:count]]):
             lift(state, setting, int(piece))
         if rng.random() < 0.5:
             cut_anew(self.assembly, state, rng)
-        refresh_times(state, setting)
         if place_greedily(state, setting, 0.0) >= 0:
             return None
         join_kin(state, setting)
-        self._improve(state, _POWERS[1:])
+        self._improve(state, _POWERS_KICKED, _WIDEST_KICKED)
         return state
 
-    def _improve(self, state: State, powers: Sequence[int]) -> None:
+    def _improve(self, state: State, powers: Sequence[int], widest: int) -> None:
         setting = self.assembly.setting
         for squarings in powers:
-            descend(state, setting, squarings, _CHANGES)
-        if setting.most.size * setting.memory.size <= _RESPREAD:
+            self._descend(state, squarings, widest)
+        if setting.most.size * setting.memory.size <= _RESPREAD and not self.late:
             set_objective(state, setting, powers[-1])
             if respread(state, setting):
-                descend(state, setting, powers[-1], _CHANGES)
+                self._descend(state, powers[-1], widest)
+
+    def _descend(self, state: State, squarings: int, widest: int) -> None:
+        made = 0
+        while made < _MOST_CHANGES and not self.late:
+            found = descend(state, self.assembly.setting, squarings, _AT_ONCE, widest)
+            made += found
+            if found < _AT_ONCE:
+                break
+
+    def _value(self, state: State) -> float:
+        """What a search lowers: the step time of a full state."""
+        refresh_times(state, self.assembly.setting)
+        return float(step_ms(state))
 
     def _keep(self, state: State) -> bool:
         """Keep a full state if it is the best so far; whether it is."""
-        refresh_times(state, self.assembly.setting)
-        found = float(step_ms(state))
+        found = self._value(state)
         better = found < self.best_ms * (1 - 1e-7)
         if better:
             self.best, self.best_ms = state, found

@@ -37,3 +37,27 @@ def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
             uses[begin + step[left] - 1] += 1
             left -= step[left]
     return result, uses
+
+
+@njit(cache=True, nogil=True)
+def least_bottlenecks(first: Ints, value: Floats) -> Floats:
+    """Cut each form into blocks so that the largest of their values is smallest.
+
+    Args:
+        first: `(f + 1,)` rows of `value` by form: blocks of 1, 2, … units.
+        value: `(rows,)`; infinite where a block is not allowed.
+
+    Returns:
+        `(f,)` the largest value of a block in the best way; infinite where no way is allowed.
+    """
+    result = np.empty(first.size - 1)
+    best = np.zeros(np.diff(first).max() + 1)
+    best[0] = -np.inf
+    for form in range(first.size - 1):
+        begin, units = first[form], first[form + 1] - first[form]
+        for width in range(1, units + 1):
+            best[width] = np.inf
+            for part in range(1, width + 1):
+                best[width] = min(best[width], max(best[width - part], value[begin + part - 1]))
+        result[form] = best[units]
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import njit
 
 from shardwright.search.engine.objective import refresh_heat, refresh_times
-from shardwright.search.engine.placing import cheapest_device
+from shardwright.search.engine.placing import coolest_device
 from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, lift, place
 
 
@@ -71,7 +71,7 @@ def _gather(state: State, setting: Setting, item: int) -> bool:
     refresh_times(state, setting)
     refresh_heat(state)
     piece = add_piece(state, setting, item, setting.first[item + 1] - setting.first[item])
-    device = cheapest_device(state, setting, piece)
+    device = coolest_device(state, setting, piece)
     if device >= 0:
         place(state, setting, piece, device)
         refresh_times(state, setting)

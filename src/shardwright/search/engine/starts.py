@@ -1,23 +1,27 @@
-"""A first full state: every item in the way that is cheapest while no piece of it costs more than a limit."""
+"""A first full state: every item in the way that is cheapest while no piece of it strains its device more than a limit."""
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from shardwright.search.engine.assembly import Assembly, empty_state
-from shardwright.search.engine.blocks import Floats, Ints
+from shardwright.search.engine.blocks import Bools, Floats, Ints
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.shortest import cheapest_widths
-from shardwright.search.engine.state import NOTHING, State, add_piece, book_spread, may_lie
+from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, may_lie
 
 
-def start(assembly: Assembly, limit: float, memory_weight: float, spread_price: Floats) -> tuple[State, int]:
+def start(
+    assembly: Assembly, limit: float, memory_weight: float, strain: Floats, spread_price: Floats
+) -> tuple[State, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
     Args:
         assembly: the search.
-        limit: ms that a piece may cost; where no piece of an item is so cheap, the smallest it has.
+        limit: strain that a piece may put on its device; where no piece of a form strains so little, the smallest it has.
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
+        strain: `(pieces,)` the largest share that a piece takes of what a device should spend on a phase.
         spread_price: `(spreads,)` ms times devices of each spread.
 
     Returns:
@@ -26,58 +30,74 @@ def start(assembly: Assembly, limit: float, memory_weight: float, spread_price: 
     setting = assembly.setting
     state = empty_state(setting)
     price = np.where(setting.legal, setting.price, np.inf)
-    of_form, uses = cheapest_widths(setting.first, _within(assembly, price, limit))
-    for item in range(setting.most.size):
-        forms = [item] if setting.row_form[item] < 0 else [item, int(setting.row_form[item])]
-        form = min(forms, key=lambda form: of_form[form])
-        must_spread = bool(np.isinf(of_form[form]))
-        spread = _cheapest_spread(assembly, state, item, spread_price, must_spread)
+    of_form, uses = cheapest_widths(setting.first, np.where(_within(setting, strain, limit), price, np.inf))
+    stuck = _choose(state, setting, of_form, uses, spread_price)
+    if stuck < 0:
+        piece = place_greedily(state, setting, memory_weight)
+        stuck = int(setting.item[state.form[piece]]) if piece >= 0 else NOTHING
+    if stuck < 0:
+        join_kin(state, setting)
+    return state, int(stuck)
+
+
+def _within(setting: Setting, strain: Floats, limit: float) -> Bools:
+    """`(pieces,)` whether a piece strains its device no more than the limit, or than the least that a legal piece of its form does."""
+    smallest = np.minimum.reduceat(np.where(setting.legal, strain, np.inf), setting.first[:-1])
+    within: Bools = strain <= np.repeat(np.maximum(limit, smallest), np.diff(setting.first))
+    return within
+
+
+@njit(cache=True, nogil=True)
+def _choose(state: State, setting: Setting, of_form: Floats, uses: Ints, spread_price: Floats) -> int:
+    """Give every item its cheapest way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
+    items = setting.most.size
+    for item in range(items):
+        form = setting.row_form[item]
+        if form < 0 or of_form[item] <= of_form[form]:
+            form = item
+        must_spread = of_form[form] == np.inf
+        spread = _cheapest_spread(state, setting, item, spread_price, must_spread)
         if must_spread and spread < 0:
-            return state, item
+            return item
         if spread >= 0 and (must_spread or spread_price[spread] < of_form[form]):
             state.spread[item] = spread
             book_spread(state, setting, spread, 1)
-            continue
-        for width in _widths(assembly, form, uses, state):
-            add_piece(state, setting, form, width)
-    stuck = place_greedily(state, setting, memory_weight)
-    if stuck >= 0:
-        return state, int(setting.item[state.form[stuck]])
-    join_kin(state, setting)
-    return state, NOTHING
-
-
-def _within(assembly: Assembly, price: Floats, limit: float) -> Floats:
-    """Prices, infinite for pieces above the limit of their form: the limit, or its cheapest piece if that is dearer."""
-    setting = assembly.setting
-    smallest = np.minimum.reduceat(price, setting.first[:-1])
-    units = np.diff(setting.first)
-    capped = np.maximum(limit, smallest * (1 + 1e-9))
-    return np.where(price <= np.repeat(capped, units), price, np.inf)
-
-
-def _cheapest_spread(assembly: Assembly, state: State, item: int, price: Floats, must: bool) -> int:
-    """The cheapest spread of an item that fits beside those that are booked, or -1; an item with rivals is spread only if it must be."""
-    setting = assembly.setting
-    if setting.rivals.size and setting.rivals[item].any() and not must:
-        return NOTHING
-    spreads = range(int(setting.spread_first[item]), int(setting.spread_first[item + 1]))
-    for spread in sorted(spreads, key=lambda spread: float(price[spread])):
-        devices = assembly.spread_devices[spread]
-        fits = (state.used[devices] + setting.spread_bytes[spread] <= setting.memory[devices]).all()
-        if fits and all(may_lie(state, setting, item, int(device)) for device in devices):
-            return spread
+        else:
+            _cut(state, setting, form, uses, items - item)
     return NOTHING
 
 
-def _widths(assembly: Assembly, form: int, uses: Ints, state: State) -> list[int]:
-    """Widths of the chosen pieces; where these are more than allowed, or than there is room for, as even ones as possible."""
-    setting = assembly.setting
-    begin, end = int(setting.first[form]), int(setting.first[form + 1])
-    widths = [row - begin + 1 for row in range(begin, end) for _ in range(int(uses[row]))]
-    waiting = setting.most.size - int(setting.item[form])
-    most = min(int(setting.most[setting.item[form]]), max(1, state.form.size - int(state.live[0]) - waiting))
-    if len(widths) <= most:
-        return widths
-    cuts = np.arange(most + 1) * (end - begin) // most
-    return [int(width) for width in np.diff(cuts) if width]
+@njit(cache=True, nogil=True)
+def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, must: bool) -> int:
+    """The cheapest spread of an item that fits beside those that are booked, or -1; an item with rivals is spread only if it must be."""
+    if setting.rivals.size and not must and setting.rivals[item].any():
+        return NOTHING
+    best, lowest = NOTHING, np.inf
+    for spread in range(setting.spread_first[item], setting.spread_first[item + 1]):
+        if best >= 0 and price[spread] >= lowest:
+            continue
+        fits = True
+        for index in range(setting.spread_begin[spread], setting.spread_begin[spread + 1]):
+            device = setting.spread_device[index]
+            room = setting.memory[device] - state.used[device]
+            fits = fits and setting.spread_bytes[spread] <= room
+            fits = fits and (not setting.rivals.size or may_lie(state, setting, item, device))
+        if fits:
+            best, lowest = spread, price[spread]
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _cut(state: State, setting: Setting, form: int, uses: Ints, waiting: int) -> None:
+    """Add the chosen pieces; where these are more than allowed, or than there is room for, as even ones as possible."""
+    begin, units = setting.first[form], setting.first[form + 1] - setting.first[form]
+    most = min(setting.most[setting.item[form]], max(1, state.form.size - state.live[0] - waiting))
+    if uses[begin : begin + units].sum() <= most:
+        for width in range(1, units + 1):
+            for _ in range(uses[begin + width - 1]):
+                add_piece(state, setting, form, width)
+    else:
+        for piece in range(most):
+            width = units * (piece + 1) // most - units * piece // most
+            if width:
+                add_piece(state, setting, form, width)

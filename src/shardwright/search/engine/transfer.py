@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from shardwright.search.engine.devices import Floats, Ints
-from shardwright.search.engine.objective import heat_after, refresh_heat, refresh_kernels, refresh_links
+from shardwright.search.engine.devices import BACKWARD_LINKS, FORWARD_LINKS, Floats, Ints, link_times
+from shardwright.search.engine.objective import heat_after, raised, refresh_heat, refresh_kernels, refresh_links
 from shardwright.search.engine.state import (
     NOTHING,
     Setting,
@@ -46,7 +46,7 @@ def best_transfer(
     room = setting.memory[target] - state.used[target]
     vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
     sums, serving, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
-    weight, scale, squarings, link_weight = state.weight, state.scale, state.squarings, setting.link_weight
+    weight, scale, squarings = state.weight, state.scale, state.squarings
     heat = state.heat[one] + state.heat[target]
     apart = state.times[one].sum() - state.times[target].sum()
     warm = setting.home_first.size > 0
@@ -73,8 +73,16 @@ def best_transfer(
                     continue
                 gain = heat - pair_heat(
                     scratch, before, left if units < width else NOTHING, held if there else NOTHING, joined, vectors, served,
-                    one, target, link_weight, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+                    one, target, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
                 )  # fmt: skip
+                if gain > best:
+                    gain -= others_heat(
+                        state, setting, one, target,
+                        served[before, 0] - (served[left, 0] if units < width else 0.0),
+                        served[before, 1] - (served[left, 1] if units < width else 0.0),
+                        served[joined, 0] - (served[held, 0] if there else 0.0),
+                        served[joined, 1] - (served[held, 1] if there else 0.0),
+                    )  # fmt: skip
                 if warm and gain > best:
                     gain -= setting.move_price[0] * (
                         bytes_to_receive(setting, form, there + units, target)
@@ -116,7 +124,6 @@ def pair_heat(
     served: Floats,
     one: int,
     target: int,
-    link_weight: Floats,
     sums: Floats,
     serving: Floats,
     by_host: Floats,
@@ -129,8 +136,7 @@ def pair_heat(
 ) -> float:
     """Heat of two devices after the piece row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`.
 
-    Rows are -1 where nothing is held. What all devices together receive more counts too: their links are about as busy with what they
-    receive as with what they send.
+    Rows are -1 where nothing is held.
     """
     out, into = scratch[0], scratch[1]
     for column in range(out.size):
@@ -153,11 +159,51 @@ def pair_heat(
         one, out, -1.0, (-values_out, -ids_out), (values, ids) if together else (-values_out, -ids_out), (values, ids),
         sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
     )  # fmt: skip
-    after += heat_after(
+    return after + heat_after(
         target, into, 1.0, (values_in, ids_in), (values, ids) if together else (values_in, ids_in), (values, ids),
         sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
     )  # fmt: skip
-    return after + (link_weight[0] * values + link_weight[1] * ids) / max(1.0, links[0] - 1.0)
+
+
+@njit(cache=True, nogil=True)
+def others_heat(
+    state: State,
+    setting: Setting,
+    one: int,
+    target: int,
+    values_out: float,
+    ids_out: float,
+    values_in: float,
+    ids_in: float,
+) -> float:
+    """By how much all other devices heat up, because they receive what `one` serves no longer from there but from `target`."""
+    near, devices = int(setting.links[1]), state.used.size
+    everyone = state.by_host.shape[0] - 1
+    host_one, host_target = one // near, target // near
+    values, ids = values_in - values_out, ids_in - ids_out
+    same_total = abs(values) + abs(ids) < 1.0  # byte
+    if same_total and host_one == host_target:
+        return 0.0
+    more, squarings = 0.0, state.squarings[0]
+    for device in range(devices):
+        host = device // near
+        if device in (one, target) or (same_total and host not in (host_one, host_target)):
+            continue
+        more_values = (values_in if host == host_target else 0.0) - (values_out if host == host_one else 0.0)
+        more_ids = (ids_in if host == host_target else 0.0) - (ids_out if host == host_one else 0.0)
+        forward, backward = link_times(
+            state.served[device, 0], state.served[device, 1],
+            state.by_host[host, 0] + more_values, state.by_host[host, 1] + more_ids,
+            state.by_host[everyone, 0] + values, state.by_host[everyone, 1] + ids,
+            state.reduced[device, 0], state.reduced[device, 1], setting.links,
+        )  # fmt: skip
+        before_forward = raised(state.times[device, FORWARD_LINKS] * state.scale[FORWARD_LINKS], squarings)
+        before_backward = raised(state.times[device, BACKWARD_LINKS] * state.scale[BACKWARD_LINKS], squarings)
+        more += state.weight[FORWARD_LINKS] * (raised(forward * state.scale[FORWARD_LINKS], squarings) - before_forward)
+        more += state.weight[BACKWARD_LINKS] * (
+            raised(backward * state.scale[BACKWARD_LINKS], squarings) - before_backward
+        )
+    return more
 
 
 @njit(cache=True, nogil=True)
@@ -236,6 +282,9 @@ def best_swap(
                     scratch, row, into, vectors, served,
                     one, target, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
                 )  # fmt: skip
+                if gain > best:
+                    values, ids = served[row, 0] - served[into, 0], served[row, 1] - served[into, 1]
+                    gain -= others_heat(state, setting, one, target, values, ids, values, ids)
                 if setting.home_first.size and gain > best:
                     gain -= _swap_price(setting, forms[piece], widths[piece], forms[other], widths[other], one, target)
                 if gain > best and _may_swap(state, setting, piece, other):

@@ -15,12 +15,12 @@ MODEL = SimpleCostModel()
 
 def session_of(task, model=MODEL) -> tuple[Prepared, Session]:
     prepared = prepare(task, model)
-    return prepared, Session(prepared.assembly, prepared.spread_price, ThreadPoolExecutor(1))
+    return prepared, Session(prepared.assembly, prepared.strain, prepared.spread_price, ThreadPoolExecutor(1))
 
 
 def placed(prepared: Prepared, limit=np.inf, spreading=1.0):
     """A full state as the greedy start leaves it."""
-    state, stuck = start(prepared.assembly, limit, 0.0, prepared.spread_price * spreading)
+    state, stuck = start(prepared.assembly, limit, 0.0, prepared.strain, prepared.spread_price * spreading)
     assert stuck < 0
     refresh_times(state, prepared.assembly.setting)
     return state

@@ -59,7 +59,7 @@ def test_improving_keeps_the_account(what):
     state = placed(prepared)
     before = step_ms(state)
     for squarings in (3, 6):
-        descend(state, prepared.assembly.setting, squarings, 10_000)
+        descend(state, prepared.assembly.setting, squarings, 10_000, 8)
     set_objective(state, prepared.assembly.setting, 6)
     respread(state, prepared.assembly.setting)
     assert_linked(prepared, state)

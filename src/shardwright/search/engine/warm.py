@@ -1,0 +1,240 @@
+"""A plan to start from, in the terms of a search: what each device holds of every item, and what a state would have to move.
+
+What a device holds of a table in column blocks is the same share of all its rows, so a piece of w row units on a device with the share s of
+the columns has to receive w (1 − s) units; the other way round likewise. Between pieces of one form the widths are subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.search.engine.assembly import Assembly, spread_shards
+from shardwright.search.engine.blocks import Floats, Ints
+from shardwright.search.engine.catalog import row_units
+from shardwright.search.engine.home import Home
+from shardwright.search.engine.state import NOTHING, State
+from shardwright.sharding.carry import Carried
+from shardwright.sharding.diff import by_holder, element_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What devices hold of an item.
+
+    Attributes:
+        form: a form of the item whose units these are.
+        runs: device, first unit and the unit after the last of each unbroken range, in the order of devices.
+    """
+
+    form: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> Holding | None:
+    """What devices hold of an item, or None where its forms cannot say it: grids, tiers, parts of groups."""
+    names = [task.tables[table].name for table in assembly.members[item]]
+    shards = [carried.shards.get(name, []) for name in names]
+    if len(names) > 1:
+        return _holding_of_group(task, assembly, item, shards)
+    table, blocks = task.tables[assembly.members[item][0]], shards[0]
+    if not blocks or any(block.row_order != "id" for block in blocks):
+        return None
+    row_form = int(assembly.setting.row_form[item])
+    if all(block.row_count == table.rows for block in blocks):
+        units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
+        return _holding(item, blocks, "columns", np.arange(units + 1) * table.dim // units)
+    if all(block.dim == table.dim for block in blocks) and row_form >= 0:
+        return _holding(
+            row_form, blocks, "rows", np.arange(row_units(table.rows) + 1) * table.rows // row_units(table.rows)
+        )
+    return None
+
+
+def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
+    """Runs of units between `cuts` that lie wholly in a device's blocks."""
+    runs = []
+    for device, held in sorted(by_holder(blocks).items()):
+        for begin, end in _joined([getattr(block, ranges) for block in held]):
+            start, stop = int(np.searchsorted(cuts, begin)), int(np.searchsorted(cuts, end, side="right")) - 1
+            if start < stop:
+                runs.append((device, start, stop))
+    return Holding(form, tuple(runs)) if runs else None
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges with neighbours made one."""
+    result: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if result and result[-1][1] == begin:
+            result[-1] = (result[-1][0], end)
+        else:
+            result.append((begin, end))
+    return result
+
+
+def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
+    """The device that holds most bytes of a group in whole tables: a group has a single unit."""
+    tables = [task.tables[table] for table in assembly.members[item]]
+    sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
+    held: dict[int, float] = {}
+    for table, blocks, size in zip(tables, shards, sizes, strict=True):
+        whole = [block for block in blocks if block.area == table.rows * table.dim]
+        for device in whole[0].devices if whole else ():
+            held[device] = held.get(device, 0.0) + size
+    if not held:
+        return None
+    most = max(held.values())
+    runs = tuple((device, 0, 1) for device, size in sorted(held.items()) if size == most)
+    return Holding(item, runs if most == sum(sizes) else runs[:1])
+
+
+def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte: float) -> Home:
+    """What devices hold, and the price of what they would have to receive.
+
+    Args:
+        carried: the plan to start from, on the task's devices.
+        task: the task.
+        assembly: the arrays of the search.
+        price_ms_per_byte: ms of step time that a byte to be received counts for.
+    """
+    setting, items = assembly.setting, len(assembly.members)
+    holdings = [holding_of(carried, task, assembly, item) for item in range(items)]
+    widest = [_widest(holding) for holding in holdings]
+    units = np.diff(setting.first)
+    item_ms = price_ms_per_byte * np.array([_kept_bytes(carried, task, tables) for tables in assembly.members])
+    item_of_spread = np.repeat(np.arange(items), np.diff(setting.spread_first))
+    spread_ms = price_ms_per_byte * _spread_bytes(carried, task, assembly, holdings)
+    least = item_ms * (1 - np.array([_covered(holding, units) for holding in holdings]))
+    np.minimum.at(least, item_of_spread, spread_ms)
+    runs = np.array([run for ranges in widest for run in ranges], dtype=np.int64).reshape(-1, 3)
+    return Home(
+        form=np.array([NOTHING if holding is None else holding.form for holding in holdings], dtype=np.int64),
+        first=np.cumsum([0, *(len(ranges) for ranges in widest)]).astype(np.int64),
+        device=runs[:, 0].copy(),
+        width=runs[:, 2] - runs[:, 1],
+        price=np.array([price_ms_per_byte]),
+        start=runs[:, 1].copy(),
+        unit_ms=item_ms[setting.item] / units,
+        spread_ms=spread_ms,
+        least_ms=least,
+    )
+
+
+def with_home(assembly: Assembly, home: Home) -> Assembly:
+    """The same search, with a plan to start from."""
+    setting = assembly.setting._replace(
+        home_form=home.form,
+        home_first=home.first,
+        home_device=home.device,
+        home_width=home.width,
+        move_price=home.price,
+    )
+    return replace(assembly, setting=setting, home=home)
+
+
+def moving_ms(assembly: Assembly, state: State) -> float:
+    """Price of the bytes that a full state has devices receive, beyond those that every plan has them receive; 0 without a home."""
+    home, setting = assembly.home, assembly.setting
+    if not home.first.size:
+        return 0.0
+    count = int(state.live[0])
+    form, width = state.form[:count], state.width[:count].astype(np.float64)
+    item = setting.item[form]
+    held, home_form = _held(home, item, state.device[:count], setting.memory.size), home.form[item]
+    share = np.where(home_form >= 0, held / np.diff(setting.first)[home_form], 0.0)
+    received = np.where(home_form == form, np.maximum(0.0, width - held), width * (1 - share))
+    spread = state.spread[state.spread >= 0]
+    return float(home.unit_ms[form] @ received + home.spread_ms[spread].sum() - home.least_ms.sum())
+
+
+def everything_ms(assembly: Assembly) -> float:
+    """Price of all bytes that can be kept or moved."""
+    home, first = assembly.home, assembly.setting.first
+    items = home.form.size
+    return float(home.unit_ms[:items] @ np.diff(first)[:items])
+
+
+def _held(home: Home, item: Ints, device: Ints, devices: int) -> Ints:
+    """Units that the device of each piece held of its item."""
+    owner = np.repeat(np.arange(home.form.size), np.diff(home.first))
+    keys, wanted = owner * devices + home.device, item * devices + device
+    if not keys.size:
+        return np.zeros(item.size, dtype=np.int64)
+    place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+    return np.where(keys[place] == wanted, home.width[place], 0)
+
+
+def _widest(holding: Holding | None) -> list[tuple[int, int, int]]:
+    """The widest run of each device."""
+    best: dict[int, tuple[int, int, int]] = {}
+    for device, start, stop in holding.runs if holding else ():
+        _, begin, end = best.get(device, (device, 0, 0))
+        if stop - start > end - begin:
+            best[device] = (device, start, stop)
+    return [best[device] for device in sorted(best)]
+
+
+def _bytes_of(task: Task, table: Table) -> float:
+    """Bytes of a table's weights and optimizer state."""
+    return table.rows * table.dim * element_bytes(task, table)
+
+
+def _covered(holding: Holding | None, units: Ints) -> float:
+    """Share of an item that some device holds."""
+    if holding is None:
+        return 0.0
+    covered = np.zeros(int(units[holding.form]), dtype=bool)
+    for _, start, stop in holding.runs:
+        covered[start:stop] = True
+    return float(covered.mean())
+
+
+def _kept_bytes(carried: Carried, task: Task, tables: Sequence[int]) -> float:
+    """Bytes of the tables that can be kept or moved; those that have to be made anew count nothing."""
+    return sum(_bytes_of(task, task.tables[table]) for table in tables if task.tables[table].name in carried.shards)
+
+
+def _spread_bytes(carried: Carried, task: Task, assembly: Assembly, holdings: Sequence[Holding | None]) -> Floats:
+    """`(spreads,)` bytes that all devices of each spread together have to receive."""
+    first = assembly.setting.spread_first
+    received = [
+        _bytes_for_spread(carried, task, assembly, holdings[item], item, spread)
+        for item in range(len(assembly.members))
+        for spread in range(int(first[item]), int(first[item + 1]))
+    ]
+    return np.array(received, dtype=np.float64)
+
+
+def _bytes_for_spread(
+    carried: Carried, task: Task, assembly: Assembly, holding: Holding | None, item: int, spread: int
+) -> float:
+    devices, copies = assembly.spread_devices[spread], assembly.spread_replicated[spread]
+    copied = float(devices.size) if copies else 1.0
+    if holding is not None and holding.form == item:  # a share of the columns is that share of any row block
+        units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
+        inside = np.zeros(assembly.setting.memory.size, dtype=bool)
+        inside[devices] = True
+        stays = sum(stop - start for device, start, stop in holding.runs if inside[device]) / units
+        stays *= 1.0 if copies else 1.0 / devices.size
+        return (copied - stays) * _kept_bytes(carried, task, assembly.members[item])
+    total = 0.0
+    for index in assembly.members[item]:
+        table = task.tables[index]
+        if table.name in carried.shards:
+            held = by_holder(carried.shards[table.name])
+            blocks = by_holder(spread_shards(task, index, devices, copies))
+            stays = sum(
+                new.overlap(old)
+                for device, old_blocks in held.items()
+                for old in old_blocks
+                for new in blocks.get(device, [])
+                if old.row_order == new.row_order
+            )
+            total += (copied - stays / (table.rows * table.dim)) * _bytes_of(task, table)
+    return total

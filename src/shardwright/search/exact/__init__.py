@@ -1,0 +1,5 @@
+"""`exact`: the best plan of a small task, by a mixed-integer linear programme."""
+
+from shardwright.search.exact.strategy import Exact
+
+__all__ = ["Exact"]

@@ -1,0 +1,135 @@
+"""`exact`: the best plan of a small task, and the proof that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import score
+from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
+from shardwright.search.exact.formulation import Effort, all_ways, solve
+from shardwright.search.exact.pieces import Way
+from shardwright.search.exact.ways import column_units
+from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import HEURISTICS
+from shardwright.search.infeasible import prove_infeasible
+from shardwright.search.strategy import Strategy
+from shardwright.search.support import why_not_whole
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task.task import Task
+
+MAX_TABLES, MAX_DEVICES = 20, 4
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A mixed-integer linear programme, solved by HiGHS: the referee for small tasks and convex cost models.
+
+    It chooses among the ways the lower bound speaks of: a table whole; in column blocks of multiples of 4 columns (of any columns where
+    the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows, and
+    constraints allow them on any devices) or of equal size over 2, 4, … devices, a host's, those it is pinned to or all; or replicated
+    everywhere. Colocated tables may be cut over the same devices.
+
+    Up to 6 tables on 4 devices, or 8 on 2, take seconds; more can take hours, so give them a time limit: the plan then carries the bound
+    proven so far.
+
+    Attributes:
+        tolerance: relative gap at which a plan counts as the best. The solver's own precision is about 1e-6.
+        units_per_table: most column units a table is cut between; fewer make larger tasks solvable, and the plan is then the
+            best of that coarser choice only, without a bound on all plans. None for all.
+        max_nodes: most nodes of the search tree, a limit that does not depend on the machine; None for no limit.
+        name: name of the strategy.
+    """
+
+    tolerance: float = 1e-6
+    units_per_table: int | None = None
+    max_nodes: int | None = None
+    name: str = field(default="exact")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise InvalidInput(f"exact: tolerance is {self.tolerance}, must be at least 0 and less than 1")
+        for option in ("units_per_table", "max_nodes"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise InvalidInput(f"exact: {option} is {value}, must be at least 1, or None for no limit")
+
+    def supports(self, task: Task) -> str | None:
+        """Up to 20 tables on up to 4 devices."""
+        tables, devices = len(task.tables), task.topology.devices
+        if tables > MAX_TABLES or devices > MAX_DEVICES:
+            return (
+                f"it has {tables} tables on {devices} devices, the exact search takes at most {MAX_TABLES} on {MAX_DEVICES}; "
+                "use strategy certified"
+            )
+        return why_not_whole(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Search until the plan is proven to be the best; `seed` changes nothing.
+
+        Raises:
+            InfeasibleTask: there is no plan, or none was found before the deadline.
+            InvalidInput: the cost model is not convex.
+        """
+        if not cost_model.pricing.convex:
+            raise InvalidInput(
+                f"strategy '{self.name}' needs a cost model with a convex head, and that of {cost_model.name} has negative weights: "
+                "train one with head convex, or use strategy certified"
+            )
+        known = _best_of_heuristics(task, cost_model)
+        ways = all_ways(task, cost_model, self.units_per_table)
+        answer = solve(task, cost_model, ways, Effort(deadline, self.max_nodes, self.tolerance))
+        plans = [shards for shards in (answer.shards, known) if shards is not None]
+        if not plans:
+            raise InfeasibleTask(self._why_none(task, ways, proven=answer.bound_ms == np.inf))
+        step_ms = [score(task, shards, cost_model).step_ms for shards in plans]
+        best = int(np.argmin(step_ms))
+        bound_ms = min(answer.bound_ms, step_ms[best])
+        proven = bound_ms > 0 and not self._coarse(task)
+        return Plan(task, plans[best], self.name, seed, bound_ms=bound_ms if proven else None)
+
+    def _coarse(self, task: Task) -> bool:
+        """Whether some table is cut between fewer column units than there are."""
+        limits = [(table, task.constraints.of(table.name)) for table in task.tables]
+        return any(
+            column_units(table, one, self.units_per_table) < column_units(table, one, None) for table, one in limits
+        )
+
+    def _why_none(self, task: Task, ways: Sequence[Way], *, proven: bool) -> str:
+        reason = prove_infeasible(task)
+        if reason is not None:
+            return reason
+        missing = next((t.name for t in task.tables if all(way.table.name != t.name for way in ways)), None)
+        if missing is not None:
+            allowed = ", ".join(task.constraints.of(missing).sharding_types or ())
+            return (
+                f"table '{missing}' allows only {allowed}, which cuts it, and it has a single column, row or shard, or fewer than "
+                "2 devices: allow table_wise for it, or let it use more devices or shards"
+            )
+        if not proven:
+            return "no plan was found within the limits of the exact search; raise time_limit or max_nodes, or use strategy certified"
+        coarse = "raise units_per_table, " if self._coarse(task) else ""
+        return (
+            f"no way to cut and place the {len(task.tables)} tables keeps memory and constraints, by exhaustive search: {coarse}allow more "
+            "sharding_types or shards, or use more devices or memory"
+        )
+
+
+def _best_of_heuristics(task: Task, cost_model: CostModel) -> Sequence[Shard] | None:
+    """The best plan of greedy and the baselines, for when the solver has too little time; None if they find none."""
+    best, best_ms = None, np.inf
+    strategies: tuple[Strategy, ...] = (FusedGreedy(), *HEURISTICS)
+    for strategy in strategies:
+        try:
+            plan = strategy.search(task, cost_model, seed=0, deadline=None)
+            plan.check()
+        except (InfeasibleTask, InvalidPlan):
+            continue
+        step_ms = score(task, plan.shards, cost_model).step_ms
+        if step_ms < best_ms:
+            best, best_ms = plan.shards, step_ms
+    return best

@@ -1,0 +1,188 @@
+r"""The programme's rows for the four phases: exactly what `cost.score` computes, as inequalities.
+
+Kernels. The time of a device is max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and
+a = hidden · z + hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, phase ≥ mix · u + linear · z + bias, phase
+≥ 0. Hidden units that cannot change sign over all placements need no variable. A device without a shard costs nothing: its row
+is lifted by what the head gives for a sum of zero.
+
+Links. A collective takes, on each device, the longer of its links' times, latency + bytes / bandwidth where bytes are sent. Some device
+sends over each link class that exists as soon as one table is not replicated, in the backward pass always; so the maximum over
+devices is the latency plus the maximum of the bytes, linear in the pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.communication import Traffic, traffic
+from shardwright.cost.model import CostModel
+from shardwright.cost.pricing import Pricing
+from shardwright.errors import ShardwrightError
+from shardwright.search.exact.placement import Placement, add_occupied
+from shardwright.search.exact.program import Floats, Ints, Program
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """Variables of the four phases, whose sum is minimised, in multiples of a unit of time.
+
+    Attributes:
+        kernels: `(2,)` forward and backward.
+        links: `(2,)` forward and backward.
+    """
+
+    kernels: Ints
+    links: Ints
+
+
+def add_phases(program: Program) -> Phases:
+    """The four phases: the objective."""
+    free = np.full(2, np.inf)
+    return Phases(program.variables(free, cost=1.0), program.variables(free, cost=1.0))
+
+
+def add_kernels(
+    program: Program, task: Task, cost_model: CostModel, placement: Placement, phases: Phases, unit_ms: float
+) -> None:
+    """Forward and backward kernels of every device.
+
+    Raises:
+        ShardwrightError: the cost model gave numbers that are not finite.
+    """
+    latents = cost_model.encode([shard_work(task, piece.shard) for piece in placement.pieces]) / unit_ms
+    if not np.isfinite(latents).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} encoded a shard as NaN or infinite; it must give finite numbers: train it again"
+        )
+    pricing = _in_units(cost_model.pricing, unit_ms)
+    empty = np.maximum(pricing.mix @ np.maximum(pricing.hidden_bias, 0.0) + pricing.bias, 0.0)
+    occupied = None
+    if empty.any() and not _only_grows(pricing, latents):
+        occupied = add_occupied(program, task, placement)
+    for rank in range(task.topology.devices):
+        held = placement.on(rank)
+        sums = program.variables(np.full(latents.shape[1], np.inf), low=-np.inf)
+        for column, variable in enumerate(sums):
+            program.row([*placement.taken[held], variable], [*latents[held, column], -1.0], 0.0, 0.0)
+        low, high = _ranges(placement, held, latents[held] @ pricing.hidden.T)
+        lift = None if occupied is None else (occupied[rank], empty)
+        _add_head(program, pricing, sums, (low, high), phases, lift)
+
+
+def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) -> bool:
+    """Whether two column blocks of a table on one device never cost less than one as wide as both.
+
+    Times only grow with the pre-activations and the linear parts, so it is enough that none of them is smaller for the two. Memory and
+    traffic never are.
+    """
+    pricing = cost_model.pricing
+    blocks = [Shard(table.name, (0, table.rows), (0, table.dim * n // units), (0,)) for n in range(1, units + 1)]
+    latents = cost_model.encode([shard_work(task, block) for block in blocks])
+    parts = np.hstack([latents @ pricing.hidden[pricing.mix.any(axis=0)].T, latents @ pricing.linear.T])
+    slack = _ROUNDING * np.abs(parts).max(axis=0)
+    return all(
+        bool((parts[width:] <= parts[: units - width] + parts[width - 1] + slack).all())
+        for width in range(1, units // 2 + 1)
+    )
+
+
+def add_links(program: Program, task: Task, placement: Placement, phases: Phases, unit_ms: float) -> None:
+    """Forward and backward collectives of every device."""
+    topology = task.topology
+    if topology.devices == 1:
+        return
+    flows = [_passes(traffic(task, [piece.shard])) for piece in placement.pieces]
+    sent = np.array(flows)  # (pieces, passes, ways, links, devices)
+    waits = np.array([topology.intra_latency_ms, topology.inter_latency_ms]) / unit_ms
+    milliseconds = 1e3 / np.array(topology.link_bandwidth) / unit_ms
+    waiting = _add_waiting(program, placement)
+    for phase, link in np.ndindex(2, 2):
+        if _peers(topology)[link] == 0:
+            continue
+        for way, rank in np.ndindex(2, topology.devices):
+            times = sent[:, phase, way, link, rank] * milliseconds[link]
+            some = np.flatnonzero(times)
+            columns = [*placement.taken[some], phases.links[phase], waiting[phase]]
+            program.row(columns, [*-times[some], 1.0, -waits[link]], low=0.0)
+
+
+def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
+    return Pricing(pricing.hidden, pricing.hidden_bias / unit_ms, pricing.mix, pricing.linear, pricing.bias / unit_ms)
+
+
+def _only_grows(pricing: Pricing, latents: Floats) -> bool:
+    """Whether every piece adds time to any device, so that an empty device is never the slowest."""
+    counts = pricing.mix.any(axis=0)
+    return bool((latents @ pricing.hidden[counts].T >= 0).all() and (latents @ pricing.linear.T >= 0).all())
+
+
+def _ranges(placement: Placement, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
+    """`(h,)` least and greatest sums of `(held, h)` vectors over all placements on a device, each table's ways apart."""
+    shares = np.array([placement.pieces[i].share for i in held])
+    per_table = (
+        vectors / shares[:, None]
+    )  # parts of a table as if they were all of it: their shares add up to 1 at most
+    low, high = np.zeros((2, vectors.shape[1]))
+    names = [placement.pieces[i].shard.table for i in held]
+    for name in dict.fromkeys(names):
+        mine = per_table[[other == name for other in names]]
+        low += np.minimum(mine.min(axis=0), 0.0)
+        high += np.maximum(mine.max(axis=0), 0.0)
+    return low, high
+
+
+def _add_head(
+    program: Program,
+    pricing: Pricing,
+    sums: Ints,
+    ranges: tuple[Floats, Floats],
+    phases: Phases,
+    lift: tuple[int, Floats] | None,
+) -> None:
+    """The head on a device's sums; `lift` is its occupied variable and what an empty device would cost."""
+    low, high = (side + pricing.hidden_bias for side in ranges)
+    bends = np.flatnonzero((low < 0) & (high > 0))
+    always = low >= 0
+    active = program.variables(np.full(bends.size, np.inf))
+    for unit, variable in zip(bends, active, strict=True):
+        program.row([variable, *sums], [1.0, *-pricing.hidden[unit]], low=pricing.hidden_bias[unit])
+    for kind, phase in enumerate(phases.kernels):
+        mix = pricing.mix[kind]
+        slope = pricing.linear[kind] + (mix * always) @ pricing.hidden
+        constant = pricing.bias[kind] + (mix * always) @ pricing.hidden_bias
+        columns, values = [phase, *active, *sums], [1.0, *-mix[bends], *-slope]
+        if lift is not None and lift[1][kind] > 0:
+            columns, values = [*columns, lift[0]], [*values, -lift[1][kind]]
+            constant -= lift[1][kind]
+        program.row(columns, values, low=constant)
+
+
+def _add_waiting(program: Program, placement: Placement) -> tuple[int, int]:
+    """Variables that are 1 where the forward and the backward pass send something: if some table is not replicated, and always."""
+    replicated = {
+        way.table.name: way.kind == "replica" for way in placement.ways
+    }  # a replica is the last of a table's ways
+    rest = [variable for variable, way in zip(placement.chosen, placement.ways, strict=True) if way.kind == "replica"]
+    (forward,) = program.variables([1.0], low=0.0 if all(replicated.values()) else 1.0, integer=True)
+    (backward,) = program.variables([1.0], low=1.0)
+    for variable in rest:
+        program.row([forward, variable], 1.0, low=1.0)
+    return int(forward), int(backward)
+
+
+def _passes(flows: Traffic) -> Floats:
+    """`(passes, ways, links, devices)` bytes sent and received."""
+    return np.array([[flow.sent, flow.received] for flow in (flows.forward, flows.backward)])
+
+
+def _peers(topology: Topology) -> tuple[int, int]:
+    return topology.devices_per_host - 1, topology.devices - topology.devices_per_host

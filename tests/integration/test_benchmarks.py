@@ -1,0 +1,171 @@
+"""The benchmark programs run with tiny arguments, and what they compute is right where it can be known."""
+
+import csv
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwright.cost import cost_model_for
+from shardwright.sharding import Shard
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Imports a module of benchmarks/ whose results go to a folder of the test."""
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    known = set(sys.modules)
+    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def rows_of(page: str, head: str) -> list[dict[str, str]]:
+    """The first table of a Markdown page whose head begins so."""
+    lines = page.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {head}"))
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start:]]
+    body = cells[2 : next((i for i, row in enumerate(cells) if row == [""]), len(cells))]
+    return [dict(zip(cells[0], row, strict=True)) for row in body]
+
+
+@pytest.mark.slow
+def test_search_quality_of_the_papers_tasks(program, tmp_path):
+    program("search_quality").main(["--tasks", "1", "--models", "h100", "--time-limit", "0.5"])
+    page = (tmp_path / "search_quality.md").read_text()
+    assert "python benchmarks/search_quality.py --tasks 1" in page
+    assert [row["setting"] for row in rows_of(page, "setting")] == ["h100, 4 devices", "h100, 8 devices"]
+    with (tmp_path / "search_quality.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2
+    assert all(float(row["certified ms"]) >= float(row["bound ms"]) * (1 - 1e-4) for row in rows)
+    assert "<svg" in (tmp_path / "search_quality.svg").read_text()
+
+
+@pytest.mark.slow
+def test_search_quality_of_clusters(program, tmp_path):
+    arguments = ["--large", "--sizes", "30x16", "--seeds", "1", "--models", "h100", "--time-limit", "0.5"]
+    program("search_quality").main(arguments)
+    rows = rows_of((tmp_path / "search_quality_large.md").read_text(), "setting")
+    assert [row["setting"] for row in rows] == ["h100, 30 × 16, pool", "h100, 30 × 16, heavy"]
+
+
+@pytest.mark.slow
+def test_search_scaling_measures_in_processes_of_their_own(program, tmp_path):
+    program("search_scaling").main(["--largest", "50x4", "--repeats", "1", "--time-limit", "1", "--diagonal"])
+    page = (tmp_path / "search_scaling.md").read_text()
+    rows = rows_of(page, "strategy")
+    assert [(row["strategy"], row["tables × devices"]) for row in rows] == [
+        ("certified", "25 × 4"), ("neuroshard", "25 × 4"), ("certified", "50 × 4"), ("neuroshard", "50 × 4"),
+    ]  # fmt: skip
+    assert all(float(row["peak MB"]) >= float(row["MB at the start"]) > 0 for row in rows)
+    assert "<svg" in (tmp_path / "search_scaling.svg").read_text()
+
+
+@pytest.mark.slow
+def test_plans_measured(program, tmp_path):
+    pytest.importorskip("fbgemm_gpu", reason="real kernels need FBGEMM")
+    arguments = ["--tasks", "1", "--devices", "4", "--rounds", "1", "--strategies", "random", "neuroshard", "certified"]
+    program("plans_measured").main([*arguments, "--time-limit", "0.5", "--csv", str(tmp_path / "devices.csv")])
+    page = (tmp_path / "plans_measured.md").read_text()
+    assert [row["strategy"] for row in rows_of(page, "strategy | placed")] == ["random", "neuroshard", "certified"]
+    with (tmp_path / "devices.csv").open() as file:
+        assert {row["strategy"] for row in csv.DictReader(file)} == {"random", "neuroshard", "certified"}
+
+
+def test_an_estimate_measures_nothing(program, tmp_path, capsys):
+    program("plans_measured").main(["--tasks", "1", "--strategies", "random", "size", "--estimate"])
+    assert "4 plans" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_wins_losses_and_what_is_removed(program):
+    outcome = program("search_outcome").Outcome
+    block = program("block_times").Heaviest("t", 0.6)
+
+    def made(certified, neuroshard):
+        steps = {"certified": certified, "neuroshard": neuroshard, "greedy": None, "best sorted": None}
+        return outcome("g", 5, 2, steps, dict.fromkeys(steps, 0.1), 1.0, block, block, 0.1, 0.5)
+
+    found = [made(1.1, 2.0), made(2.0, 2.0), made(2.0, 1.9), made(None, 2.0), made(2.0, None), made(None, None)]
+    assert [one.against("neuroshard") for one in found] == ["win", "tie", "loss", "loss", "win", "neither"]
+    assert [one.binds for one in found[:2]] == [True, False]
+    heads, rows = program("quality_tables").large_table(found[:2])
+    row = dict(zip(heads, rows[0], strict=True))
+    assert row["removed, range"] == "0.00% to 90.00%"
+    assert row["removed, of all"] == "45.0%"
+    assert row["win / tie / loss"] == "1 / 1 / 0"
+
+
+def test_smallest_and_cheapest_blocks(program):
+    blocks, model = program("block_times"), cost_model_for("h100")
+    topology = Topology.preset("h100-8", devices_per_host=4)
+    hot, cold = Table("hot", 10_000, 64, 20.0), Table("cold", 10_000, 64, 1.0)
+    free = Task([hot, cold], topology, 65_536)
+    finest, cheapest = blocks.heaviest_blocks(free, model)
+    whole = float(blocks.block_ms(free, [Shard.whole(hot, 0)], model)[0])
+    assert finest.table == cheapest.table == "hot"
+    assert finest.ms < whole / 4
+    fixed = Task([hot, cold], topology, 65_536, constraints=Constraints({"hot": TableConstraint(("table_wise",))}))
+    finest, cheapest = blocks.heaviest_blocks(fixed, model)
+    assert finest.ms == cheapest.ms == pytest.approx(whole)
+
+
+def test_a_block_takes_what_it_adds_to_a_device(program):
+    from shardwright.cost.score import score
+
+    blocks, model = program("block_times"), cost_model_for("h100")
+    topology = Topology.preset("h100-8", hosts=2, devices_per_host=2, intra_latency_ms=0.0, inter_latency_ms=0.0)
+    task = Task([Table("t", 10_000, 64, 20.0)], topology, 65_536)
+    launches = model.pricing.price(np.zeros(2)).sum()
+    for devices in ((0,), (0, 1, 2, 3)):
+        shard = Shard.whole(task.tables[0], *devices)
+        alone = score(task, [shard], model).devices[0].total_ms - launches
+        assert blocks.block_ms(task, [shard], model)[0] == pytest.approx(alone)
+
+
+def test_clusters_have_a_heavy_tail(program):
+    make = program("cluster_tasks").cluster_task
+    plain, heavy = (
+        make(3, tables=200, devices=16, device="h100", batch_size=65_536, heavy_tail=tail) for tail in (False, True)
+    )
+    assert heavy == make(3, tables=200, devices=16, device="h100", batch_size=65_536, heavy_tail=True)
+    assert (heavy.topology.hosts, heavy.topology.devices_per_host) == (2, 8)
+    factors = np.array([b.pooling / a.pooling for a, b in zip(plain.tables, heavy.tables, strict=True)])
+    assert np.median(factors) == pytest.approx(1.0, rel=0.3)
+    assert factors.max() > 10
+    assert max(table.pooling for table in heavy.tables) <= 2000
+    assert sum(table.weight_bytes for table in heavy.tables) <= 0.8 * sum(heavy.topology.memory_bytes)
+
+
+def test_slopes(program):
+    scaling = program("search_scaling")
+    point = scaling.Point("certified", (1, 1), 0.0, 0.0, 0.0, 0.0, None, 0.0, False)
+    points = [
+        type(point)(**{**vars(point), "size": (10 * 2**i, 4 * 2**i), "search_s": 0.01 * 4.0**i}) for i in range(4)
+    ]
+    page = program("scaling_page")
+    assert page.slope(points, 0, lambda one: one.search_s) == "2.00"
+    assert page.slope(points[:1], 0, lambda one: one.search_s) == "–"
+
+
+def test_regression_finds_the_property_at_fault(program):
+    errors = program("prediction_errors")
+    rng = np.random.default_rng(0)
+    loads = []
+    for number in range(200):
+        facts = {"shards": float(rng.integers(1, 9)), "row blocks": float(rng.integers(0, 3))}
+        factor = np.exp(-0.05 * facts["shards"] + 0.3 * (number % 2))  # tasks differ, row blocks do nothing
+        loads.append(errors.DeviceLoad("random", (4, number % 2), 2.0 * factor, 2.0, False, facts))
+    rows = {row[0]: row for row in errors.regression_table(loads)[1]}
+    deviation = np.std([load.properties["shards"] for load in loads])
+    assert float(rows["shards"][2].rstrip("%")) == pytest.approx(100 * np.expm1(-0.05 * deviation), abs=0.1)
+    assert rows["row blocks"][2] in ("+0.0%", "-0.0%")

@@ -1,0 +1,187 @@
+"""The exact strategy against every plan of tiny tasks, and against every other strategy of small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, chain, combinations, combinations_with_replacement, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from shardwright.cost.pricing import Pricing
+from shardwright.cost.score import score
+from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.search.bound import lower_bound
+from shardwright.search.exact import Exact
+from shardwright.search.exact.formulation import Effort, all_ways, solve
+from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.sharding.checking import check_plan
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.task import Constraints, Table, Task, Topology
+from shardwright.testing.model import SimpleCostModel
+from tests.strategies import constraints, tables
+
+MODEL = SimpleCostModel()
+PRECISION = 1e-5  # the solver's, on sums of a few hundred numbers
+MOST_PLANS = 1500
+
+
+class Crooked(SimpleCostModel):
+    """A random convex head, falling units included, and encodings that are not linear in the columns."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        bends = 8
+        object.__setattr__(self, "name", f"testing/crooked{seed}")
+        object.__setattr__(self, "_power", rng.uniform(0.6, 1.4, 3))
+        head = Pricing(
+            rng.normal(0, 1, (bends, 3)),
+            rng.normal(0, 0.5, bends),
+            rng.random((2, bends)),
+            rng.normal(0.7, 0.5, (2, 3)),
+            rng.normal(0.2, 0.3, 2),
+        )
+        object.__setattr__(self, "_head", head)
+
+    def encode(self, works):
+        return super().encode(works) ** self._power
+
+    @property
+    def pricing(self) -> Pricing:
+        return self._head
+
+
+def model_of(seed: int) -> SimpleCostModel:
+    return MODEL if seed == 0 else Crooked(seed)
+
+
+def ways(table: Table, topology: Topology) -> Iterator[list[Shard]]:
+    """Every way to make a table, written anew from the words of the strategy's docstring."""
+    devices = range(topology.devices)
+    unit = 4 if table.dim % 4 == 0 and table.dim > 4 else 1
+    kinds = [(width, rank) for width in range(unit, table.dim + 1, unit) for rank in devices]
+    for count in range(1, table.dim // unit + 1):
+        for pieces in combinations_with_replacement(kinds, count):
+            if sum(width for width, _ in pieces) == table.dim:
+                edges = np.cumsum([0, *(width for width, _ in pieces)]).tolist()
+                yield [
+                    Shard(table.name, (0, table.rows), (edges[i], edges[i + 1]), (rank,))
+                    for i, (_, rank) in enumerate(pieces)
+                ]
+    for count in {2, 4, topology.devices_per_host, topology.devices}:
+        if 2 <= count <= min(topology.devices, table.rows):
+            edges = [i * table.rows // count for i in range(count + 1)]
+            for ranks in permutations(devices, count):
+                yield [Shard(table.name, (edges[i], edges[i + 1]), (0, table.dim), (r,)) for i, r in enumerate(ranks)]
+    if table.rows >= 16 * 64:
+        yield from gridded(table, topology)
+    if topology.devices > 1:
+        yield [Shard.whole(table, *devices)]
+
+
+def gridded(table: Table, topology: Topology) -> Iterator[list[Shard]]:
+    """Row blocks of whole sixteenths on different devices, each rounded down or up so that they add up."""
+    for ranks in chain.from_iterable(combinations(range(topology.devices), n) for n in range(2, topology.devices + 1)):
+        for parts in product(range(1, 16), repeat=len(ranks)):
+            sizes = [{table.rows * part // 16, -(-table.rows * part // 16)} for part in parts]
+            for blocks in product(*sizes) if sum(parts) == 16 else ():
+                if sum(blocks) == table.rows:
+                    edges = [0, *accumulate(blocks)]
+                    yield [
+                        Shard(table.name, (edges[i], edges[i + 1]), (0, table.dim), (rank,))
+                        for i, rank in enumerate(ranks)
+                    ]
+
+
+def best_of_all(task: Task, model: SimpleCostModel) -> float:
+    """The step time of the best plan there is; infinite if no plan is allowed."""
+    best = np.inf
+    for made in product(*(list(ways(table, task.topology)) for table in task.tables)):
+        shards = [shard for way in made for shard in way]
+        try:
+            check_plan(task, shards)
+        except InvalidPlan:
+            continue
+        best = min(best, score(task, shards, model).step_ms)
+    return best
+
+
+@st.composite
+def tiny_tasks(draw: st.DrawFn) -> Task:
+    """One to three tables with at most a few thousand plans, tight memory and constraints included."""
+    hosts, near = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]))
+    count = draw(st.integers(1, 3))
+    made = []
+    for index in range(count):
+        table = draw(tables(f"t{index}", max_rows=draw(st.sampled_from([40, 1000, 3000])), max_dim=1, max_pooling=20.0))
+        made.append(replace(table, dim=draw(st.sampled_from([1, 2, 3, 4, 8, 12]))))
+    latency = st.sampled_from([0.0, 0.02, 1.0])
+    topology = Topology(
+        hosts, near, "cpu", "1 GB", draw(st.sampled_from([1e5, 1e7])), 1e6, draw(latency), draw(latency)
+    )
+    task = Task(made, topology, draw(st.integers(1, 300)))
+    plans = np.prod([sum(1 for _ in ways(table, topology)) for table in made])
+    assume(plans <= MOST_PLANS)
+    need = [shard_bytes(task, Shard.whole(table, 0)) for table in made]
+    share = draw(st.sampled_from([0.4, 0.6, 1.0, 3.0]))
+    sizes = [max(1, int(share * sum(need) * draw(st.sampled_from([0.5, 1.0, 1.0])))) for _ in range(topology.devices)]
+    limits = draw(st.one_of(st.just(Constraints()), constraints([t.name for t in made], topology.devices)))
+    return replace(task, topology=replace(topology, memory=sizes), constraints=limits)
+
+
+@given(tiny_tasks(), st.integers(0, 6))
+@settings(max_examples=60)
+def test_it_finds_the_best_of_all_plans_or_that_there_is_none(task, seed):
+    model = model_of(seed)
+    assume(Exact().supports(task) is None)
+    expected = best_of_all(task, model)
+    answer = solve(task, model, all_ways(task, model, None), Effort(None, None, 1e-6))
+    assert answer.bound_ms == pytest.approx(expected, rel=PRECISION, abs=1e-7)
+    if answer.shards is None:
+        assert expected == np.inf
+        return
+    check_plan(task, answer.shards)
+    assert score(task, answer.shards, model).step_ms == pytest.approx(expected, rel=PRECISION, abs=1e-7)
+
+
+@st.composite
+def small_tasks(draw: st.DrawFn) -> Task:
+    """Up to five tables on up to three devices, with constraints or without, memory ample or tight."""
+    topology = draw(st.sampled_from([Topology(1, 2), Topology(1, 3), Topology(2, 1)]))
+    names = [f"t{index}" for index in range(draw(st.integers(1, 5)))]
+    made = [replace(draw(tables(name, max_rows=2000, max_dim=1)), dim=4 * draw(st.integers(1, 4))) for name in names]
+    task = Task(made, topology, draw(st.integers(1, 500)))
+    need = sum(shard_bytes(task, Shard.whole(table, 0)) for table in made)
+    memory = max(1, int(need * draw(st.sampled_from([0.6, 1.0, 5.0]))))
+    limits = draw(st.one_of(st.just(Constraints()), constraints(names, topology.devices)))
+    return replace(task, topology=replace(topology, memory=memory), constraints=limits)
+
+
+@given(small_tasks(), st.integers(0, 3))
+@settings(max_examples=35)
+def test_no_other_strategy_is_better_and_the_lower_bound_is_below(task, seed):
+    model = model_of(seed)
+    assume(Exact().supports(task) is None)
+    others = []
+    for strategy in (Random(), FusedGreedy(), *HEURISTICS):
+        try:
+            plan = strategy.search(task, model, seed=seed, deadline=None)
+            plan.check()
+        except (InfeasibleTask, InvalidPlan):
+            continue
+        others.append(score(task, plan.shards, model).step_ms)
+    try:
+        exact = Exact().search(task, model, seed=0, deadline=None)
+    except InfeasibleTask:
+        assert not others
+        return
+    exact.check()
+    found = score(task, exact.shards, model).step_ms
+    assert all(found <= other * (1 + 1e-9) for other in others)
+    bound = lower_bound(task, model)
+    assert found >= bound.ms * (1 - 1e-9)

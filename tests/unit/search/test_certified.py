@@ -1,0 +1,138 @@
+"""What `certified` promises beyond the conformance suite: a proof, the same plan on any number of threads, and a plan at any time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.cost.pricing import Pricing
+from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.search.bound import lower_bound
+from shardwright.search.certified import Certified
+from shardwright.search.engine.session import Session
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+
+MODEL = SimpleCostModel()
+
+
+def with_pricing(**changes) -> SimpleCostModel:
+    head = replace(MODEL.pricing, **changes)
+
+    class Changed(SimpleCostModel):
+        pricing = head
+
+    return Changed()
+
+
+def search(task, model=MODEL, seed=0, **options):
+    found = Certified(**options).search(task, model, seed=seed, deadline=None)
+    found.check()
+    return sw.cost.scored(found, model)
+
+
+def shards(plan):
+    return [(s.table, s.rows, s.columns, s.devices) for s in plan.shards]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_one_thread_and_two_find_the_same_plan(seed):
+    task = task_of(25, 4, hosts=2)
+    one, two = (search(task, seed=seed, threads=threads, tolerance=0.0, patience=2) for threads in (1, 2))
+    assert shards(one) == shards(two)
+    assert one.bound_ms == two.bound_ms
+
+
+def test_the_bound_is_below_the_plan_and_no_lower_than_the_first():
+    task = task_of(12, 4)
+    plan = search(task)
+    assert lower_bound(task, MODEL).ms <= plan.bound_ms * (1 + 1e-12)
+    assert plan.bound_ms <= plan.cost.step_ms * (1 + 1e-9)
+
+
+def test_a_bound_that_cannot_be_met_gets_tighter_with_the_plan():
+    """One table that may not be cut costs what it costs on one device, however many devices there are."""
+    table = sw.Table("heavy", rows=100_000, dim=64, pooling=50.0)
+    light = [sw.Table(f"light{i}", rows=1000, dim=8, pooling=1.0) for i in range(6)]
+    limits = {"heavy": sw.TableConstraint(sharding_types=("table_wise",))}
+    task = sw.Task([table, *light], sw.Topology(devices_per_host=4), 1024, constraints=sw.Constraints(limits))
+    plan = search(task)
+    assert lower_bound(task, MODEL).ms < 0.6 * plan.cost.step_ms
+    assert plan.bound_ms > 0.9 * plan.cost.step_ms
+
+
+def test_a_head_that_is_not_convex_gives_a_plan_without_a_bound():
+    model = with_pricing(mix=np.array([[1.0], [-0.2]]))
+    plan = search(task_of(10, 3), model)
+    assert plan.bound_ms is None
+    assert plan.gap is None
+    greedy = sw.plan(task_of(10, 3), strategy="greedy", cost_model=model)
+    assert plan.cost.step_ms <= greedy.cost.step_ms * (1 + 1e-9)
+
+
+def test_nan_predictions_are_refused():
+    class Broken(SimpleCostModel):
+        def encode(self, works):
+            return np.full((len(works), 3), np.nan)
+
+    with pytest.raises(ShardwrightError, match="predicted NaN"):
+        search(task_of(4, 2), Broken())
+
+
+def test_negative_predictions_count_as_no_time():
+    model = with_pricing(linear=-MODEL.pricing.linear, mix=np.zeros((2, 1)), bias=np.array([-1.0, -1.0]))
+    plan = search(task_of(6, 2), model)
+    assert plan.cost.step_ms >= 0
+    assert plan.bound_ms <= plan.cost.step_ms
+
+
+def test_identical_tables_are_shared_out_evenly():
+    tables = [sw.Table(f"t{i}", rows=5000, dim=16, pooling=5.0) for i in range(12)]
+    plan = search(sw.Task(tables, sw.Topology(devices_per_host=4), 1024))
+    loads = [device.total_ms for device in plan.cost.devices]
+    assert max(loads) == pytest.approx(min(loads), rel=1e-6)
+
+
+def test_one_device_takes_everything():
+    plan = search(task_of(9, 1))
+    assert {s.devices for s in plan.shards} == {(0,)}
+    assert plan.gap == pytest.approx(0, abs=1e-3)
+
+
+def test_no_time_at_all_still_gives_a_plan():
+    plan = sw.plan(task_of(30, 4), strategy="certified", cost_model=MODEL, time_limit=0.0)
+    assert plan.bound_ms <= plan.cost.step_ms
+
+
+def test_an_interrupted_search_returns_the_best_so_far(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "kick", interrupt)
+    assert search(task_of(20, 4), tolerance=0.0).gap >= 0
+
+
+def test_a_search_interrupted_before_its_first_plan_ends(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        search(task_of(20, 4))
+
+
+def test_a_table_that_fits_nowhere_is_named():
+    table = sw.Table("item", rows=1_000_000, dim=16, pooling=2)
+    limits = {"item": sw.TableConstraint(sharding_types=("table_wise",))}
+    task = sw.Task([table], sw.Topology(devices_per_host=4, memory="40 MB"), 64, constraints=sw.Constraints(limits))
+    with pytest.raises(InfeasibleTask, match=r"table 'item'.*allow row_wise"):
+        search(task)
+
+
+def test_a_head_without_hidden_units_is_bounded_too():
+    class Linear(SimpleCostModel):
+        pricing = Pricing(np.zeros((0, 3)), np.zeros(0), np.zeros((2, 0)), MODEL.pricing.linear, MODEL.pricing.bias)
+
+    plan = search(task_of(40, 4), Linear())
+    assert 0 <= plan.gap < 0.05

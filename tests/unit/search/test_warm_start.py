@@ -1,0 +1,164 @@
+"""Planning from a plan, through the main call: what has to hold whatever the search does."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InvalidInput
+from shardwright.search.certified import Certified
+from shardwright.search.warm import WarmStrategy
+from shardwright.sharding import Plan, Shard
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import conformance_tasks, task_of
+
+MODEL = SimpleCostModel()
+TASK = task_of(24, 4)
+GROWN = task_of(27, 4)
+OLD = sw.plan(TASK, strategy="certified", cost_model=MODEL)
+TASKS = conformance_tasks()
+
+
+def replan(task, start, move_cost=0.0, **options) -> Plan:
+    return sw.plan(task, strategy="certified", cost_model=MODEL, start=start, move_cost=move_cost, **options)
+
+
+@pytest.mark.parametrize("strategy", ["certified", "random", "size", "neuroshard"])
+@pytest.mark.parametrize("what", TASKS)
+def test_nothing_moves_at_an_infinite_price(what, strategy):
+    old = sw.plan(TASKS[what], strategy=strategy, cost_model=MODEL, seed=5)
+    new = replan(TASKS[what], old, math.inf)
+    assert set(new.shards) == set(old.shards)
+    assert new.bound_ms <= new.cost.step_ms
+
+
+@pytest.mark.parametrize("strategy", ["certified", "random", "neuroshard"])
+@pytest.mark.parametrize("move_cost", [0.0, 1e-3, 10.0])
+def test_a_plan_is_never_worse_than_the_one_it_started_from(strategy, move_cost):
+    old = sw.plan(TASK, strategy=strategy, cost_model=MODEL, seed=1)
+    new = replan(TASK, old, move_cost)
+    moved = old.diff(new).moved_bytes / 1e9
+    assert new.cost.step_ms + move_cost * moved <= old.cost.step_ms * (1 + 1e-9)
+    if strategy == "random":
+        assert new.cost.step_ms < 0.8 * old.cost.step_ms
+
+
+def test_of_a_grown_task_only_the_new_tables_are_made_at_a_huge_price():
+    new = replan(GROWN, OLD, 1e9)
+    diff = OLD.diff(new)
+    assert (diff.moved_bytes, diff.added) == (0, ("table_24", "table_25", "table_26"))
+    shards = {name: set(shards) for name, shards in new.by_table.items()}
+    assert all(shards[name] == set(held) for name, held in OLD.by_table.items())
+
+
+def test_dearer_moves_are_fewer_and_steps_longer():
+    """Searches are no exact optimum, so the trade is held to a margin."""
+    prices = (0.0, 10.0, 1e3, 1e5, math.inf)
+    plans = [replan(GROWN, OLD, price) for price in prices]
+    moved = [OLD.diff(plan).moved_bytes for plan in plans]
+    steps = [plan.cost.step_ms for plan in plans]
+    assert moved[0] > 10 * moved[2] >= 10 * moved[-1] == 0
+    assert steps[-1] >= steps[0] * 0.98
+    for price in prices[1:-1]:
+        paid = [step + price * size / 1e9 for step, size in zip(steps, moved, strict=True)]
+        assert paid[prices.index(price)] <= 1.02 * min(paid)
+
+
+def test_from_a_removed_device_only_its_part_moves():
+    task = replace(TASK, topology=replace(TASK.topology, devices_per_host=3, memory="4 GB"))
+    diff = OLD.diff(replan(task, OLD, math.inf))
+    on_it = sum(shard.area * 4 for shard in OLD.by_device[3])  # fp16 weights make it less, row state more
+    assert 0.4 * on_it <= diff.moved_bytes <= 1.3 * on_it
+    assert diff.gone_devices == 1
+
+
+def test_an_added_host_is_used_where_that_pays():
+    task = replace(TASK, topology=replace(TASK.topology, hosts=2, memory="4 GB"))
+    free, dear = replan(task, OLD), replan(task, OLD, math.inf)
+    assert free.cost.step_ms < 0.75 * dear.cost.step_ms
+    assert OLD.diff(dear).moved_bytes == 0
+    assert OLD.diff(free).new_devices == 4
+
+
+def test_tables_that_are_gone_leave_the_rest_in_place():
+    task = replace(TASK, tables=TASK.tables[:16])
+    new = replan(task, OLD, math.inf)
+    assert set(new.shards) == {shard for shard in OLD.shards if shard.table in task.table_by_name}
+
+
+def test_with_no_table_in_common_everything_is_new():
+    other = replace(TASK, tables=[replace(table, name=f"other_{table.name}") for table in TASK.tables])
+    diff = OLD.diff(replan(other, OLD, math.inf))
+    assert (diff.moved_bytes, diff.tables, len(diff.added)) == (0, (), 24)
+
+
+@pytest.mark.parametrize("move_cost", [0.0, 1.0, math.inf])
+def test_a_time_limit_of_zero_returns_the_old_plan(move_cost):
+    old = sw.plan(TASK, strategy="random", cost_model=MODEL)
+    new = replan(TASK, old, move_cost, time_limit=0)
+    assert set(new.shards) == set(old.shards)
+    replan(GROWN, old, move_cost, time_limit=0).check()
+
+
+def test_a_plan_cut_as_no_search_cuts_is_kept_where_moving_is_dear():
+    """Four blocks of rows and columns: the engine does not know grids, but the plan they are in does not get lost."""
+    table = sw.Table("t", 6400, 64, 10.0)
+    task = sw.Task([table], sw.Topology(devices_per_host=4), 256)
+    grid = [
+        Shard("t", rows, columns, (2 * i + j,))
+        for i, rows in enumerate(((0, 3200), (3200, 6400)))
+        for j, columns in enumerate(((0, 32), (32, 64)))
+    ]
+    assert set(replan(task, Plan(task, grid), math.inf).shards) == set(grid)
+
+
+def test_the_same_seed_gives_the_same_plan_on_one_and_two_threads():
+    plans = [
+        sw.plan(GROWN, strategy=Certified(threads=threads), cost_model=MODEL, start=OLD, move_cost=5.0, seed=3)
+        for threads in (1, 2, 2)
+    ]
+    assert plans[0].shards == plans[1].shards == plans[2].shards
+
+
+def test_the_inputs_are_not_changed():
+    before = (OLD.shards, OLD.task)
+    replan(GROWN, OLD, 1.0)
+    assert (OLD.shards, OLD.task) == before
+
+
+@pytest.mark.parametrize("move_cost", [-1.0, math.nan, "5", True])
+def test_a_bad_price_is_refused(move_cost):
+    with pytest.raises(InvalidInput, match="move_cost is .* must be a number of ms per GB"):
+        replan(TASK, OLD, move_cost)
+
+
+def test_a_price_without_a_plan_is_refused():
+    with pytest.raises(InvalidInput, match="there is no plan to start from"):
+        sw.plan(TASK, cost_model=MODEL, move_cost=1.0)
+
+
+@pytest.mark.parametrize("name", ["greedy", "random", "neuroshard"])
+def test_strategies_that_cannot_start_from_a_plan_say_so(name):
+    with pytest.raises(
+        InvalidInput, match=f"strategy '{name}' cannot start from a plan; use one that can, such as certified"
+    ):
+        sw.plan(TASK, strategy=name, cost_model=MODEL, start=OLD)
+
+
+def test_a_strategy_of_the_users_own_can_start_from_a_plan():
+    class Stubborn:
+        name = "stubborn"
+
+        def supports(self, task):
+            return None
+
+        def search(self, task, cost_model, *, seed, deadline):
+            raise AssertionError("there is a plan to start from")
+
+        def search_from(self, task, cost_model, *, start, move_cost, seed, deadline):
+            return Plan(task, start.shards, self.name, seed)
+
+    assert isinstance(Stubborn(), WarmStrategy)
+    plan = sw.plan(TASK, strategy=Stubborn(), cost_model=MODEL, start=OLD, move_cost=2.0)
+    assert (plan.shards, plan.strategy) == (OLD.shards, "stubborn")
