@@ -146,9 +146,20 @@ def test_clusters_have_a_heavy_tail(program):
     assert sum(table.weight_bytes for table in heavy.tables) <= 0.8 * sum(heavy.topology.memory_bytes)
 
 
+@pytest.mark.slow
+def test_a_search_that_does_not_end_is_killed_and_said_so(program, tmp_path, monkeypatch):
+    scaling = program("search_scaling")
+    monkeypatch.setattr(scaling, "START_S", 0.05)  # less than the process needs to start
+    scaling.main(
+        ["--largest", "25x4", "--repeats", "2", "--time-limit", "0", "--diagonal", "--strategies", "certified"]
+    )
+    (row,) = rows_of((tmp_path / "search_scaling.md").read_text(), "strategy")
+    assert row["ended"] == "killed"
+
+
 def test_slopes(program):
     scaling = program("search_scaling")
-    point = scaling.Point("certified", (1, 1), 0.0, 0.0, 0.0, 0.0, None, 0.0, False)
+    point = scaling.Point("certified", (1, 1), 0.0, 0.0, 0.0, 0.0, None, 0.0, "by itself")
     points = [
         type(point)(**{**vars(point), "size": (10 * 2**i, 4 * 2**i), "search_s": 0.01 * 4.0**i}) for i in range(4)
     ]

@@ -125,6 +125,9 @@ def _add_replicated(task: Task, shard: Shard, result: Traffic) -> None:
     """A block on several devices: each sample is served by itself, else inside its host, else from anywhere."""
     topology = task.topology
     work = shard_work(task, shard)
+    if len(shard.devices) == topology.devices:
+        _add_reduction(topology, list(range(topology.hosts)), shard, work, result)
+        return
     values, ids = (
         size * len(shard.devices) / topology.devices for size in served_bytes(work)
     )  # of one device's samples
@@ -138,14 +141,21 @@ def _add_replicated(task: Task, shard: Shard, result: Traffic) -> None:
         flow[1, link, device] += 1
         flow[0, link, servers] += 1 / len(servers)
     _add(result, flow[0] * values, flow[1] * values, flow[0] * ids, flow[1] * ids)
+    replica_hosts = [host for host, devices in by_host.items() if devices]
+    _add_reduction(topology, replica_hosts, shard, work, result)
+
+
+def _add_reduction(topology: Topology, hosts: list[int], shard: Shard, work: ShardWork, result: Traffic) -> None:
+    """All-reduce of the gradient of a block whose replicas lie on the hosts."""
     gradient = _VALUE_BYTES * work.rows * work.dim
-    replica_hosts = [devices for devices in by_host.values() if devices]
-    for devices in replica_hosts:
-        p, h = len(devices), len(replica_hosts)
-        result.backward.sent[INTRA, devices] += 2 * (p - 1) / p * gradient
-        result.backward.sent[INTER, devices] += 2 * (h - 1) / h * gradient / p
-        result.backward.received[INTRA, devices] += 2 * (p - 1) / p * gradient
-        result.backward.received[INTER, devices] += 2 * (h - 1) / h * gradient / p
+    ranks = np.array(shard.devices)
+    replicas = np.bincount(ranks // topology.devices_per_host, minlength=topology.hosts)[
+        ranks // topology.devices_per_host
+    ]
+    near, far = 2 * (replicas - 1) / replicas * gradient, 2 * (len(hosts) - 1) / len(hosts) * gradient / replicas
+    for flow in (result.backward.sent, result.backward.received):
+        flow[INTRA, ranks] += near
+        flow[INTER, ranks] += far
 
 
 def _add(result: Traffic, values_out: Floats, values_in: Floats, ids_in: Floats, ids_out: Floats) -> None:

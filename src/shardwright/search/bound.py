@@ -40,10 +40,8 @@ from scipy.optimize import linprog
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
-from shardwright.cost.score import score
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
-from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -89,7 +87,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._replicated = _all_replicated(catalog.task, cost_model)
+        self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
 
     def solve(self, phases: Floats = ALL_PHASES) -> Bound:
@@ -241,9 +239,15 @@ def _programme(task: Task, pricing: Pricing, columns: list[Floats], phases: Floa
     return least, Prices(np.append(mix * weight, phases[:2]), shares * phases[2:, None])
 
 
-def _all_replicated(task: Task, cost_model: CostModel) -> float:
+def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     """What the one plan costs in which nothing is looked up elsewhere, so that no latency is paid for; infinite where it is not allowed."""
-    devices = range(task.topology.devices)
-    if len(devices) < 2 or not all(task.constraints.of(table.name).allows("data_parallel") for table in task.tables):
+    spreads, task = catalog.spreads, catalog.task
+    copies = np.flatnonzero(spreads.replicated)
+    if copies.size < len(task.tables):
         return float("inf")
-    return score(task, [Shard.whole(table, *devices) for table in task.tables], cost_model).step_ms
+    sums = spreads.costs.vectors[copies].sum(axis=0)
+    active = np.maximum(sums[:-2] + pricing.hidden_bias, 0.0)
+    kernels = np.maximum(pricing.mix @ active + sums[-2:] + pricing.bias, 0.0)
+    reduced = spreads.reduced[copies].sum(axis=0)
+    links = np.where(reduced > 0, _latency(task) + reduced / np.array(task.topology.link_bandwidth) * 1e3, 0.0)
+    return float(kernels.sum() + links.max())

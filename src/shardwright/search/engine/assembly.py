@@ -63,6 +63,7 @@ def assemble(
     row_form = np.full(len(members), NOTHING)
     row_form[item[len(members) :]] = np.arange(len(members), table.size)
     spreads = spreads_of(catalog, members)
+    ranges, devices = _device_ranges(spreads.devices)
     setting = Setting(
         first=np.concatenate([[0], np.cumsum(parts.units)]).astype(np.int64),
         item=item,
@@ -76,8 +77,8 @@ def assemble(
         allowed=allowed_devices(task, members),
         rivals=rivals_of(task, members, owner),
         spread_first=np.searchsorted(spreads.item, np.arange(len(members) + 1)).astype(np.int64),
-        spread_begin=np.cumsum([0, *(devices.size for devices in spreads.devices)]).astype(np.int64),
-        spread_device=np.concatenate([np.zeros(0, dtype=np.int64), *spreads.devices]),
+        spread_range=ranges,
+        spread_device=devices,
         spread_vectors=spreads.vectors,
         spread_bytes=spreads.bytes,
         spread_served=spreads.served,
@@ -94,6 +95,18 @@ def assemble(
         move_price=home.price,
     )
     return Assembly(setting, members, table, spreads.devices, spreads.replicated)
+
+
+def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+    """`(sets, 2)` where the devices of each set lie in one array, and that array; equal sets, which are one object, share their place."""
+    begin, place, parts = 0, {}, [np.zeros(0, dtype=np.int64)]
+    for devices in sets:
+        if id(devices) not in place:
+            place[id(devices)] = (begin, begin + devices.size)
+            parts.append(devices)
+            begin += devices.size
+    ranges = np.array([place[id(devices)] for devices in sets], dtype=np.int64).reshape(len(sets), 2)
+    return ranges, np.concatenate(parts)
 
 
 def empty_state(setting: Setting) -> State:

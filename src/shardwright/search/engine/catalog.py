@@ -60,7 +60,7 @@ class Spreads:
 
     Attributes:
         table: `(s,)` the table, ascending.
-        devices: of each, the ranks that hold a part.
+        devices: of each, the ranks that hold a part; equal sets are one array.
         replicated: `(s,)` whether every device holds all of it, rather than a row block.
         blocks: the block that each of its devices holds; of row blocks the largest.
         costs: what it adds to each of its devices.
@@ -178,7 +178,13 @@ def _join(one: Blocks, other: Blocks) -> Blocks:
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:
-    found = [(index, *way) for index in range(len(task.tables)) for way in _ways_to_spread(task, index)]
+    everyone = np.arange(task.topology.devices)
+    shared: dict[bytes, Ints] = {}
+    found = [
+        (index, ranks if ranks is everyone else shared.setdefault(ranks.tobytes(), ranks), copies)
+        for index in range(len(task.tables))
+        for ranks, copies in _ways_to_spread(task, index, everyone)
+    ]
     table = np.array([index for index, *_ in found], dtype=np.int64)
     replicated = np.array([copies for *_, copies in found], dtype=bool)
     count = np.array([devices.size for _, devices, _ in found], dtype=np.int64)
@@ -189,10 +195,9 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
         np.where(replicated, count, 1),
     )
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
+    room = {id(devices): memory[devices].min() for devices in (everyone, *shared.values())}
     costs = tables.costs(blocks)
-    fits = np.array(
-        [size <= memory[devices].min() for (_, devices, _), size in zip(found, costs.bytes, strict=True)], dtype=bool
-    )
+    fits = costs.bytes <= np.array([room[id(devices)] for _, devices, _ in found], dtype=np.int64)
     return Spreads(
         table[fits],
         tuple(devices for (_, devices, _), fit in zip(found, fits, strict=True) if fit),
@@ -203,19 +208,19 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
     )
 
 
-def _ways_to_spread(task: Task, index: int) -> list[tuple[Ints, bool]]:
+def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, bool]]:
     """Devices, and whether they hold replicas."""
     table, topology = task.tables[index], task.topology
     limit = task.constraints.of(table.name)
-    devices = devices_of(task, index)
+    devices = devices_of(task, index) if limit.devices else everyone
     ways: list[tuple[Ints, bool]] = []
-    hosts = {topology.host_of(int(rank)) for rank in devices}
-    one_host = len(hosts) == 1 and topology.hosts > 1
+    hosts = np.unique(devices // topology.devices_per_host) if limit.devices or limit.sharding_types else np.zeros(0)
+    one_host = topology.hosts > 1 and hosts.size == 1
     if limit.allows("table_row_wise" if one_host else "row_wise"):
         ways.append((_as_many_as(task, index, devices), False))
     if topology.hosts > 1 and limit.allows("table_row_wise") and not limit.allows("row_wise") and not one_host:
-        by_host = devices.reshape(-1) // topology.devices_per_host
-        ways += [(_as_many_as(task, index, devices[by_host == host]), False) for host in sorted(hosts)]
+        by_host = devices // topology.devices_per_host
+        ways += [(_as_many_as(task, index, devices[by_host == host]), False) for host in hosts]
     if limit.allows("data_parallel") and devices.size == topology.devices:
         ways.append((devices, True))
     return [(ranks, copies) for ranks, copies in ways if ranks.size > 1]
@@ -225,6 +230,8 @@ def _as_many_as(task: Task, index: int, devices: Ints) -> Ints:
     """The roomiest of some devices, as many as the table may have row blocks."""
     table = task.tables[index]
     most = min(devices.size, table.rows, task.constraints.of(table.name).max_shards or devices.size)
+    if most == devices.size:
+        return devices
     memory = np.array(task.topology.memory_bytes)[devices]
     return np.sort(devices[np.argsort(-memory, kind="stable")[:most]])
 

@@ -95,9 +95,9 @@ class ItemSpreads:
 def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSpreads:
     """The spreads that all tables of an item share, summed over them."""
     spreads = catalog.spreads
-    of_table: dict[int, dict[tuple[bool, bytes], int]] = {}
+    of_table: dict[int, dict[tuple[bool, int], int]] = {}
     for index, table in enumerate(spreads.table):
-        key = (bool(spreads.replicated[index]), spreads.devices[index].tobytes())
+        key = (bool(spreads.replicated[index]), id(spreads.devices[index]))  # equal sets are one array
         of_table.setdefault(int(table), {})[key] = index
     items, shared = [], []
     for item, tables in enumerate(members):

@@ -13,6 +13,7 @@ from shardwright.search.engine.assembly import Assembly, assemble, shards_of
 from shardwright.search.engine.blocks import Floats
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.shortest import cheapest_widths
+from shardwright.search.engine.starts import Strain
 from shardwright.search.engine.state import State
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.sharding.shard import Shard
@@ -26,14 +27,14 @@ class Prepared:
     Attributes:
         task: the task.
         assembly: the arrays of the engine.
-        strain: `(pieces,)` the largest share that a piece takes of what the mean device spends on a phase.
+        strain: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
         price_ms: rough step time of a good plan: the bound, or what all items cost alone, shared out.
     """
 
     task: Task
     assembly: Assembly
-    strain: Floats
+    strain: Strain
     spread_price: Floats
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
@@ -110,22 +111,28 @@ def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
     return total
 
 
-def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> Floats:
-    """The largest share that a piece takes of what the mean device spends on a phase, if every table takes its cheapest form."""
+def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> Strain:
+    """Strain by phase, if every table takes its cheapest form."""
     setting, pricing = assembly.setting, cost_model.pricing
     both = pricing.mix.sum(axis=0)
     active = np.divide(prices.vector[:-2], both, out=np.zeros(both.size), where=both > 0)
     forward, backward = prices.links @ ms_per_byte(task.topology)
-    phases = [setting.vectors @ np.append(pricing.mix[phase] * active, np.eye(2)[phase]) for phase in range(2)]
-    phases += [setting.served.sum(axis=1) * forward, setting.served[:, 0] * backward]
+    reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+
+    def by_phase(vectors: Floats, served: Floats, reduced: Floats | float) -> list[Floats]:
+        kernels = [vectors @ np.append(pricing.mix[phase] * active, np.eye(2)[phase]) for phase in range(2)]
+        return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
+
     _, uses = cheapest_widths(setting.first, np.where(setting.legal, setting.price, np.inf))
     in_columns = int(setting.first[setting.most.size])
-    strain = np.full(uses.size, -np.inf)
-    for ms in phases:
+    pieces, spreads = np.full(uses.size, -np.inf), np.full(setting.spread_bytes.size, -np.inf)
+    of_pieces = by_phase(setting.vectors, setting.served, 0.0)
+    of_spreads = by_phase(setting.spread_vectors, setting.spread_served, reduced)
+    for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
         if goal > 0:
-            strain = np.maximum(strain, ms / goal)
-    return strain
+            pieces, spreads = np.maximum(pieces, ms / goal), np.maximum(spreads, spread_ms / goal)
+    return Strain(pieces, spreads)
 
 
 def _prices_of_whole_tables(task: Task, cost_model: CostModel, vectors: Floats) -> Prices:

@@ -16,14 +16,14 @@ from shardwright.search.engine.objective import refresh_times, set_objective, st
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.ruin import cut_anew
 from shardwright.search.engine.spreading import respread
-from shardwright.search.engine.starts import start
+from shardwright.search.engine.starts import Strain, start
 from shardwright.search.engine.state import NOTHING, State, copy_state, lift
 
-_AT_ONCE = 1000  # changes of a descent between two looks at the clock
+_AT_ONCE = 200_000  # changes times devices of a descent between two looks at the clock
 _MOST_CHANGES = 200_000  # of one descent: a stop for degenerate cost models
 _POWERS = (3, 5, 7)  # squarings of the objective's power, one descent each
 _POWERS_KICKED = (6,)
-_RESPREAD = 100_000  # items times devices up to which every spread is tried
+_RESPREAD = 400_000  # items times devices up to which every spread is tried
 _WIDEST = 256  # hottest devices that a descent looks at before it ends
 _WIDEST_KICKED = 3  # the same after a kick, which changes few devices
 _KICKED = 6  # devices a kick takes pieces off
@@ -56,7 +56,7 @@ class Session:
 
     Args:
         assembly: the arrays of the search.
-        strain: `(pieces,)` as in `preparation.Prepared`.
+        strain: as in `preparation.Prepared`.
         spread_price: `(spreads,)` likewise.
         pool: runs starts and kicks.
         deadline: `time.monotonic()` at which improving ends; None for no limit.
@@ -69,7 +69,7 @@ class Session:
     def __init__(
         self,
         assembly: Assembly,
-        strain: Floats,
+        strain: Strain,
         spread_price: Floats,
         pool: ThreadPoolExecutor,
         deadline: float | None = None,
@@ -166,11 +166,11 @@ class Session:
                 self._descend(state, powers[-1], widest)
 
     def _descend(self, state: State, squarings: int, widest: int) -> None:
-        made = 0
+        made, at_once = 0, max(20, _AT_ONCE // state.used.size)
         while made < _MOST_CHANGES and not self.late:
-            found = descend(state, self.assembly.setting, squarings, _AT_ONCE, widest)
+            found = descend(state, self.assembly.setting, squarings, at_once, widest)
             made += found
-            if found < _AT_ONCE:
+            if found < at_once:
                 break
 
     def _value(self, state: State) -> float:

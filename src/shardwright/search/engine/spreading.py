@@ -2,61 +2,65 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-from shardwright.search.engine.objective import refresh_heat, refresh_times
+from shardwright.search.engine.objective import refresh_heat, refresh_times, step_ms
 from shardwright.search.engine.placing import coolest_device
 from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, lift, place
+
+_COSTLY = 0.02  # of a step: items that cost less alone are not worth spreading
 
 
 @njit(cache=True, nogil=True)
 def respread(state: State, setting: Setting) -> int:
-    """Spread every whole item, and gather every spread one, for which that lowers the objective; returns how many changed."""
-    changed = 0
+    """Spread every costly item, and gather every spread one, for which that lowers the objective; returns how many changed."""
+    changed, costly = 0, _COSTLY * step_ms(state)
     for item in range(state.spread.size):
         if state.spread[item] >= 0:
             changed += _gather(state, setting, item)
-        elif state.pieces[item] == 1 and not setting.rivals.size:
+        elif not setting.rivals.size and setting.price[setting.first[item + 1] - 1] > costly:
             for spread in range(setting.spread_first[item], setting.spread_first[item + 1]):
-                if _try_spread(state, setting, state.of[item], spread):
+                if _try_spread(state, setting, item, spread):
                     changed += 1
                     break
     return changed
 
 
 @njit(cache=True, nogil=True)
-def _try_spread(state: State, setting: Setting, piece: int, spread: int) -> bool:
-    """Spread the item of a whole piece, and undo that if it does not help."""
-    if not _fits(
-        state,
-        setting,
-        spread,
-        state.device[piece],
-        setting.bytes[setting.first[state.form[piece]] + state.width[piece] - 1],
-    ):
-        return False
-    before, one = state.heat.sum(), state.device[piece]
-    lift(state, setting, piece)
-    book_spread(state, setting, spread, 1)
-    refresh_times(state, setting)
-    refresh_heat(state)
-    if state.heat.sum() < before * (1 - 1e-9):
-        state.spread[setting.item[state.form[piece]]] = spread
-        drop_piece(state, setting, piece)
-        return True
-    book_spread(state, setting, spread, -1)
-    place(state, setting, piece, one)
+def _try_spread(state: State, setting: Setting, item: int, spread: int) -> bool:
+    """Spread an item, and undo that if it does not help."""
+    before = state.heat.sum()
+    where = np.full(state.pieces[item], NOTHING)
+    piece, count = state.of[item], 0
+    while piece >= 0:
+        where[count] = state.device[piece]
+        lift(state, setting, piece)
+        piece, count = state.kin[piece, 0], count + 1
+    if _fits(state, setting, spread):
+        book_spread(state, setting, spread, 1)
+        refresh_times(state, setting)
+        refresh_heat(state)
+        if state.heat.sum() < before * (1 - 1e-9):
+            state.spread[item] = spread
+            while state.of[item] >= 0:
+                drop_piece(state, setting, state.of[item])
+            return True
+        book_spread(state, setting, spread, -1)
+    piece, count = state.of[item], 0
+    while piece >= 0:
+        place(state, setting, piece, where[count])
+        piece, count = state.kin[piece, 0], count + 1
     refresh_times(state, setting)
     refresh_heat(state)
     return False
 
 
 @njit(cache=True, nogil=True)
-def _fits(state: State, setting: Setting, spread: int, leaving: int, freed: int) -> bool:
-    for index in range(setting.spread_begin[spread], setting.spread_begin[spread + 1]):
+def _fits(state: State, setting: Setting, spread: int) -> bool:
+    for index in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
         device = setting.spread_device[index]
-        room = setting.memory[device] - state.used[device] + (freed if device == leaving else 0)
-        if setting.spread_bytes[spread] > room:
+        if setting.spread_bytes[spread] > setting.memory[device] - state.used[device]:
             return False
     return True
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
 from shardwright.search.engine.assembly import Assembly, empty_state
-from shardwright.search.engine.blocks import Bools, Floats, Ints
+from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, may_lie
 
 
+class Strain(NamedTuple):
+    """The largest share that something takes of what the mean device spends on a phase.
+
+    Attributes:
+        pieces: `(pieces,)` of single pieces.
+        spreads: `(spreads,)` of a spread's part on one device.
+    """
+
+    pieces: Floats
+    spreads: Floats
+
+
 def start(
-    assembly: Assembly, limit: float, memory_weight: float, strain: Floats, spread_price: Floats
+    assembly: Assembly, limit: float, memory_weight: float, strain: Strain, spread_price: Floats
 ) -> tuple[State, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
     Args:
         assembly: the search.
-        limit: strain that a piece may put on its device; where no piece of a form strains so little, the smallest it has.
+        limit: strain that a piece or a spread may put on its devices; an item that can meet it in no way takes the way that strains least.
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
-        strain: `(pieces,)` the largest share that a piece takes of what a device should spend on a phase.
+        strain: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
 
     Returns:
@@ -30,8 +44,16 @@ def start(
     setting = assembly.setting
     state = empty_state(setting)
     price = np.where(setting.legal, setting.price, np.inf)
-    of_form, uses = cheapest_widths(setting.first, np.where(_within(setting, strain, limit), price, np.inf))
-    stuck = _choose(state, setting, of_form, uses, spread_price)
+    smallest = np.minimum.reduceat(np.where(setting.legal, strain.pieces, np.inf), setting.first[:-1])
+    within = strain.pieces <= np.repeat(np.maximum(limit, smallest), np.diff(setting.first))
+    of_form, uses = cheapest_widths(setting.first, np.where(within, price, np.inf))
+    # Ways that meet the limit compete by price, the others by strain, behind them.
+    beyond = 1e6 * (
+        1.0 + np.abs(of_form[np.isfinite(of_form)]).max(initial=0.0) + np.abs(spread_price).max(initial=0.0)
+    )
+    rank = np.where(np.isfinite(of_form) & (smallest > limit), beyond * (1.0 + smallest), of_form)
+    spread_rank = np.where(strain.spreads > limit, beyond * (1.0 + np.maximum(strain.spreads, 0.0)), spread_price)
+    stuck = _choose(state, setting, rank, uses, spread_rank)
     if stuck < 0:
         piece = place_greedily(state, setting, memory_weight)
         stuck = int(setting.item[state.form[piece]]) if piece >= 0 else NOTHING
@@ -40,26 +62,19 @@ def start(
     return state, int(stuck)
 
 
-def _within(setting: Setting, strain: Floats, limit: float) -> Bools:
-    """`(pieces,)` whether a piece strains its device no more than the limit, or than the least that a legal piece of its form does."""
-    smallest = np.minimum.reduceat(np.where(setting.legal, strain, np.inf), setting.first[:-1])
-    within: Bools = strain <= np.repeat(np.maximum(limit, smallest), np.diff(setting.first))
-    return within
-
-
 @njit(cache=True, nogil=True)
-def _choose(state: State, setting: Setting, of_form: Floats, uses: Ints, spread_price: Floats) -> int:
-    """Give every item its cheapest way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
+def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_rank: Floats) -> int:
+    """Give every item its best way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
     items = setting.most.size
     for item in range(items):
         form = setting.row_form[item]
-        if form < 0 or of_form[item] <= of_form[form]:
+        if form < 0 or rank[item] <= rank[form]:
             form = item
-        must_spread = of_form[form] == np.inf
-        spread = _cheapest_spread(state, setting, item, spread_price, must_spread)
+        must_spread = rank[form] == np.inf
+        spread = _cheapest_spread(state, setting, item, spread_rank, must_spread)
         if must_spread and spread < 0:
             return item
-        if spread >= 0 and (must_spread or spread_price[spread] < of_form[form]):
+        if spread >= 0 and (must_spread or spread_rank[spread] < rank[form]):
             state.spread[item] = spread
             book_spread(state, setting, spread, 1)
         else:
@@ -77,7 +92,7 @@ def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, m
         if best >= 0 and price[spread] >= lowest:
             continue
         fits = True
-        for index in range(setting.spread_begin[spread], setting.spread_begin[spread + 1]):
+        for index in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
             device = setting.spread_device[index]
             room = setting.memory[device] - state.used[device]
             fits = fits and setting.spread_bytes[spread] <= room

@@ -35,8 +35,8 @@ class Setting(NamedTuple):
         allowed: `(items, d)` where pieces of an item may go; `(0, 0)` where all may go everywhere.
         rivals: `(items, items)` which items may not share a device; `(0, 0)` where all may.
         spread_first: `(items + 1,)` the spreads of each item.
-        spread_begin: `(spreads + 1,)` where the devices of each spread begin.
-        spread_device: devices of all spreads.
+        spread_range: `(spreads, 2)` where the devices of each spread begin and end.
+        spread_device: devices of all spreads; equal sets share their place.
         spread_vectors: `(spreads, h + 2)` what a spread adds to each of its devices.
         spread_bytes: `(spreads,)`.
         spread_served: `(spreads, 2)`.
@@ -65,7 +65,7 @@ class Setting(NamedTuple):
     allowed: Bools
     rivals: Bools
     spread_first: Ints
-    spread_begin: Ints
+    spread_range: Ints
     spread_device: Ints
     spread_vectors: Floats
     spread_bytes: Ints
@@ -194,7 +194,7 @@ def book(state: State, setting: Setting, row: int, device: int, sign: int) -> No
 @njit(cache=True, nogil=True)
 def book_spread(state: State, setting: Setting, spread: int, sign: int) -> None:
     """Add a spread to the sums of all its devices, or take it off."""
-    for place_ in range(setting.spread_begin[spread], setting.spread_begin[spread + 1]):
+    for place_ in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
         device = setting.spread_device[place_]
         for column in range(setting.vectors.shape[1]):
             state.sums[device, column] += sign * setting.spread_vectors[spread, column]
@@ -259,7 +259,7 @@ def may_lie(state: State, setting: Setting, item: int, device: int) -> bool:
 @njit(cache=True, nogil=True)
 def in_spread(setting: Setting, spread: int, device: int) -> bool:
     """Whether a spread uses a device."""
-    for place_ in range(setting.spread_begin[spread], setting.spread_begin[spread + 1]):  # noqa: SIM110 compiled
+    for place_ in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
         if setting.spread_device[place_] == device:
             return True
     return False
