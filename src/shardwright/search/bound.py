@@ -49,6 +49,7 @@ Floats = npt.NDArray[np.float64]
 _ROUNDS = 40
 _EXACT = 1e-4  # of the bound: how close the programme and the bound have to come
 _GROUPS = 50
+_STALLED = 2
 _PROBES = 8
 ALL_PHASES = np.ones(4)  # forward, backward, forward links, backward links
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]], dtype=np.float64)
@@ -96,6 +97,7 @@ class BoundProof:
         group = np.arange(tables) % min(tables, _GROUPS)
         prices, columns = first_prices(self._task, self._pricing.mix, phases), []
         best: Bound | None = None
+        before = stalled = 0.0
         for _ in range(_ROUNDS):
             choice = self._relaxation.cheapest(prices)
             if best is None or self._value(prices, choice, phases) > best.ms:
@@ -104,7 +106,10 @@ class BoundProof:
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
             least, prices = _programme(self._task, self._pricing, columns, phases)
-            if least - best.ms <= _EXACT * max(least, 0.0):
+            # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
+            stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
+            before = least - best.ms
+            if least - best.ms <= _EXACT * max(least, 0.0) or stalled == _STALLED:
                 break
         assert best is not None
         return Bound(min(best.ms, self._replicated), best.prices, best.choice)

@@ -20,6 +20,9 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 
+_TIGHTENINGS = 4
+
+
 @dataclass(eq=False)
 class Prepared:
     """A task made ready for a search.
@@ -49,7 +52,11 @@ class Prepared:
         """The bound now that a plan of this step time is known; None where there is none."""
         if self._proof is None or self._bound is None:
             return None
-        self._bound = self._proof.tightened(self._bound, step_ms)
+        for _ in range(_TIGHTENINGS):  # what is struck out may make more of the rest impossible
+            before = self._bound.ms
+            self._bound = self._proof.tightened(self._bound, step_ms)
+            if self._bound.ms <= before * (1 + 1e-4):
+                break
         return self._bound.ms
 
     def shards(self, state: State | None) -> list[Shard]:

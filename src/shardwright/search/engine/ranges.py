@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+from numba import njit
 
-from shardwright.search.engine.blocks import Ints
+from shardwright.search.engine.devices import Ints
 from shardwright.search.engine.home import Home
 
 _EXACT = 8  # pieces up to which the best order is found by trying all sets of pieces
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A piece of `width` units on a device that held the units `[start, stop)` of the item; none where they are equal."""
-
-    width: int
-    start: int
-    stop: int
-
-    def kept(self, first: int) -> int:
-        """Units that stay if the piece begins at `first`."""
-        return max(0, min(first + self.width, self.stop) - max(first, self.start))
-
-    @property
-    def most(self) -> int:
-        """Units that stay at best."""
-        return min(self.width, self.stop - self.start)
 
 
 def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -> Ints:
@@ -41,56 +21,82 @@ def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -
         devices: `(n,)` a device each, no two equal.
         widths: `(n,)` units of each.
     """
-    order = list(range(widths.size))
+    order = np.arange(widths.size)
     if home.first.size and home.form[item] == form:
-        order = _best_order(_pieces(home, item, devices, widths))
+        start, stop = held_ranges(home, item, devices)
+        order = best_order(widths, start, stop)
     result = np.empty_like(widths)
     result[order] = np.concatenate([[0], np.cumsum(widths[order])[:-1]])
     return result
 
 
-def _pieces(home: Home, item: int, devices: Ints, widths: Ints) -> list[_Piece]:
-    held = {
-        int(home.device[index]): (int(home.start[index]), int(home.start[index] + home.width[index]))
-        for index in range(int(home.first[item]), int(home.first[item + 1]))
-    }
-    return [_Piece(int(width), *held.get(int(device), (0, 0))) for device, width in zip(devices, widths, strict=True)]
+@njit(cache=True, nogil=True)
+def held_ranges(home: Home, item: int, devices: Ints) -> tuple[Ints, Ints]:
+    """The units `[start, stop)` that each of some devices held of an item; an empty range for none."""
+    start, stop = np.zeros(devices.size, dtype=np.int64), np.zeros(devices.size, dtype=np.int64)
+    for index in range(home.first[item], home.first[item + 1]):
+        for piece in range(devices.size):
+            if devices[piece] == home.device[index]:
+                start[piece], stop[piece] = home.start[index], home.start[index] + home.width[index]
+    return start, stop
 
 
-def _best_order(pieces: list[_Piece]) -> list[int]:
-    """An order in which as many units as possible stay; of many pieces a good one."""
-    held = [index for index, piece in enumerate(pieces) if piece.most]
-    order = sorted(held, key=lambda index: pieces[index].start)
-    others = [index for index, piece in enumerate(pieces) if not piece.most]
-    if _kept(pieces, [*order, *others]) == sum(piece.most for piece in pieces):
-        return [*order, *others]
-    if len(pieces) <= _EXACT:
-        return _best_of_all(pieces)
-    for index in others:
-        places = range(len(order) + 1)
-        order = max(([*order[:at], index, *order[at:]] for at in places), key=lambda tried: _kept(pieces, tried))
+@njit(cache=True, nogil=True)
+def best_order(widths: Ints, start: Ints, stop: Ints) -> Ints:
+    """An order of pieces in which as many units as possible stay; of many pieces a good one.
+
+    Args:
+        widths: `(n,)` units of each piece.
+        start: `(n,)` first unit that its device held.
+        stop: `(n,)` the unit after the last; equal to the first where it held none.
+    """
+    held = np.argsort(np.where(stop > start, start, np.iinfo(np.int64).max), kind="mergesort")
+    if kept_units(widths, start, stop, held) == np.minimum(widths, stop - start).sum():
+        return held
+    if widths.size <= _EXACT:
+        return _best_of_all(widths, start, stop)
+    order = held[: (stop > start).sum()]
+    for index in held[order.size :]:
+        best, most = order, -1
+        for place in range(order.size + 1):
+            tried = np.concatenate((order[:place], np.array([index]), order[place:]))
+            kept = kept_units(widths, start, stop, tried)
+            if kept > most:
+                best, most = tried, kept
+        order = best
     return order
 
 
-def _kept(pieces: Sequence[_Piece], order: Sequence[int]) -> int:
+@njit(cache=True, nogil=True)
+def kept_units(widths: Ints, start: Ints, stop: Ints, order: Ints) -> int:
+    """Units that stay where they are if pieces take theirs in some order."""
     first, total = 0, 0
     for index in order:
-        total += pieces[index].kept(first)
-        first += pieces[index].width
+        total += max(0, min(first + widths[index], stop[index]) - max(first, start[index]))
+        first += widths[index]
     return total
 
 
-def _best_of_all(pieces: list[_Piece]) -> list[int]:
+@njit(cache=True, nogil=True)
+def _best_of_all(widths: Ints, start: Ints, stop: Ints) -> Ints:
     """The best order, built from the best orders of all smaller sets of pieces."""
-    count = len(pieces)
-    best: list[tuple[int, tuple[int, ...]]] = [(-1, ())] * 2**count
-    best[0] = (0, ())
-    for chosen in range(2**count):
-        kept, order = best[chosen]
-        first = sum(pieces[index].width for index in order)
+    count = widths.size
+    kept, last = np.full(1 << count, -1), np.zeros(1 << count, dtype=np.int64)
+    kept[0] = 0
+    for chosen in range(1 << count):
+        first = 0
         for index in range(count):
-            more = chosen | 1 << index
-            total = kept + pieces[index].kept(first)
-            if more != chosen and total > best[more][0]:
-                best[more] = (total, (*order, index))
-    return list(best[-1][1])
+            if chosen >> index & 1:
+                first += widths[index]
+        for index in range(count):
+            if not chosen >> index & 1:
+                stays = max(0, min(first + widths[index], stop[index]) - max(first, start[index]))
+                more = chosen | 1 << index
+                if kept[chosen] + stays > kept[more]:
+                    kept[more], last[more] = kept[chosen] + stays, index
+    order = np.zeros(count, dtype=np.int64)
+    chosen = (1 << count) - 1
+    for place in range(count - 1, -1, -1):
+        order[place] = last[chosen]
+        chosen &= ~(1 << last[chosen])
+    return order

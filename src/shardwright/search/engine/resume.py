@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,11 +23,14 @@ from shardwright.search.engine.state import (
     may_lie,
     piece_on,
     place,
+    width_on,
 )
 from shardwright.search.engine.warm import Holding, holding_of
 from shardwright.sharding.carry import Carried
 from shardwright.task.task import Task
 
+Lost: TypeAlias = tuple[int, set[int]]
+"""An unplaced piece that stands for a range which no device holds any more, and the holders of the units beside it."""
 _ATTEMPTS = 4  # pieces cut or moved out of the way, for each device, before a plan to start from is given up
 
 
@@ -47,7 +51,9 @@ def state_of(carried: Carried, task: Task, assembly: Assembly, cold: State) -> S
     left = [item for item in items if not _take_spread(carried, task, assembly, state, item)]
     size = {item: int(assembly.setting.bytes[assembly.setting.first[item + 1] - 1]) for item in left}
     left.sort(key=lambda item: -size[item])  # where memory has become tight, large pieces stay
-    waiting = [item for item in left if not _take_pieces(carried, task, assembly, state, item)]
+    lost: list[Lost] = []
+    waiting = [item for item in left if not _take_pieces(carried, task, assembly, state, item, lost)]
+    _place_lost(state, assembly.setting, lost)
     for count, item in enumerate(waiting):
         if not _take_way_of(assembly, state, cold, item, len(waiting) - count):
             return None
@@ -76,47 +82,85 @@ def _spread_fits(assembly: Assembly, state: State, item: int, spread: int) -> bo
     return bool(room) and all(may_lie(state, setting, item, int(device)) for device in devices)
 
 
-def _take_pieces(carried: Carried, task: Task, assembly: Assembly, state: State, item: int) -> bool:
+def _take_pieces(carried: Carried, task: Task, assembly: Assembly, state: State, item: int, lost: list[Lost]) -> bool:
     """Give an item the pieces that it has; those whose device is gone, or may not have them any more, are left unplaced."""
     setting, holding = assembly.setting, holding_of(carried, task, assembly, item)
     if holding is None:
         return False
     begin, end = int(setting.first[holding.form]), int(setting.first[holding.form + 1])
-    complete = not any(task.tables[table].name in carried.lost for table in assembly.members[item])
-    pieces = _pieces_of(holding, end - begin, item, complete)
-    rows = np.array([begin + width - 1 for _, width in pieces])
+    owner = _owners(holding, end - begin, item)
+    if not any(task.tables[table].name in carried.lost for table in assembly.members[item]):
+        owner = _filled(owner)
+    held = {int(device): int((owner == device).sum()) for device in np.unique(owner[owner >= 0])}
+    gaps = _gaps(owner)
+    widths = np.array([*held.values(), *(stop - start for start, stop in gaps)])
     others = setting.most.size  # each item has to find room for a piece
-    if not setting.legal[rows].all() or len(pieces) > setting.most[item]:
+    if not setting.legal[begin + widths - 1].all() or widths.size > setting.most[item]:
         return False
-    if int(state.live[0]) + len(pieces) + others > state.form.size:
+    if int(state.live[0]) + widths.size + others > state.form.size:
         return False
-    for (device, width), row in zip(pieces, rows, strict=True):
+    for device, width in held.items():
         piece = add_piece(state, setting, holding.form, width)
-        fits = device >= 0 and state.used[device] + setting.bytes[row] <= setting.memory[device]
-        if fits and may_lie(state, setting, item, device):
+        if _may_take(state, setting, piece, device):
             place(state, setting, piece, device)
+    for start, stop in gaps:
+        beside = {int(owner[unit]) for unit in (start - 1, stop) if 0 <= unit < owner.size}
+        lost.append((add_piece(state, setting, holding.form, stop - start), beside))
     return True
 
 
-def _pieces_of(holding: Holding, units: int, turn: int, complete: bool) -> list[tuple[int, int]]:
-    """Device and width of each piece; -1 for ranges that no device holds.
+def _owners(holding: Holding, units: int, turn: int) -> Ints:
+    """A device that holds each unit, or -1.
 
-    Where replicas lie on several devices one of them becomes the holder; items take turns, so that not all choose the first. Where
-    nothing is lost, units that no device holds alone (a block ends inside them) go to the holder of the unit before.
+    Where replicas lie on several devices one of them becomes the holder; items take turns, so that not all choose the first.
     """
     owner: Ints = np.full(units, NOTHING)
     start_at = turn % len(holding.runs)
     for device, start, stop in (*holding.runs[start_at:], *holding.runs[:start_at]):
         free = owner[start:stop] < 0
         owner[start:stop][free] = device
-    if complete:
-        known = np.maximum.accumulate(np.where(owner >= 0, np.arange(units), 0))
-        owner = owner[known]
-        owner[owner < 0] = owner[int(np.argmax(owner >= 0))]
-    cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), units]
-    pieces = [(int(owner[start]), stop - start) for start, stop in pairwise(cuts)]
-    held = {device: sum(width for holder, width in pieces if holder == device) for device, _ in pieces if device >= 0}
-    return [*held.items(), *((NOTHING, width) for device, width in pieces if device < 0)]
+    return owner
+
+
+def _filled(owner: Ints) -> Ints:
+    """Units that no device holds alone, because a block ends inside them, go to the holder of the unit before, or else after."""
+    known = np.maximum.accumulate(np.where(owner >= 0, np.arange(owner.size), 0))
+    filled: Ints = owner[known]
+    filled[filled < 0] = owner[int(np.argmax(owner >= 0))]
+    return filled
+
+
+def _gaps(owner: Ints) -> list[tuple[int, int]]:
+    """Ranges of units without an owner."""
+    cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), owner.size]
+    return [(start, stop) for start, stop in pairwise(cuts) if owner[start] < 0]
+
+
+def _may_take(state: State, setting: Setting, piece: int, device: int) -> bool:
+    """Whether a device has room for a piece, beside what it has of the item, and may hold it."""
+    form, width = int(state.form[piece]), int(state.width[piece])
+    item, row = int(setting.item[form]), int(setting.first[form]) + width - 1
+    there = int(width_on(state, setting, item, device))
+    fits = state.used[device] + setting.bytes[row] <= setting.memory[device] and setting.legal[row + there]
+    return bool(fits) and bool(may_lie(state, setting, item, device))
+
+
+def _place_lost(state: State, setting: Setting, lost: list[Lost]) -> None:
+    """Place ranges that are lost, large ones first, on the least busy device that holds units beside them, or none of the item.
+
+    On other devices, what they hold already would have to make way for a range of its own. Where no device has room the piece waits.
+    """
+    refresh_times(state, setting)
+    load = np.array(state.times).sum(axis=1)
+    rows = {piece: int(setting.first[state.form[piece]] + state.width[piece] - 1) for piece, _ in lost}
+    for piece, beside in sorted(lost, key=lambda one: -setting.price[rows[one[0]]]):
+        item = int(setting.item[state.form[piece]])
+        for device in np.argsort(load, kind="stable").tolist():
+            holds = int(piece_on(state, item, device)) >= 0
+            if (device in beside or not holds) and _may_take(state, setting, piece, device):
+                place(state, setting, piece, device)
+                load[device] += setting.price[rows[piece]]
+                break
 
 
 def _take_way_of(assembly: Assembly, state: State, other: State, item: int, waiting: int) -> bool:

@@ -166,7 +166,7 @@ class Session:
                 self._descend(state, powers[-1], widest)
 
     def _descend(self, state: State, squarings: int, widest: int) -> None:
-        made, at_once = 0, max(20, _AT_ONCE // state.used.size)
+        made, at_once = 0, min(500, max(20, _AT_ONCE // state.used.size))
         while made < _MOST_CHANGES and not self.late:
             found = descend(state, self.assembly.setting, squarings, at_once, widest)
             made += found

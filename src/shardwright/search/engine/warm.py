@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numba import njit
 
 from shardwright.search.engine.assembly import Assembly, spread_shards
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
 from shardwright.search.engine.home import Home
-from shardwright.search.engine.state import NOTHING, State
+from shardwright.search.engine.ranges import best_order, held_ranges, kept_units
+from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.sharding.carry import Carried
 from shardwright.sharding.diff import by_holder, element_bytes
 from shardwright.sharding.shard import Shard
@@ -140,17 +142,35 @@ def with_home(assembly: Assembly, home: Home) -> Assembly:
 
 def moving_ms(assembly: Assembly, state: State) -> float:
     """Price of the bytes that a full state has devices receive, beyond those that every plan has them receive; 0 without a home."""
-    home, setting = assembly.home, assembly.setting
+    home = assembly.home
     if not home.first.size:
         return 0.0
-    count = int(state.live[0])
-    form, width = state.form[:count], state.width[:count].astype(np.float64)
-    item = setting.item[form]
-    held, home_form = _held(home, item, state.device[:count], setting.memory.size), home.form[item]
-    share = np.where(home_form >= 0, held / np.diff(setting.first)[home_form], 0.0)
-    received = np.where(home_form == form, np.maximum(0.0, width - held), width * (1 - share))
-    spread = state.spread[state.spread >= 0]
-    return float(home.unit_ms[form] @ received + home.spread_ms[spread].sum() - home.least_ms.sum())
+    return float(_received_ms(state, assembly.setting, home)) - float(home.least_ms.sum())
+
+
+@njit(cache=True, nogil=True)
+def _received_ms(state: State, setting: Setting, home: Home) -> float:
+    """Price of all that devices receive, with the units of each item arranged so that as many as possible stay."""
+    total = 0.0
+    for item in range(state.spread.size):
+        if state.spread[item] >= 0:
+            total += home.spread_ms[state.spread[item]]
+        elif home.unit_ms[item] > 0:
+            count, piece = state.pieces[item], state.of[item]
+            form = state.form[piece]
+            devices, widths = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+            for index in range(count):
+                devices[index], widths[index] = state.device[piece], state.width[piece]
+                piece = state.kin[piece, 0]
+            start, stop = held_ranges(home, item, devices)
+            stays = 0.0
+            if home.form[item] == form:
+                stays = float(kept_units(widths, start, stop, best_order(widths, start, stop)))
+            elif home.form[item] >= 0:
+                units = setting.first[home.form[item] + 1] - setting.first[home.form[item]]
+                stays = (widths * (stop - start)).sum() / units
+            total += home.unit_ms[form] * (widths.sum() - stays)
+    return total
 
 
 def everything_ms(assembly: Assembly) -> float:
@@ -158,16 +178,6 @@ def everything_ms(assembly: Assembly) -> float:
     home, first = assembly.home, assembly.setting.first
     items = home.form.size
     return float(home.unit_ms[:items] @ np.diff(first)[:items])
-
-
-def _held(home: Home, item: Ints, device: Ints, devices: int) -> Ints:
-    """Units that the device of each piece held of its item."""
-    owner = np.repeat(np.arange(home.form.size), np.diff(home.first))
-    keys, wanted = owner * devices + home.device, item * devices + device
-    if not keys.size:
-        return np.zeros(item.size, dtype=np.int64)
-    place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-    return np.where(keys[place] == wanted, home.width[place], 0)
 
 
 def _widest(holding: Holding | None) -> list[tuple[int, int, int]]:
