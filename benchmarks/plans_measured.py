@@ -1,58 +1,117 @@
 """Plans of every strategy on real kernels: predicted against measured, over several tasks.
 
-python benchmarks/plans_measured.py --tasks 10
+    python benchmarks/plans_measured.py --tasks 20 --devices 4 8
+
+The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024 and the bundled CPU model. Every
+device of every plan is one measurement a round, some 10 a second: --estimate says how many there are. Links are not measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from results_table import write_results
+import results_table
+from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans
+from prediction_errors import device_loads, property_table, regression_table, strategy_errors, write_csv
 
 import shardwright as sw
 from shardwright.measure.plans import measure_plans
 from shardwright.workload import paper_tasks
 
+BATCH_SIZE = 1024
+MEASURED_A_SECOND = 10
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    tasks = paper_tasks(options.tasks, devices=4, tables=(20, 50), seed=11, batch_size=1024, device="cpu")
-    names = sw.strategy_names()
-    plans = [sw.plan(task, strategy=name) for task in tasks for name in names]
-    measured = measure_plans(plans, rounds=options.rounds)
-    shape = len(tasks), len(names)
-    predicted = np.array([plan.cost.compute_ms for plan in plans if plan.cost]).reshape(shape)
-    found = np.array([result.compute_ms for result in measured]).reshape(shape)
-    to_random = found / found[:, [names.index("random")]]
-    rows = [
-        (
-            name,
-            f"{predicted[:, i].mean():.2f}",
-            f"{found[:, i].mean():.2f}",
-            f"{np.abs(predicted[:, i] / found[:, i] - 1).mean():.1%}",
-            f"{np.median(to_random[:, i]):.3f}",
-            f"{to_random[:, i].min():.3f} to {to_random[:, i].max():.3f}",
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    placed = [
+        (devices, number, plan)
+        for devices in options.devices
+        for number, task in enumerate(
+            paper_tasks(options.tasks, devices=devices, seed=11, batch_size=BATCH_SIZE, device="cpu")
         )
-        for i, name in enumerate(names)
+        for plan in placed_plans(task, options.strategies, options.time_limit)
     ]
-    order = np.mean(
-        [
-            np.corrcoef(np.argsort(np.argsort(p)), np.argsort(np.argsort(f)))[0, 1]
-            for p, f in zip(predicted, found, strict=True)
-        ]
+    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
+    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
+    if options.estimate:
+        return
+    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
+    found = [
+        Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
+    ]
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_page(found, options, f"python benchmarks/plans_measured.py {given}".rstrip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=20, help="tasks of each size")
+    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--strategies", nargs="+", default=list(sw.strategy_names()))
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
+    parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
+    parser.add_argument("--csv", help="also write every device's load, predicted and measured times to this file")
+    return parser.parse_args(arguments)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def progress() -> Callable[[int, int], None]:
+    """A line a minute: how much is done, and how long the rest will take."""
+    start = last = time.monotonic()
+
+    def report(done: int, wanted: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 60 or done in (100, wanted):
+            last = now
+            say(f"{done}/{wanted} measured, {(now - start) / done * (wanted - done) / 60:.0f} minutes left")
+
+    return report
+
+
+def write_page(found: list[Measurement], options: argparse.Namespace, command: str) -> None:
+    tables = []
+    for devices in options.devices:
+        of_size = [one for one in found if one.devices == devices]
+        caption = (
+            f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means "
+            f"over the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds, the shortest per device. "
+            "Difference: |predicted / measured − 1|. Within a task, predicted and measured order of the strategies correlate by "
+            f"{order_of(of_size):.3f} (mean)."
+        )
+        gains = (
+            f"Measured time on {devices} devices divided by another strategy's on the same task: under 1 is faster. Faster: share of "
+            "the tasks."
+        )
+        tables += [(caption, *main_table(of_size)), (gains, *gain_table(of_size))]
+    loads = device_loads(found)
+    errors = (
+        "Where prediction and measurement disagree. Signed error: predicted / measured − 1 of a device's forward plus backward kernels; "
+        "below 0 the prediction was too low. Slowest: the device of each plan that was predicted to be so."
     )
-    caption = (
-        f"{options.tasks} tasks of 20-50 tables on 4 devices, batch 1024; slowest forward plus slowest backward kernel, ms. Measured in "
-        f"{options.rounds} interleaved rounds, the shortest per device. Within a task, predicted and measured order of the strategies "
-        f"correlate by {order:.3f} (mean)."
+    by_property = (
+        "The same by what a device holds. Fused calls: replicas see a part of the batch, and shards with different numbers of samples "
+        "cannot share a call. Rows in use: distinct rows of a batch. The last columns are medians over the devices of these strategies "
+        "alone."
     )
-    heads = ("strategy", "predicted", "measured", "mean difference", "measured / random, median", "range")
-    command = f"python benchmarks/plans_measured.py --tasks {options.tasks}"
-    write_results("plans_measured", "Strategies on real CPU kernels", [(caption, heads, rows)], command)
+    regression = (
+        "What each property does by itself: least squares of log(predicted / measured) on all of them, tasks apart. Effect: how "
+        "predicted / measured changes with a standard deviation more of the property."
+    )
+    tables += [
+        (errors, *strategy_errors(loads)), (by_property, *property_table(loads)), (regression, *regression_table(loads)),
+    ]  # fmt: skip
+    if options.csv:
+        write_csv(options.csv, loads)
+    results_table.write_results("plans_measured", "Strategies on real CPU kernels", tables, command)
 
 
 if __name__ == "__main__":

@@ -34,17 +34,18 @@ if TYPE_CHECKING:
     from shardwright.search.engine.session import Session, Start
 
 _STARTS = (
-    (0.5, 1.0),
-    (0.5, np.inf),
-    (0.25, 1.0),
-    (np.inf, 1.0),
-    (0.75, np.inf),
-    (0.12, 1.0),
-    (0.25, np.inf),
-    (1.0, 1.0),
+    (0.5, 1.0, 1.0),
+    (0.5, np.inf, 0.5),
+    (0.25, 1.0, 1.0),
+    (np.inf, 1.0, 1.0),
+    (0.75, np.inf, 0.25),
+    (0.12, 1.0, 1.0),
+    (0.25, np.inf, 1.0),
+    (1.0, 1.0, 0.5),
 )
-"""Share that a piece may take of what the mean device spends on a phase, and factor on the prices of spreads."""
-_MEMORY_WEIGHTS = (0.0, 1.0, 10.0, 100.0)  # in bounds per memory of a device
+"""Share that a piece may take of what the mean device spends on a phase; factor on the prices of spreads; share of the memory."""
+_MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
+"""How much memory counts in the order of the pieces, in bounds per memory of a device, and a factor on a piece's share of it."""
 _LANES = 4  # kicks a round
 
 
@@ -112,9 +113,9 @@ class Certified:
         from shardwright.search.engine.session import Start
 
         stuck = -1
-        for weight in _MEMORY_WEIGHTS:
+        for weight, part in _MEMORY:
             by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
-            starts = [Start(share, by_memory, spreading) for share, spreading in _STARTS]
+            starts = [Start(share, by_memory, spreading, memory * part) for share, spreading, memory in _STARTS]
             stuck = self._some(session, prepared, starts)
             if stuck < 0:
                 return

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import shardwright as sw
+from shardwright.cost import score
 from shardwright.errors import InvalidInput
 from shardwright.search.certified import Certified
 from shardwright.search.warm import WarmStrategy
@@ -30,8 +31,13 @@ def replan(task, start, move_cost=0.0, **options) -> Plan:
 def test_nothing_moves_at_an_infinite_price(what, strategy):
     old = sw.plan(TASKS[what], strategy=strategy, cost_model=MODEL, seed=5)
     new = replan(TASKS[what], old, math.inf)
-    assert set(new.shards) == set(old.shards)
-    assert new.bound_ms <= new.cost.step_ms
+    assert old.diff(new).moved_bytes == 0
+    assert new.cost.step_ms <= old.cost.step_ms * (1 + 1e-9)
+    holders = [(shard.table, rank) for shard in old.shards for rank in shard.devices]
+    if (
+        len(holders) == len(set(holders)) == len(old.shards)
+    ):  # replicas may go, and blocks on one device join, without a move
+        assert set(new.shards) == set(old.shards)
 
 
 @pytest.mark.parametrize("strategy", ["certified", "random", "neuroshard"])
@@ -49,8 +55,6 @@ def test_of_a_grown_task_only_the_new_tables_are_made_at_a_huge_price():
     new = replan(GROWN, OLD, 1e9)
     diff = OLD.diff(new)
     assert (diff.moved_bytes, diff.added) == (0, ("table_24", "table_25", "table_26"))
-    shards = {name: set(shards) for name, shards in new.by_table.items()}
-    assert all(shards[name] == set(held) for name, held in OLD.by_table.items())
 
 
 def test_dearer_moves_are_fewer_and_steps_longer():
@@ -86,7 +90,10 @@ def test_an_added_host_is_used_where_that_pays():
 def test_tables_that_are_gone_leave_the_rest_in_place():
     task = replace(TASK, tables=TASK.tables[:16])
     new = replan(task, OLD, math.inf)
-    assert set(new.shards) == {shard for shard in OLD.shards if shard.table in task.table_by_name}
+    left = Plan(task, [shard for shard in OLD.shards if shard.table in task.table_by_name])
+    assert OLD.diff(new).moved_bytes == 0
+    assert len(OLD.diff(new).removed) == 8
+    assert new.cost.step_ms <= score(task, left.shards, MODEL).step_ms * (1 + 1e-9)
 
 
 def test_with_no_table_in_common_everything_is_new():

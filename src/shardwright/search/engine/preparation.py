@@ -19,7 +19,6 @@ from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
-
 _TIGHTENINGS = 4
 
 

@@ -44,11 +44,13 @@ class Start:
         limit: strain that a piece may put on its device: the share it takes of what the mean device spends on a phase.
         memory_weight: ms that a byte of memory counts for in the order of the pieces.
         spreading: factor on the prices of spreads; infinite for none.
+        memory_share: share of the largest device's memory that a piece may take.
     """
 
     limit: float
     memory_weight: float = 0.0
     spreading: float = 1.0
+    memory_share: float = 1.0
 
 
 class Session:
@@ -113,7 +115,7 @@ class Session:
 
     def _started(self, how: Start) -> tuple[State | None, int]:
         price = self._spread_price * how.spreading
-        state, stuck = start(self.assembly, how.limit, how.memory_weight, self._strain, price)
+        state, stuck = start(self.assembly, how.limit, how.memory_weight, self._strain, price, how.memory_share)
         if stuck >= 0:
             return None, stuck
         self._improve(state, _POWERS, _WIDEST)

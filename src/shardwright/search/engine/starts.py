@@ -27,7 +27,12 @@ class Strain(NamedTuple):
 
 
 def start(
-    assembly: Assembly, limit: float, memory_weight: float, strain: Strain, spread_price: Floats
+    assembly: Assembly,
+    limit: float,
+    memory_weight: float,
+    strain: Strain,
+    spread_price: Floats,
+    memory_share: float = 1.0,
 ) -> tuple[State, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
@@ -37,6 +42,7 @@ def start(
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
         strain: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
+        memory_share: share of the largest device's memory that a piece may take, likewise.
 
     Returns:
         The state, and an item that found no device, or -1.
@@ -44,15 +50,16 @@ def start(
     setting = assembly.setting
     state = empty_state(setting)
     price = np.where(setting.legal, setting.price, np.inf)
-    smallest = np.minimum.reduceat(np.where(setting.legal, strain.pieces, np.inf), setting.first[:-1])
-    within = strain.pieces <= np.repeat(np.maximum(limit, smallest), np.diff(setting.first))
+    room = memory_share * float(setting.memory.max())
+    load = np.maximum(strain.pieces / limit, setting.bytes / room)
+    spread_load = np.maximum(strain.spreads / limit, setting.spread_bytes / room)
+    smallest = np.minimum.reduceat(np.where(setting.legal, load, np.inf), setting.first[:-1])
+    within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(setting.first))
     of_form, uses = cheapest_widths(setting.first, np.where(within, price, np.inf))
-    # Ways that meet the limit compete by price, the others by strain, behind them.
-    beyond = 1e6 * (
-        1.0 + np.abs(of_form[np.isfinite(of_form)]).max(initial=0.0) + np.abs(spread_price).max(initial=0.0)
-    )
-    rank = np.where(np.isfinite(of_form) & (smallest > limit), beyond * (1.0 + smallest), of_form)
-    spread_rank = np.where(strain.spreads > limit, beyond * (1.0 + np.maximum(strain.spreads, 0.0)), spread_price)
+    # Ways that meet the limits compete by price, the others by how far they miss them, behind those.
+    beyond = 1e6 * (1.0 + _largest(of_form) + _largest(spread_price))
+    rank = np.where(np.isfinite(of_form) & (smallest > 1.0), beyond * (1.0 + smallest), of_form)
+    spread_rank = np.where(spread_load > 1.0, beyond * (1.0 + spread_load), spread_price)
     stuck = _choose(state, setting, rank, uses, spread_rank)
     if stuck < 0:
         piece = place_greedily(state, setting, memory_weight)
@@ -60,6 +67,11 @@ def start(
     if stuck < 0:
         join_kin(state, setting)
     return state, int(stuck)
+
+
+def _largest(values: Floats) -> float:
+    """The largest finite value, or 0."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 @njit(cache=True, nogil=True)

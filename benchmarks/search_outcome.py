@@ -1,0 +1,154 @@
+"""One task planned by `certified` and its rivals on one cost model: what `search_quality.py` collects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from block_times import HALF, Heaviest, block_ms, heaviest_blocks
+
+import shardwright as sw
+from shardwright.cost import CostModel, cost_model_for
+from shardwright.errors import InfeasibleTask
+from shardwright.search.certified import Certified
+from shardwright.search.heuristics import HEURISTICS
+from shardwright.sharding import Plan
+from shardwright.task import Task
+from shardwright.workload import random_task
+
+BATCH = {"cpu": 1024, "h100": 65_536}
+"""Device types, and the batch size of their tasks."""
+
+RIVALS = ("neuroshard", "greedy", "best sorted")
+SORTED = tuple(strategy.name for strategy in HEURISTICS)
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the strategies made of a task.
+
+    Attributes:
+        group: the setting that the task belongs to.
+        tables: number of tables.
+        devices: number of devices.
+        step_ms: predicted step by strategy; None where it did not place the task.
+        search_s: seconds of the search by strategy.
+        bound_ms: `certified`'s bound; None where there is none.
+        finest: over all tables, the heaviest block of a finest way (`block_times`).
+        cheapest: over all tables, the heaviest block of a cheapest way.
+        heaviest_ms: the heaviest shard in `certified`'s plan, alone on a device.
+        memory_share: what `certified`'s plan takes of all devices' memory.
+    """
+
+    group: str
+    tables: int
+    devices: int
+    step_ms: dict[str, float | None]
+    search_s: dict[str, float]
+    bound_ms: float | None
+    finest: Heaviest
+    cheapest: Heaviest
+    heaviest_ms: float
+    memory_share: float
+
+    def share(self, ms: float) -> float:
+        """What so many ms are of `certified`'s step; 0 where it has none."""
+        step = self.step_ms["certified"]
+        return 0.0 if step is None else ms / step
+
+    @property
+    def binds(self) -> bool:
+        """Whether a table binds."""
+        return self.share(self.finest.ms) >= HALF
+
+    @property
+    def cut_dearly(self) -> bool:
+        """Whether a table binds or must be cut dearly."""
+        return self.binds or self.share(self.cheapest.ms) >= HALF
+
+    def above_bound(self, strategy: str) -> float | None:
+        """How far a strategy's step lies above the bound, as a share of the bound."""
+        step = self.step_ms[strategy]
+        return None if step is None or self.bound_ms is None else step / self.bound_ms - 1
+
+    def ratio(self, rival: str) -> float | None:
+        """Step of `certified` divided by a rival's."""
+        own, other = self.step_ms["certified"], self.step_ms[rival]
+        return None if own is None or other is None else own / other
+
+    def against(self, rival: str) -> str:
+        """Whether `certified` is a "win", a "tie" or a "loss", or "neither" where nobody placed the task."""
+        own, other = self.step_ms["certified"], self.step_ms[rival]
+        if own is None or other is None:
+            return "neither" if own is other else "loss" if own is None else "win"
+        return "win" if own < other * (1 - _SAME) else "loss" if own > other * (1 + _SAME) else "tie"
+
+    @property
+    def line(self) -> str:
+        """A line about it for people who wait."""
+        steps = ", ".join(f"{name} {'–' if ms is None else f'{ms:.3f}'}" for name, ms in self.step_ms.items())
+        gap = self.above_bound("certified")
+        return f"{self.group}, {self.tables} tables: {steps}, gap {'–' if gap is None else f'{gap:.2%}'}"
+
+    @property
+    def columns(self) -> list[str]:
+        """Heads of its row in a CSV file."""
+        names = [*(f"{name} ms" for name in self.step_ms), *(f"{name} s" for name in self.search_s)]
+        return ["setting", "tables", "devices", *names, "bound ms", "finest", "cheapest", "heaviest shard", "memory"]
+
+    @property
+    def values(self) -> list[object]:
+        """Its row in a CSV file."""
+        numbers = [*self.step_ms.values(), *self.search_s.values(), self.bound_ms]
+        shown = ["" if number is None else f"{number:.5g}" for number in numbers]
+        shares = [self.share(ms) for ms in (self.finest.ms, self.cheapest.ms, self.heaviest_ms)]
+        return [self.group, self.tables, self.devices, *shown, *(f"{x:.3f}" for x in (*shares, self.memory_share))]
+
+
+class Search:
+    """Plans tasks by every strategy.
+
+    Args:
+        tolerance: gap at which `certified` stops.
+        time_limit: seconds a search.
+    """
+
+    def __init__(self, tolerance: float, time_limit: float) -> None:
+        self._certified, self._time_limit = Certified(tolerance=tolerance), time_limit
+        self._models: dict[str, CostModel] = {}
+
+    def warm_up(self, devices: list[str]) -> None:
+        """Load cost models and compiled code, so that no search pays for that."""
+        for device in devices:
+            self._models[device] = cost_model_for(device)
+            task = random_task(0, tables=12, devices=2, device=device, batch_size=BATCH[device])
+            for strategy in ("neuroshard", "certified"):
+                sw.plan(task, strategy=strategy, cost_model=self._models[device])
+
+    def outcome(self, group: str, task: Task) -> Outcome:
+        """Plan a task by all strategies."""
+        model = self._models[task.topology.device]
+        plans = {name: self._plan(task, name, model) for name in ("neuroshard", "greedy", *SORTED)}
+        own = plans["certified"] = self._plan(task, "certified", model)
+        step = {name: _step(plan) for name, plan in plans.items()}
+        placed = [ms for name in SORTED if (ms := step[name]) is not None]
+        step_ms = {name: step[name] for name in ("certified", "neuroshard", "greedy")}
+        step_ms["best sorted"] = min(placed, default=None)
+        search_s = {name: (plan.search_s or 0.0) if plan else 0.0 for name, plan in plans.items() if name in step_ms}
+        memory = float(own.memory.total.sum()) / sum(task.topology.memory_bytes) if own else 0.0
+        heaviest = float(block_ms(task, own.shards, model).max()) if own else 0.0
+        return Outcome(
+            group, len(task.tables), task.topology.devices, step_ms, search_s, own.bound_ms if own else None,
+            *heaviest_blocks(task, model), heaviest, memory,
+        )  # fmt: skip
+
+    def _plan(self, task: Task, name: str, model: CostModel) -> Plan | None:
+        strategy = self._certified if name == "certified" else name
+        try:
+            return sw.plan(task, strategy=strategy, cost_model=model, time_limit=self._time_limit)
+        except InfeasibleTask:
+            return None
+
+
+def _step(plan: Plan | None) -> float | None:
+    return None if plan is None or plan.cost is None else plan.cost.step_ms

@@ -1,0 +1,163 @@
+"""How good the plans of `certified` are beside `neuroshard`'s and a proven bound, all on the same cost model.
+
+    python benchmarks/search_quality.py --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
+    python benchmarks/search_quality.py --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md
+
+Each is planned for the learned CPU model (batch 1,024) and for the analytic H100 model (batch 65,536). Every task is a row of the CSV
+file beside the page. A loss is a step longer than `neuroshard`'s by more than a millionth, or a task that only `neuroshard` placed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import plots
+import results_table
+from block_times import HALF
+from cluster_tasks import cluster_task
+from quality_tables import above_bound_table, large_table, paper_table, strategy_table, worst_table
+from search_outcome import BATCH, RIVALS, Outcome, Search
+
+from shardwright.files import write_atomically
+from shardwright.task import Task
+from shardwright.workload import paper_tasks
+
+PAPER_DEVICES = (4, 8)
+LARGE = ((200, 16), (500, 64), (1000, 128))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    search = Search(options.tolerance, options.time_limit)
+    search.warm_up(options.models)
+    wanted = large_tasks(options) if options.large else small_tasks(options)
+    of_model = (
+        len(options.tails) * len(options.sizes) * options.seeds if options.large else options.tasks * len(PAPER_DEVICES)
+    )
+    total = len(options.models) * of_model
+    found = []
+    for done, (group, task) in enumerate(wanted, start=1):
+        found.append(search.outcome(group, task))
+        print(f"{done}/{total} {found[-1].line}", file=sys.stderr, flush=True)
+    (write_large if options.large else write_paper)(found, options, command)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=100, help="tasks for 4 and for 8 devices, of each cost model")
+    parser.add_argument("--large", action="store_true", help="clusters of hosts instead of the paper's tasks")
+    parser.add_argument(
+        "--tails", nargs="+", default=["pool", "heavy"], choices=["pool", "heavy"], help="tables of --large"
+    )
+    parser.add_argument("--sizes", nargs="+", type=size, default=LARGE, metavar="TxD", help="sizes of --large")
+    parser.add_argument("--seeds", type=int, default=5, help="tasks of each size of --large")
+    parser.add_argument("--models", nargs="+", default=list(BATCH), choices=list(BATCH))
+    parser.add_argument("--tolerance", type=float, default=0.002, help="gap at which certified stops")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
+    return parser.parse_args(arguments)
+
+
+def size(text: str) -> tuple[int, int]:
+    """Tables and devices from a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+    """NeuroShard's tasks, alternating between settings so that a slow hour touches all of them alike."""
+    settings = [(model, devices) for model in options.models for devices in PAPER_DEVICES]
+    drawn = [
+        paper_tasks(options.tasks, devices=devices, batch_size=BATCH[model], device=model, seed=2026)
+        for model, devices in settings
+    ]
+    for number in range(options.tasks):
+        for (model, devices), tasks in zip(settings, drawn, strict=True):
+            yield f"{model}, {devices} devices", tasks[number]
+
+
+def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
+    """Clusters, small ones first."""
+    for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
+        for seed in range(options.seeds):
+            task = cluster_task(
+                seed,
+                tables=tables,
+                devices=devices,
+                device=model,
+                batch_size=BATCH[model],
+                heavy_tail=tail == "heavy",
+            )
+            yield f"{model}, {tables} × {devices}, {tail}", task
+
+
+def write_paper(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+    caption = (
+        f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
+        f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound; what it means "
+        f"that a table binds, or must be cut dearly, says `block_times.py`; at least {HALF:.0%} of the step is the limit in both."
+    )
+    tables = [
+        (caption, *paper_table(found)),
+        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
+        ("The ten widest gaps.", *worst_table(found)),
+    ]  # fmt: skip
+    results_table.write_results("search_quality", "Quality of the searches on the paper's tasks", tables, command)
+    write_csv("search_quality", found)
+    plot(found, "search_quality")
+
+
+def write_large(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
+    caption = (
+        f"{options.seeds} tasks of each size, tables as in the pool or with a heavy tail (`cluster_tasks.py`), hosts of 8 devices. "
+        f"`certified` with tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. Removed: what part of what "
+        "`neuroshard` costs above the bound `certified` does without, 1 − (certified − bound) / (neuroshard − bound); of all: the same "
+        "of the sums over the tasks, each in units of its bound."
+    )
+    tables = [
+        (caption, *large_table(found)),
+        ("Step of `certified` divided by that of others, and how far each lies above `certified`'s bound.", *above_bound_table(found)),
+        ("Tasks not placed, and median seconds of a search.", *strategy_table(found)),
+        ("The ten widest gaps.", *worst_table(found)),
+    ]  # fmt: skip
+    results_table.write_results("search_quality_large", "Quality of the searches on large clusters", tables, command)
+    write_csv("search_quality_large", found)
+    plot(found, "search_quality_large")
+
+
+def write_csv(name: str, found: list[Outcome]) -> None:
+    """Every task as a row of `results/<name>.csv`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(found[0].columns)
+    writer.writerows(outcome.values for outcome in found)
+    write_atomically(results_table.RESULTS / f"{name}.csv", text.getvalue())
+
+
+def plot(found: list[Outcome], name: str) -> None:
+    """Per setting: how far strategies lie above the bound, tasks sorted by that."""
+    groups = list(dict.fromkeys(outcome.group for outcome in found))
+    names = [groups[first : first + 4] for first in range(0, len(groups), 4)]
+    figure, axes = plots.panels(names)
+    for axis, group in zip((axis for row in axes for axis in row), groups, strict=False):
+        for strategy in ("certified", *RIVALS):
+            over = sorted(
+                value for outcome in found if outcome.group == group and (value := outcome.above_bound(strategy)) is not None
+            )  # fmt: skip
+            axis.plot([100 * value for value in over], label=strategy, color=plots.COLOURS[strategy])
+        axis.set_yscale("symlog", linthresh=1.0)
+        axis.set_xlabel("tasks, sorted")
+    for row in axes:
+        row[0].set_ylabel("step above the bound, %")
+    axes[0][0].legend(frameon=False)
+    plots.save(figure, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Search time and peak memory against tables and devices: writes results/search_scaling.md and results/search_scaling.svg.
+
+    python benchmarks/search_scaling.py [--largest 1000x128] [--repeats 3]
+
+Every point is a process of its own. It loads the compiled code by planning a small task, then plans one task: `certified` until its gap
+is at most 1% or it ends by itself, `neuroshard` until it ends, both at most --time-limit seconds. Repeats have tasks of their
+own; figures are medians. Besides the sizes that grow in both, tables alone grow on 16 devices, and devices alone under 400 tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Size = tuple[int, int]
+
+BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
+TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
+DEVICES = ((400, 4), (400, 8), (400, 16), (400, 32), (400, 64), (400, 128))
+STRATEGIES = ("certified", "neuroshard")
+PATIENCE = 4  # time limits after which a process is killed,
+START_S = 120  # with so many seconds for its start, compiling included
+BATCH = {"cpu": 1024, "h100": 65_536}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One strategy on one size, medians over the repeats.
+
+    Attributes:
+        strategy: its name.
+        size: tables and devices.
+        search_s: seconds of the search by the clock.
+        cpu_s: seconds of all its threads on processors.
+        before_mb: peak memory of the process before the search: the interpreter, libraries, the task.
+        peak_mb: peak memory at the end.
+        gap: gap to the bound; None without one.
+        within: share of the repeats that reached a gap of 1%.
+        end: how the last search ended: "by itself", "at the limit", "killed" (it ran on long after the limit) or "failed".
+    """
+
+    strategy: str
+    size: Size
+    search_s: float
+    cpu_s: float
+    before_mb: float
+    peak_mb: float
+    gap: float | None
+    within: float
+    end: str
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    if options.point:
+        print(json.dumps(measure_here(options.strategies[0], options.point, options)))
+        return
+    from scaling_page import write_page
+
+    series = {
+        name: [size for size in sizes if size[0] <= options.largest[0] and size[1] <= options.largest[1]]
+        for name, sizes in {
+            "both": BOTH,
+            **({} if options.diagonal else {"tables": TABLES, "devices": DEVICES}),
+        }.items()
+    }
+    series = {name: sizes for name, sizes in series.items() if sizes}
+    sizes = list(dict.fromkeys(size for of_series in series.values() for size in of_series))
+    points = {(strategy, size): measure(strategy, size, options) for size in sizes for strategy in options.strategies}
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_page(points, series, options, f"python benchmarks/search_scaling.py {given}".rstrip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", type=size_of, default=BOTH[-1], metavar="TxD", help="leave out what is larger")
+    parser.add_argument("--repeats", type=int, default=3, help="tasks of each size")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a search")
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
+    parser.add_argument("--model", default="cpu", choices=list(BATCH), help="device type, and with it the cost model")
+    parser.add_argument("--heavy-tail", action="store_true", help="tables with a heavy tail (cluster_tasks.py)")
+    parser.add_argument("--diagonal", action="store_true", help="only sizes that grow in tables and devices")
+    parser.add_argument("--point", type=size_of, metavar="TxD", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def size_of(text: str) -> Size:
+    """Tables and devices from a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
+    """Medians over processes; a size at the time limit is not repeated."""
+    runs, end = [], "by itself"
+    for seed in range(options.repeats):
+        run, end = measure_apart(strategy, size, seed, options)
+        print(f"{strategy} {size[0]}x{size[1]}: {end} {run or ''}", file=sys.stderr, flush=True)
+        if run:
+            runs.append(run)
+        if end != "by itself":
+            break
+    middle = {
+        key: float(np.median([run[key] or 0.0 for run in runs] or [np.nan]))
+        for key in ("search_s", "cpu_s", "before_mb", "peak_mb")
+    }
+    gaps = [gap for run in runs if (gap := run["gap"]) is not None]
+    return Point(
+        strategy, size, **middle, gap=float(np.median(gaps)) if gaps else None,
+        within=sum(gap <= 0.01 for gap in gaps) / max(len(runs), 1), end=end,
+    )  # fmt: skip
+
+
+def measure_apart(
+    strategy: str, size: Size, seed: int, options: argparse.Namespace
+) -> tuple[dict[str, float | None] | None, str]:
+    """One search in a process of its own, and how it ended."""
+    command = [
+        sys.executable,
+        __file__,
+        "--point",
+        f"{size[0]}x{size[1]}",
+        "--strategies",
+        strategy,
+        "--seed",
+        str(seed),
+    ]
+    command += ["--time-limit", str(options.time_limit), "--model", options.model]
+    command += ["--heavy-tail"] if options.heavy_tail else []
+    patience = PATIENCE * options.time_limit + START_S
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
+    except subprocess.TimeoutExpired:
+        return None, "killed"
+    if run.returncode:
+        print(run.stderr, file=sys.stderr)
+        return None, "failed"
+    found: dict[str, float | None] = json.loads(run.stdout)
+    return found, "by itself" if (found["search_s"] or 0.0) < options.time_limit else "at the limit"
+
+
+def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict[str, float | None]:
+    """One search in this process."""
+    from cluster_tasks import cluster_task
+
+    import shardwright as sw
+    from shardwright.cost import cost_model_for
+    from shardwright.workload import random_task
+
+    model, batch = cost_model_for(options.model), BATCH[options.model]
+    small = random_task(0, tables=12, devices=2, device=options.model, batch_size=batch)
+    sw.plan(small, strategy=strategy, cost_model=model)  # loads or compiles
+    task = cluster_task(
+        options.seed, tables=size[0], devices=size[1], device=options.model, batch_size=batch, heavy_tail=options.heavy_tail
+    )  # fmt: skip
+    before, start = peak_mb(), cpu_s()
+    plan = sw.plan(task, strategy=strategy, cost_model=model, time_limit=options.time_limit)
+    return {
+        "search_s": plan.search_s,
+        "cpu_s": cpu_s() - start,
+        "before_mb": before,
+        "peak_mb": peak_mb(),
+        "step_ms": plan.cost.step_ms if plan.cost else None,
+        "gap": plan.gap,
+    }
+
+
+def peak_mb() -> float:
+    """Most megabytes this process had in memory; getrusage would count its parent's too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+
+
+def cpu_s() -> float:
+    """Processor seconds of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
