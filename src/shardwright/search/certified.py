@@ -116,9 +116,12 @@ class Certified:
         for weight, part in _MEMORY:
             by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
             starts = [Start(share, by_memory, spreading, memory * part) for share, spreading, memory in _STARTS]
-            stuck = self._some(session, prepared, starts)
-            if stuck < 0:
+            failed, stuck = session.failed, self._some(session, prepared, starts)
+            # Where some starts fail, memory is tight, and those that place by memory are the better ones.
+            if session.best is not None and (session.failed == failed or session.late or self._done(prepared, session)):
                 return
+        if session.best is not None:
+            return
         raise InfeasibleTask(
             f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints are too "
             "tight; allow row_wise for large tables, or use more devices or memory"

@@ -92,7 +92,8 @@ def assemble(
         home_first=home.first,
         home_device=home.device,
         home_width=home.width,
-        move_price=home.price,
+        home_unit_ms=home.unit_ms,
+        home_spread_ms=home.spread_ms,
     )
     return Assembly(setting, members, table, spreads.devices, spreads.replicated)
 

@@ -19,7 +19,6 @@ class Home(NamedTuple):
         first: `(items + 1,)` where the devices of each item begin; `(0,)` without a plan.
         device: devices that hold a part, ascending for each item.
         width: units they hold.
-        price: `(1,)` ms a byte that a device has to receive.
         start: the first unit they hold.
         unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 of tables that have to be made anew wherever they lie.
         spread_ms: `(spreads,)` ms that taking each spread costs, over all its devices.
@@ -30,7 +29,6 @@ class Home(NamedTuple):
     first: Ints
     device: Ints
     width: Ints
-    price: Floats
     start: Ints
     unit_ms: Floats
     spread_ms: Floats
@@ -38,5 +36,5 @@ class Home(NamedTuple):
 
 
 _NO_INTS, _NO_FLOATS = np.zeros(0, dtype=np.int64), np.zeros(0)
-NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, np.zeros(1), _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
+NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
 """No plan to start from."""

@@ -29,6 +29,7 @@ from shardwright.search.engine.state import (
     drop_piece,
     lift,
     may_lie,
+    ms_to_receive,
     piece_on,
     place,
     width_on,
@@ -106,6 +107,7 @@ def coolest_device(state: State, setting: Setting, piece: int) -> int:
     weight, scale, squarings, mix, links = state.weight, state.scale, state.squarings, setting.mix, setting.links
     more, heat = (setting.served[row, 0], setting.served[row, 1]), state.heat
     parted, bound_to = state.pieces[item] > 1, setting.rivals.size > 0 or setting.allowed.size > 0
+    warm = setting.home_first.size > 0
     best, lowest = NOTHING, np.inf
     for device in range(used.size):
         if used[device] + size > memory[device]:
@@ -115,10 +117,14 @@ def coolest_device(state: State, setting: Setting, piece: int) -> int:
         ) - heat[device]  # fmt: skip
         if cost >= lowest:
             continue
-        if parted:
-            there = width_on(state, setting, item, device)
-            if there and not setting.legal[row + there]:
-                continue  # its pieces there are to become one
+        there = width_on(state, setting, item, device) if parted else 0
+        if there and not setting.legal[row + there]:
+            continue  # its pieces there are to become one
+        if warm:
+            cost += ms_to_receive(setting, form, there + state.width[piece], device)
+            cost -= ms_to_receive(setting, form, there, device)
+            if cost >= lowest:
+                continue
         if not bound_to or may_lie(state, setting, item, device):
             best, lowest = device, cost
     return best

@@ -66,6 +66,7 @@ class Session:
     Attributes:
         best: the best full state so far; None before the first.
         best_ms: its step time.
+        failed: starts so far in which an item found no device.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Session:
         self._lanes: dict[int, tuple[State, float]] = {}
         self.best: State | None = None
         self.best_ms = np.inf
+        self.failed = 0
 
     @property
     def late(self) -> bool:
@@ -99,6 +101,7 @@ class Session:
         for state, _ in found:
             if state is not None:
                 self._keep(state)
+            self.failed += state is None
         return NOTHING if any(state is not None for state, _ in found) else found[-1][1]
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:

@@ -7,7 +7,17 @@ from numba import njit
 
 from shardwright.search.engine.objective import refresh_heat, refresh_times, step_ms
 from shardwright.search.engine.placing import coolest_device
-from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, lift, place
+from shardwright.search.engine.state import (
+    NOTHING,
+    Setting,
+    State,
+    add_piece,
+    book_spread,
+    drop_piece,
+    lift,
+    ms_to_receive,
+    place,
+)
 
 _COSTLY = 0.02  # of a step: items that cost less alone are not worth spreading
 
@@ -31,10 +41,14 @@ def respread(state: State, setting: Setting) -> int:
 def _try_spread(state: State, setting: Setting, item: int, spread: int) -> bool:
     """Spread an item, and undo that if it does not help."""
     before = state.heat.sum()
+    if setting.home_first.size:  # the price of what moves counts like ms of the objective
+        before -= setting.home_spread_ms[spread]
     where = np.full(state.pieces[item], NOTHING)
     piece, count = state.of[item], 0
     while piece >= 0:
         where[count] = state.device[piece]
+        if setting.home_first.size:
+            before += ms_to_receive(setting, state.form[piece], state.width[piece], state.device[piece])
         lift(state, setting, piece)
         piece, count = state.kin[piece, 0], count + 1
     if _fits(state, setting, spread):
@@ -80,6 +94,8 @@ def _gather(state: State, setting: Setting, item: int) -> bool:
         place(state, setting, piece, device)
         refresh_times(state, setting)
         refresh_heat(state)
+        if setting.home_first.size:
+            before += setting.home_spread_ms[spread] - ms_to_receive(setting, item, state.width[piece], device)
         if state.heat.sum() < before * (1 - 1e-9):
             state.spread[item] = NOTHING
             return True

@@ -50,7 +50,8 @@ class Setting(NamedTuple):
         home_first: `(items + 1,)` the devices that held a part then.
         home_device: those devices.
         home_width: units they held.
-        move_price: `(1,)` ms a byte that a device has to receive first.
+        home_unit_ms: `(f,)` ms that a unit of each form costs a device that has to receive it.
+        home_spread_ms: `(spreads,)` ms that taking each spread costs.
     """
 
     first: Ints
@@ -80,7 +81,8 @@ class Setting(NamedTuple):
     home_first: Ints
     home_device: Ints
     home_width: Ints
-    move_price: Floats
+    home_unit_ms: Floats
+    home_spread_ms: Floats
 
 
 class State(NamedTuple):
@@ -263,6 +265,24 @@ def in_spread(setting: Setting, spread: int, device: int) -> bool:
         if setting.spread_device[place_] == device:
             return True
     return False
+
+
+@njit(cache=True, nogil=True)
+def ms_to_receive(setting: Setting, form: int, width: int, device: int) -> float:
+    """Ms that count for a device receiving `width` units of an item, beyond what it held in the plan to start from.
+
+    A share of the columns is that share of any rows, and the other way round.
+    """
+    item, each = setting.item[form], setting.home_unit_ms[form]
+    home = setting.home_form[item]
+    if home >= 0 and each > 0:
+        for place_ in range(setting.home_first[item], setting.home_first[item + 1]):
+            if setting.home_device[place_] == device:
+                held = setting.home_width[place_]
+                if home == form:
+                    return each * max(0, width - held)
+                return each * width * (1.0 - held / (setting.first[home + 1] - setting.first[home]))
+    return each * width
 
 
 @njit(cache=True, nogil=True)

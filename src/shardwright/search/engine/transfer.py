@@ -14,6 +14,7 @@ from shardwright.search.engine.state import (
     drop_piece,
     lift,
     may_lie,
+    ms_to_receive,
     piece_on,
     place,
     width_on,
@@ -84,11 +85,11 @@ def best_transfer(
                         served[joined, 1] - (served[held, 1] if there else 0.0),
                     )  # fmt: skip
                 if warm and gain > best:
-                    gain -= setting.move_price[0] * (
-                        bytes_to_receive(setting, form, there + units, target)
-                        - bytes_to_receive(setting, form, there, target)
-                        + bytes_to_receive(setting, form, width - units, one)
-                        - bytes_to_receive(setting, form, width, one)
+                    gain -= (
+                        ms_to_receive(setting, form, there + units, target)
+                        - ms_to_receive(setting, form, there, target)
+                        + ms_to_receive(setting, form, width - units, one)
+                        - ms_to_receive(setting, form, width, one)
                     )
                 if gain > best and may_lie(state, setting, item, target):
                     best, found, found_form, found_units = gain, piece, form, units
@@ -207,21 +208,6 @@ def others_heat(
 
 
 @njit(cache=True, nogil=True)
-def bytes_to_receive(setting: Setting, form: int, width: int, device: int) -> float:
-    """Bytes that a device has to receive to hold `width` units of an item, beyond what it held in the plan to start from."""
-    if width == 0:
-        return 0.0
-    item, row = setting.item[form], setting.first[form] + width - 1
-    if setting.home_form[item] != form:
-        return float(setting.bytes[row])
-    for place_ in range(setting.home_first[item], setting.home_first[item + 1]):
-        if setting.home_device[place_] == device:
-            held = setting.home_width[place_]
-            return max(0.0, float(setting.bytes[row] - setting.bytes[setting.first[form] + held - 1]))
-    return float(setting.bytes[row])
-
-
-@njit(cache=True, nogil=True)
 def transfer(state: State, setting: Setting, piece: int, form: int, units: int, target: int) -> None:
     """Make a transfer that `best_transfer` found."""
     one = state.device[piece]
@@ -333,11 +319,11 @@ def _swap_price(
     setting: Setting, form: int, width: int, other_form: int, other_width: int, one: int, target: int
 ) -> float:
     """Ms that a trade costs because bytes have to be received that the plan to start from had elsewhere."""
-    return setting.move_price[0] * (
-        bytes_to_receive(setting, form, width, target)
-        - bytes_to_receive(setting, form, width, one)
-        + bytes_to_receive(setting, other_form, other_width, one)
-        - bytes_to_receive(setting, other_form, other_width, target)
+    return (
+        ms_to_receive(setting, form, width, target)
+        - ms_to_receive(setting, form, width, one)
+        + ms_to_receive(setting, other_form, other_width, one)
+        - ms_to_receive(setting, other_form, other_width, target)
     )
 
 

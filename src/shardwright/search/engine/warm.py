@@ -120,7 +120,6 @@ def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte:
         first=np.cumsum([0, *(len(ranges) for ranges in widest)]).astype(np.int64),
         device=runs[:, 0].copy(),
         width=runs[:, 2] - runs[:, 1],
-        price=np.array([price_ms_per_byte]),
         start=runs[:, 1].copy(),
         unit_ms=item_ms[setting.item] / units,
         spread_ms=spread_ms,
@@ -135,7 +134,8 @@ def with_home(assembly: Assembly, home: Home) -> Assembly:
         home_first=home.first,
         home_device=home.device,
         home_width=home.width,
-        move_price=home.price,
+        home_unit_ms=home.unit_ms,
+        home_spread_ms=home.spread_ms,
     )
     return replace(assembly, setting=setting, home=home)
 
