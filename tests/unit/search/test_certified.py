@@ -136,3 +136,9 @@ def test_a_head_without_hidden_units_is_bounded_too():
 
     plan = search(task_of(40, 4), Linear())
     assert 0 <= plan.gap < 0.05
+
+
+def test_tables_of_four_columns_are_not_cut_into_single_ones():
+    tables = [sw.Table(f"t{i}", rows=20_000, dim=4, pooling=40.0) for i in range(3)]
+    plan = search(sw.Task(tables, sw.Topology(devices_per_host=4), 1024))
+    assert all(shard.dim == 4 for shard in plan.shards)

@@ -223,8 +223,9 @@ def test_coarser_columns_give_a_plan_that_is_no_better_and_no_bound():
 
 def test_column_units():
     free = TableConstraint()
-    assert [column_units(Table("t", 10, dim), free, None) for dim in (1, 4, 6, 8, 10, 128)] == [1, 4, 6, 2, 10, 32]
-    assert [column_units(Table("t", 10, dim), free, 6) for dim in (4, 48, 28, 128)] == [4, 6, 1, 4]
+    assert [column_units(Table("t", 10, dim), free, None) for dim in (1, 4, 6, 8, 10, 128)] == [1, 1, 6, 2, 10, 32]
+    assert [column_units(Table("t", 10, dim), free, 6) for dim in (4, 48, 28, 128)] == [1, 6, 1, 4]
+    assert column_units(Table("t", 10, 4), only("column_wise"), None) == 4  # must be cut, so as narrow as that takes
     assert column_units(Table("t", 10, 128), only("table_wise"), None) == 1
 
 

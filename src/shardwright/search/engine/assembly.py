@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import Floats, Ints
-from shardwright.search.engine.catalog import Catalog, column_unit, row_units
+from shardwright.search.engine.catalog import Catalog, row_units
 from shardwright.search.engine.home import NO_HOME, Home
 from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
 from shardwright.search.engine.links import link_facts, link_weights
@@ -169,7 +169,7 @@ def piece_shard(task: Task, assembly: Assembly, form: int, units: tuple[int, int
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
         return Shard(table.name, (start, stop), (0, table.dim), (device,))
     whole = int(assembly.setting.first[form + 1] - assembly.setting.first[form])
-    unit = table.dim if whole == 1 else column_unit(table.dim)
+    unit = table.dim // whole
     return Shard(table.name, (0, table.rows), (units[0] * unit, units[1] * unit), (device,))
 
 

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
+from shardwright.task.constraints import TableConstraint
+from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -99,9 +101,17 @@ def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
     return Catalog(task, tables, _forms(task, tables, roomy), _spreads(task, tables))
 
 
-def column_unit(dim: int) -> int:
-    """Columns of a unit: 4, or 1 where the dim is no multiple of 4 or a single unit."""
-    return UNIT if dim % UNIT == 0 and dim > UNIT else 1
+def column_units(table: Table, limits: TableConstraint) -> int:
+    """Units that column blocks are made of: 4 columns each, single ones where a dim is no multiple of 4; 1 where it may not be cut.
+
+    Fused kernels take no block narrower than 4 columns, so a table of 4 is cut only if its constraints forbid to leave it whole.
+    """
+    if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
+        return 1
+    if table.dim % UNIT:
+        return table.dim
+    narrow = table.dim == UNIT and not limits.allows("table_wise")
+    return table.dim if narrow else table.dim // UNIT
 
 
 def row_units(rows: int) -> int:
@@ -127,12 +137,7 @@ def largest_memory(task: Task) -> Ints:
 
 def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     limits = [task.constraints.of(table.name) for table in task.tables]
-    widths = [
-        table.dim // column_unit(table.dim)
-        if limit.allows("column_wise") and (limit.max_shards is None or limit.max_shards > 1)
-        else 1
-        for table, limit in zip(task.tables, limits, strict=True)
-    ]
+    widths = [column_units(table, limit) for table, limit in zip(task.tables, limits, strict=True)]
     in_rows = [index for index in range(len(limits)) if _may_cut_rows(task, index)]
     column, row = _column_pieces(tables, np.array(widths)), _row_pieces(tables, np.array(in_rows, dtype=np.int64))
     pieces = _join(column, row)

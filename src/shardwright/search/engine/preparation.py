@@ -131,7 +131,7 @@ def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Price
 
     _, uses = cheapest_widths(setting.first, np.where(setting.legal, setting.price, np.inf))
     in_columns = int(setting.first[setting.most.size])
-    pieces, spreads = np.full(uses.size, -np.inf), np.full(setting.spread_bytes.size, -np.inf)
+    pieces, spreads = np.zeros(uses.size), np.zeros(setting.spread_bytes.size)
     of_pieces = by_phase(setting.vectors, setting.served, 0.0)
     of_spreads = by_phase(setting.spread_vectors, setting.spread_served, reduced)
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):

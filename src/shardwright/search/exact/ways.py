@@ -44,7 +44,8 @@ def column_units(table: Table, limits: TableConstraint, most: int | None) -> int
     """Equal column units a table is cut into: of 4 columns where the dim allows, of 1 where not, fewer than `most` by a common factor."""
     if not limits.allows("column_wise"):
         return 1
-    units = table.dim // UNIT if table.dim % UNIT == 0 and table.dim >= 2 * UNIT else table.dim
+    narrow = table.dim == UNIT and not limits.allows("table_wise")
+    units = table.dim if table.dim % UNIT or narrow else table.dim // UNIT
     if most is None or units <= most:
         return units
     return max(count for count in range(1, most + 1) if units % count == 0)
