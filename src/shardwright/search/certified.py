@@ -137,7 +137,9 @@ class Certified:
         return -1 if session.best is not None else stuck
 
     def _kicks(self, prepared: Prepared, session: Session, seed: int) -> None:
-        """Kick until nothing better is found for a while, tightening the bound where that may end the search."""
+        """Kick until nothing better is found for a while."""
+        if not session.late and not self._done(prepared, session):
+            prepared.tighten(session.best_ms)  # where a table binds, that ends the search
         failed = rounds = 0
         while failed < self.patience and not session.late and not self._done(prepared, session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
