@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from shardwright.cost.pricing import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.engine import catalog
-from shardwright.search.exact import Exact
+from shardwright.search.exact import Exact, program
 from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.search.exact.row_ways import FEWEST_ROWS, ROW_UNITS
 from shardwright.search.exact.ways import UNIT, column_units, ways_of
@@ -294,3 +295,12 @@ def test_a_model_that_gives_nan_is_refused():
 def test_bad_options_are_refused(options):
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Exact(**options)
+
+
+def test_what_the_solver_prints_does_not_reach_standard_output(capfd):
+    with program._stdout_on_stderr():
+        os.write(1, b"diagnostics of the solver")
+    os.write(1, b"a document")
+    found = capfd.readouterr()
+    assert found.out == "a document"
+    assert found.err == "diagnostics of the solver"

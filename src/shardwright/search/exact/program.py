@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -109,18 +112,32 @@ class Program:
         matrix = csr_array(entries, shape=(len(self._limits), len(self._cost)))
         matrix.sum_duplicates()
         low, high = np.array(self._limits).T
-        return milp(
-            np.array(self._cost),
-            integrality=np.array(self._integer, dtype=np.int64) * whole,
-            bounds=Bounds(np.array(self._low), np.array(self._high)),
-            constraints=LinearConstraint(matrix, low, high),
-            options={
-                "mip_rel_gap": tolerance,
-                "time_limit": math.inf if seconds is None else seconds,
-                "node_limit": _MOST_NODES if nodes is None else nodes,
-            },
-        )
+        with _stdout_on_stderr():
+            return milp(
+                np.array(self._cost),
+                integrality=np.array(self._integer, dtype=np.int64) * whole,
+                bounds=Bounds(np.array(self._low), np.array(self._high)),
+                constraints=LinearConstraint(matrix, low, high),
+                options={
+                    "mip_rel_gap": tolerance,
+                    "time_limit": math.inf if seconds is None else seconds,
+                    "node_limit": _MOST_NODES if nodes is None else nodes,
+                },
+            )
 
 
 def _failed(message: str) -> ShardwrightError:
     return ShardwrightError(f"the solver failed on the programme of this task: {message}; use strategy certified")
+
+
+@contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """What the solver's C++ code prints, which no option turns off, goes where logs go: standard output may be one JSON document."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
