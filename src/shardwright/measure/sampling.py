@@ -1,8 +1,9 @@
 """Random sets of tables to measure: what one device might hold, drawn from a pool of real tables.
 
-As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and a set has 1 to 15 tables. So that the learned model
-holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are random row blocks of
-themselves, and some sets share one dim or an upper bound on it, as tasks do.
+As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. So that the learned model
+holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, and some sets share one dim or an upper bound on
+it, as tasks do. So that it holds for what searches make of tables, a quarter of the sets has 16 to 60 shards, some shards are random
+row blocks of their tables, and some sets hold replicas, which see a part of the batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
 from shardwright.sharding.memory import optimizer_bytes
@@ -21,12 +23,17 @@ from shardwright.task.access import AccessProfile
 from shardwright.task.table import DTYPE_BYTES, Table
 
 DIMS = tuple(range(4, 129, 4))
-MAX_TABLES = 15
+USUAL_TABLES = 15
+MAX_TABLES = 60
 MAX_ROWS = 10_000_000
 MAX_POOLING = 200.0
 
 _COMMON_DIM_SHARE, _BOUNDED_DIM_SHARE = 0.25, 0.25
+_LARGE_SETS = 5  # beside each USUAL_TABLES sets of 1, 2, … tables
 _BLOCK_SHARE, _SMALLEST_BLOCK = 0.15, 1 / 16
+_REPLICATED_SETS, _REPLICA_SHARE = 0.2, 0.5  # of sets; of the shards in these
+_HOLDERS, _SMALLEST_PART = (2, 4, 8, 16), 8  # devices that share a replicated table's batch; samples
+_PURE_SEQUENCES = 0.5  # of the sets with sequences; in the others each table is one or not
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
 _PAGE = 4096
 
@@ -58,7 +65,7 @@ class SampleSpace:
         batch_sizes: batch sizes to draw from.
         optimizer: decides how much state lies beside the weights.
         room_bytes: what weights and optimizer state of a set must fit; the largest tables are cut to fewer rows until they do.
-        sequence_share: share of sets whose tables are sequences (not pooled).
+        sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
     """
 
     pool: Sequence[Table]
@@ -85,8 +92,12 @@ class SampleSpace:
         batch_size = int(rng.choice(self.batch_sizes))
         tables = [self._draw_table(dim, rng) for dim in _draw_dims(count, rng)]
         tables = _cut_to_fit(tables, self.optimizer, self.room_bytes)
-        pooled = bool(rng.random() >= self.sequence_share)
-        works = [replace(_draw_work(table, batch_size, rng), pooled=pooled) for table in tables]
+        works = [_draw_work(table, batch_size, rng) for table in tables]
+        if rng.random() < _REPLICATED_SETS:
+            works = [_as_replica(work, rng) if rng.random() < _REPLICA_SHARE else work for work in works]
+        if rng.random() < self.sequence_share:
+            share = 1.0 if rng.random() < _PURE_SEQUENCES else 0.5
+            works = _as_sequences(works, rng.random(count) < share, self.room_bytes // 16)
         return TableSet(sample, batch_size, tuple(works), tuple(int(seed) for seed in rng.integers(2**62, size=count)))
 
     def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
@@ -102,9 +113,11 @@ class SampleSpace:
 
 
 def _table_count(seed: int, sample: int) -> int:
-    """1 to 15; each 15 samples in a row have each count once, in random order."""
-    block, position = divmod(sample, MAX_TABLES)
-    return 1 + int(np.random.default_rng([seed, block, MAX_TABLES]).permutation(MAX_TABLES)[position])
+    """Each 20 samples in a row have each count from 1 to 15 once, and five from 16 to 60, in random order."""
+    block, position = divmod(sample, USUAL_TABLES + _LARGE_SETS)
+    rng = np.random.default_rng([seed, block, USUAL_TABLES])
+    large = np.exp(rng.uniform(math.log(USUAL_TABLES + 1), math.log(MAX_TABLES + 1), _LARGE_SETS)).astype(int)
+    return int(rng.permutation([*range(1, USUAL_TABLES + 1), *large])[position])
 
 
 def _draw_dims(count: int, rng: np.random.Generator) -> list[int]:
@@ -124,6 +137,21 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
     share = rows / table.rows
     lookups = table.pooling * share * batch_size
     return ShardWork(rows, table.dim, batch_size, lookups, table.pooled, table.access.thinned(rows), table.dtype)
+
+
+def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int) -> list[ShardWork]:
+    """The chosen shards as sequences, until the rows that they return fill the room."""
+    returned = np.array([work.lookups * work.dim * DTYPE_BYTES[work.dtype] for work in works])
+    fits = np.cumsum(np.where(chosen, returned, 0)) <= room_bytes
+    return [
+        replace(work, pooled=work.pooled and not sequence) for work, sequence in zip(works, chosen & fits, strict=True)
+    ]
+
+
+def _as_replica(work: ShardWork, rng: np.random.Generator) -> ShardWork:
+    """The same shard on several devices, of which each sees a part of the batch."""
+    samples = max(min(work.samples, _SMALLEST_PART), work.samples // int(rng.choice(_HOLDERS)))
+    return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 
 
 def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> list[Table]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.sampling import DIMS, MAX_POOLING, MAX_ROWS, SampleSpace
+from shardwright.measure.sampling import DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, SampleSpace
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
 
@@ -29,7 +29,11 @@ def test_a_sample_follows_from_seed_and_number_alone() -> None:
 
 def test_table_counts_are_balanced() -> None:
     space = SampleSpace(POOL)
-    assert Counter(len(space.draw(sample).works) for sample in range(45)) == dict.fromkeys(range(1, 16), 3)
+    counts = Counter(len(space.draw(sample).works) for sample in range(60))
+    assert [counts[count] for count in range(1, 16)] == [3] * 15
+    large = [count for count in counts.elements() if count > 15]
+    assert len(large) == 15
+    assert 15 < min(large) < max(large) <= MAX_TABLES
 
 
 def test_all_dims_occur_and_some_sets_share_one() -> None:
@@ -78,12 +82,24 @@ def test_some_tables_are_row_blocks() -> None:
 
 
 def test_batch_sizes_and_sequences_are_drawn() -> None:
-    sets = [SampleSpace(POOL, batch_sizes=(64, 256), sequence_share=0.3).draw(sample) for sample in range(200)]
+    sets = [SampleSpace(POOL, batch_sizes=(64, 256), sequence_share=0.4).draw(sample) for sample in range(300)]
     assert {drawn.batch_size for drawn in sets} == {64, 256}
-    assert all(work.samples == drawn.batch_size for drawn in sets for work in drawn.works)
-    sequences = [not drawn.works[0].pooled for drawn in sets]
-    assert 0.2 < np.mean(sequences) < 0.4
-    assert all(len({work.pooled for work in drawn.works}) == 1 for drawn in sets)
+    sequences = [np.mean([not work.pooled for work in drawn.works]) for drawn in sets if len(drawn.works) > 4]
+    assert 0.4 < np.mean(np.array(sequences) == 0) < 0.8
+    assert 0.1 < np.mean(np.array(sequences) == 1) < 0.3
+    assert not any(not work.pooled for sample in range(50) for work in SampleSpace(POOL).draw(sample).works)
+
+
+def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
+    sets = [SampleSpace(POOL, batch_sizes=(256,)).draw(sample) for sample in range(300)]
+    parts = [work.samples for drawn in sets for work in drawn.works if work.samples != 256]
+    assert set(parts) == {128, 64, 32, 16}
+    assert all(0 < work.pooling <= MAX_POOLING for drawn in sets for work in drawn.works)
+    replicated = np.mean([any(work.samples != 256 for work in drawn.works) for drawn in sets])
+    assert 0.1 < replicated < 0.3
+    assert {
+        work.samples for sample in range(300) for work in SampleSpace(POOL, batch_sizes=(4,)).draw(sample).works
+    } == {4}
 
 
 @pytest.mark.parametrize(

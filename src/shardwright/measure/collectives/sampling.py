@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.measure.collectives.volumes import VALUE_BYTES, samples_of
-from shardwright.measure.sampling import DIMS, MAX_TABLES
+from shardwright.measure.sampling import DIMS, USUAL_TABLES
 from shardwright.task.table import Table
 
 ALL_TO_ALL, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE = "all_to_all", "reduce_scatter", "all_gather", "all_reduce"
@@ -119,7 +119,7 @@ class CollectiveSpace:
         evens out the dims, as a plan that minds communication does; with u = 1 it is the heuristic `lookup`; with
         noise it is worse, up to a placement at random.
         """
-        count = int(rng.integers(self.world, MAX_TABLES * self.world + 1))
+        count = int(rng.integers(self.world, USUAL_TABLES * self.world + 1))
         bound = 2 ** int(rng.integers(2, 8))
         table_dims = rng.choice([dim for dim in DIMS if dim <= bound], count)
         pooling = np.array([self.pool[index].pooling for index in rng.integers(len(self.pool), size=count)])
