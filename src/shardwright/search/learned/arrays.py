@@ -1,0 +1,166 @@
+"""A task as a policy sees it: units to place one after another, with the 21 features of the papers for each of their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.features import WorkArrays
+from shardwright.errors import InfeasibleTask
+from shardwright.search.units import Units, take_apart
+from shardwright.sharding.memory import memory_account
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+TABLE_FEATURES = ("log_rows", "log_dim", "log_pooling", "log_bytes", *(f"reuse_{bin_}" for bin_ in range(17)))
+"""Rows, dim, pooling factor and size, on a log scale, and the share of the batch's distinct rows in 17 reuse bins."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementArrays:
+    """One task: n units of b blocks to place on d devices, beside f shards whose devices are settled.
+
+    A unit is a table that stays whole, or blocks that go to one device together (`search.units`).
+
+    Attributes:
+        task: the task.
+        units: what is placed; the order of the arrays.
+        features: `(b, 21)` table features of the units' blocks, not standardised.
+        unit_of: `(b,)` unit of each block, ascending.
+        bytes: `(n,)` memory a unit takes.
+        allowed: `(n, d)` where a unit may go by the pinning of its tables.
+        rivals: `(n, n)` whether two units must be kept apart.
+        fixed_features: `(f, 21)` table features of the settled shards.
+        fixed_on: `(f, d)` whether a settled shard lies on a device.
+        used: `(d,)` memory that settled shards take.
+        memory: `(d,)` memory of each device.
+    """
+
+    task: Task
+    units: Units = field(repr=False)
+    features: Floats
+    unit_of: Ints
+    bytes: Ints
+    allowed: Bools
+    rivals: Bools
+    fixed_features: Floats
+    fixed_on: Bools
+    used: Ints
+    memory: Ints
+
+    @classmethod
+    def of(cls, task: Task) -> PlacementArrays:
+        """Take a task apart.
+
+        Raises:
+            InfeasibleTask: a table fits no device in any allowed way.
+        """
+        units = take_apart(task)
+        devices = task.topology.devices
+        blocks = [block for unit in units.free for block in unit.blocks]
+        sizes = [len(unit.blocks) for unit in units.free]
+        allowed = np.array([unit.allowed for unit in units.free], dtype=bool).reshape(len(sizes), devices)
+        fixed_on = np.zeros((len(units.fixed), devices), dtype=bool)
+        for row, shard in zip(fixed_on, units.fixed, strict=True):
+            row[list(shard.devices)] = True
+        found = cls(
+            task=task,
+            units=units,
+            features=table_features([shard_work(task, block) for block in blocks]),
+            unit_of=np.repeat(np.arange(len(sizes)), sizes),
+            bytes=np.array([unit.bytes for unit in units.free], dtype=np.int64),
+            allowed=_without_rivals_of_fixed(task, units, allowed),
+            rivals=_rivals(task, units),
+            fixed_features=table_features([shard_work(task, shard) for shard in units.fixed]),
+            fixed_on=fixed_on,
+            used=np.asarray(memory_account(task, units.fixed).total, dtype=np.int64),
+            memory=np.array(task.topology.memory_bytes, dtype=np.int64),
+        )
+        found.check_room()
+        return found
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return len(self.memory)
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def check_room(self) -> None:
+        """Check that every unit fits some device before anything else is placed.
+
+        Raises:
+            InfeasibleTask: one does not.
+        """
+        fits = (self.allowed & (self.used + self.bytes[:, None] <= self.memory)).any(axis=1)
+        if not fits.all():
+            unit = int(np.flatnonzero(~fits)[0])
+            raise InfeasibleTask(
+                f"table '{', '.join(self.units.free[unit].tables)}' needs {format_bytes(int(self.bytes[unit]))}, more than any device "
+                "that it may use has left: allow column_wise or row_wise for it, or use devices with more memory"
+            )
+
+    def shards(self, assignment: Ints | Sequence[int]) -> list[Shard]:
+        """All shards when unit i lies on device `assignment[i]`."""
+        placed = [
+            shard for unit, device in zip(self.units.free, assignment, strict=True) for shard in unit.on(int(device))
+        ]
+        return [*self.units.fixed, *placed]
+
+    def plan(self, assignment: Ints | Sequence[int], strategy: str, seed: int) -> Plan:
+        """The plan when unit i lies on device `assignment[i]`."""
+        return Plan(self.task, self.shards(assignment), strategy, seed)
+
+
+def table_features(works: Sequence[ShardWork]) -> Floats:
+    """`(n, 21)` the papers' features of shards: see `TABLE_FEATURES`."""
+    if not works:
+        return np.zeros((0, len(TABLE_FEATURES)))
+    columns = WorkArrays.of(works)
+    sizes = np.stack(
+        [
+            columns.rows,
+            columns.dim,
+            columns.lookups / columns.samples,
+            columns.rows * columns.dim * columns.weight_size,
+        ],
+        axis=1,
+    )
+    shares = columns.reuse_rows / np.maximum(columns.distinct, 1e-9)[:, None]
+    return np.hstack([np.log(sizes + 1e-3), shares])
+
+
+def _rivals(task: Task, units: Units) -> Bools:
+    """`(n, n)` pairs of units that hold tables to be kept apart."""
+    unit_of = {table: index for index, unit in enumerate(units.free) for table in unit.tables}
+    rivals = np.zeros((len(units.free), len(units.free)), dtype=bool)
+    for pair in task.constraints.apart_pairs():
+        one, other = (unit_of.get(name) for name in pair)
+        if one is not None and other is not None:
+            rivals[one, other] = rivals[other, one] = True
+    return rivals
+
+
+def _without_rivals_of_fixed(task: Task, units: Units, allowed: Bools) -> Bools:
+    """`(n, d)` allowed devices without those that hold a settled shard of a table to be kept apart."""
+    held: dict[str, set[int]] = {}
+    for shard in units.fixed:
+        held.setdefault(shard.table, set()).update(shard.devices)
+    allowed = allowed.copy()
+    for pair in task.constraints.apart_pairs():
+        for one, other in (sorted(pair), sorted(pair, reverse=True)):
+            for row, unit in zip(allowed, units.free, strict=True):
+                if one in unit.tables:
+                    row[list(held.get(other, ()))] = False
+    return allowed

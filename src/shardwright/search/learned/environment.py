@@ -1,0 +1,216 @@
+"""The batched environment: many tasks placed at once, one unit of each per step. Torch tensors throughout.
+
+Shape suffixes: e episodes, u units (padded), b blocks (padded), d devices (padded), f features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shardwright.search.learned.arrays import TABLE_FEATURES, PlacementArrays
+
+UNPLACED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementBatch:
+    """Tasks padded to the same numbers of units, blocks, settled shards and devices.
+
+    Attributes:
+        tasks: the tasks, one an episode; the same one may occur again.
+        features_ebf: table features of the blocks; 0 in the padding.
+        unit_eb: unit of each block; the padding points one beyond the last unit, at `units`.
+        bytes_eu: memory a unit takes, int64.
+        unit_count_e: units of each task.
+        allowed_eud: where a unit may go; false in the padding.
+        rivals_euu: units to be kept apart.
+        fixed_ecf: table features of settled shards.
+        fixed_ecd: whether a settled shard lies on a device.
+        used_ed: memory that settled shards take, int64.
+        memory_ed: memory of each device, int64; 0 in the padding.
+        device_ed: whether the device exists.
+    """
+
+    tasks: tuple[PlacementArrays, ...]
+    features_ebf: Tensor
+    unit_eb: Tensor
+    bytes_eu: Tensor
+    unit_count_e: Tensor
+    allowed_eud: Tensor
+    rivals_euu: Tensor
+    fixed_ecf: Tensor
+    fixed_ecd: Tensor
+    used_ed: Tensor
+    memory_ed: Tensor
+    device_ed: Tensor
+
+    @classmethod
+    def of(cls, tasks: Sequence[PlacementArrays]) -> PlacementBatch:
+        """Pad and stack tasks."""
+        units = max(len(task) for task in tasks)
+        blocks = max(len(task.features) for task in tasks)
+        fixed = max(len(task.fixed_features) for task in tasks)
+        devices = max(task.devices for task in tasks)
+        width = len(TABLE_FEATURES)
+        stack = _Stack(tasks)
+        return cls(
+            tasks=tuple(tasks),
+            features_ebf=stack(lambda task: task.features, (blocks, width), np.float32),
+            unit_eb=stack(lambda task: task.unit_of, (blocks,), np.int64, fill=units),
+            bytes_eu=stack(lambda task: task.bytes, (units,), np.int64),
+            unit_count_e=torch.tensor([len(task) for task in tasks]),
+            allowed_eud=stack(lambda task: task.allowed, (units, devices), np.bool_),
+            rivals_euu=stack(lambda task: task.rivals, (units, units), np.bool_),
+            fixed_ecf=stack(lambda task: task.fixed_features, (fixed, width), np.float32),
+            fixed_ecd=stack(lambda task: task.fixed_on, (fixed, devices), np.bool_),
+            used_ed=stack(lambda task: task.used, (devices,), np.int64),
+            memory_ed=stack(lambda task: task.memory, (devices,), np.int64),
+            device_ed=stack(lambda task: np.ones(task.devices, dtype=bool), (devices,), np.bool_),
+        )
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.tasks)
+
+    @property
+    def units(self) -> int:
+        """Most units of a task."""
+        return self.bytes_eu.shape[1]
+
+    @property
+    def devices(self) -> int:
+        """Most devices of a task."""
+        return self.memory_ed.shape[1]
+
+    def repeat(self, times: int) -> PlacementBatch:
+        """Every task `times` times, next to each other."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
+        return PlacementBatch(tuple(task for task in self.tasks for _ in range(times)), **repeated)
+
+    def by_unit(self, blocks_ebh: Tensor) -> Tensor:
+        """`(e, u, h)` sums of `(e, b, h)` block encodings over the blocks of each unit."""
+        sums = blocks_ebh.new_zeros(self.episodes, self.units + 1, blocks_ebh.shape[2])
+        index = self.unit_eb[..., None].expand_as(blocks_ebh)
+        return sums.scatter_add(1, index, blocks_ebh)[:, :-1]
+
+    def by_device(self, fixed_ech: Tensor) -> Tensor:
+        """`(e, d, h)` sums of `(e, c, h)` encodings of settled shards over each device: what devices hold before the first step."""
+        return torch.einsum("ech,ecd->edh", fixed_ech, self.fixed_ecd.to(fixed_ech.dtype))
+
+    def sums(self, units_euh: Tensor, assignment_eu: Tensor) -> Tensor:
+        """`(e, d, h)` sums of `(e, u, h)` unit encodings over the devices they lie on; unplaced units count nowhere."""
+        sums = units_euh.new_zeros(self.episodes, self.devices + 1, units_euh.shape[2])
+        index = torch.where(assignment_eu < 0, self.devices, assignment_eu)
+        return sums.scatter_add(1, index[..., None].expand_as(units_euh), units_euh)[:, :-1]
+
+
+class Environment:
+    """Places the units of every episode in a given order, one a step.
+
+    A unit that no device has room for stays unplaced; the episode goes on, and has failed.
+
+    Args:
+        batch: the tasks.
+        order_eu: units in the order in which they are placed; beyond the task's own units, what it holds does not matter.
+
+    Attributes:
+        batch: the tasks.
+        step_index: steps made.
+        assignment_eu: device of each unit, or `UNPLACED`.
+        used_ed: memory taken, int64.
+        excess_e: bytes by which units exceeded the room there was, over the memory of the largest device; 0 unless an episode failed.
+    """
+
+    def __init__(self, batch: PlacementBatch, order_eu: Tensor) -> None:
+        self.batch = batch
+        self.order_eu = order_eu
+        self.step_index = 0
+        self.assignment_eu = torch.full_like(batch.bytes_eu, UNPLACED)
+        self.used_ed = batch.used_ed.clone()
+        self.excess_e = torch.zeros(batch.episodes)
+        self._rows = torch.arange(batch.episodes)
+
+    @property
+    def done(self) -> bool:
+        """Whether all units of all episodes have had their turn."""
+        return self.step_index >= self.batch.units
+
+    @property
+    def current_e(self) -> Tensor:
+        """`(e,)` the unit of each episode whose turn it is; where `active_e` is false, any number."""
+        return self.order_eu[:, self.step_index]
+
+    @property
+    def active_e(self) -> Tensor:
+        """`(e,)` whether the episode still has a unit to place."""
+        return self.step_index < self.batch.unit_count_e
+
+    @property
+    def failed_e(self) -> Tensor:
+        """`(e,)` whether a unit found no device so far."""
+        return self.excess_e > 0
+
+    def mask(self) -> Tensor:
+        """`(e, d)` devices that may take the current unit: it is allowed there, there is room, and no rival."""
+        batch, current = self.batch, self.current_e
+        needed = batch.bytes_eu[self._rows, current]
+        room = self.used_ed + needed[:, None] <= batch.memory_ed
+        mask = batch.allowed_eud[self._rows, current] & room
+        if batch.rivals_euu.any():
+            rival_eu = batch.rivals_euu[self._rows, current] & (self.assignment_eu >= 0)
+            held = batch.sums(rival_eu[..., None].float(), self.assignment_eu)[..., 0] > 0
+            mask = mask & ~held
+        return mask & self.active_e[:, None]
+
+    def step(self, device_e: Tensor, mask_ed: Tensor | None = None) -> Tensor:
+        """Place the current unit of every episode.
+
+        Args:
+            device_e: a device of each episode; ignored where no device may take the unit.
+            mask_ed: what `mask` returned for this step, if at hand.
+
+        Returns:
+            `(e,)` whether the unit was placed.
+
+        Raises:
+            ValueError: a chosen device may not take the unit.
+        """
+        mask_ed = self.mask() if mask_ed is None else mask_ed
+        batch, current = self.batch, self.current_e
+        possible = mask_ed.any(dim=1)
+        if not bool(mask_ed[self._rows, device_e][possible].all()):
+            raise ValueError("a chosen device may not take its unit; choose where mask() is true")
+        needed = batch.bytes_eu[self._rows, current]
+        missing = needed - (batch.memory_ed - self.used_ed).amax(dim=1)
+        share = missing.clamp(min=1) / batch.memory_ed.amax(dim=1)
+        self.excess_e = self.excess_e + torch.where(self.active_e & ~possible, share, 0.0)
+        placed = torch.where(possible, device_e, self.assignment_eu[self._rows, current])
+        self.assignment_eu[self._rows, current] = placed
+        self.used_ed[self._rows, device_e] += torch.where(possible, needed, 0)
+        self.step_index += 1
+        return possible
+
+
+class _Stack:
+    """Pads one array of every task and stacks them."""
+
+    def __init__(self, tasks: Sequence[PlacementArrays]) -> None:
+        self._tasks = tasks
+
+    def __call__(
+        self, part: Callable[[PlacementArrays], npt.NDArray[Any]], shape: tuple[int, ...], dtype: type, fill: int = 0
+    ) -> Tensor:
+        result: npt.NDArray[Any] = np.full((len(self._tasks), *shape), fill, dtype=dtype)
+        for row, task in zip(result, self._tasks, strict=True):
+            array = part(task)
+            row[tuple(slice(size) for size in array.shape)] = array
+        return torch.from_numpy(result)

@@ -1,0 +1,137 @@
+"""Where the true cost of a placement comes from while a policy learns: a cost model, or kernels measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from shardwright.cost.communication import communication_ms
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.sharding.work import shard_work
+
+FORWARD, FORWARD_COMMUNICATION, BACKWARD_COMMUNICATION, BACKWARD = range(4)
+
+Placed = tuple[PlacementArrays, Ints]
+"""A task and the device of each of its units."""
+
+
+class World(Protocol):
+    """Says what placements cost."""
+
+    @property
+    def name(self) -> str:
+        """Where the costs come from; written into saved policies."""
+        ...
+
+    def costs(self, placed: Sequence[Placed]) -> list[Floats]:
+        """`(devices, 4)` ms of forward, forward communication, backward communication and backward, for each placement."""
+        ...
+
+
+def step_ms(phases: Floats) -> float:
+    """Step time from `(devices, 4)` phases: devices wait for each other after each phase."""
+    return float(phases.max(axis=0).sum())
+
+
+def embedding_cost_ms(phases: Floats) -> float:
+    """The papers' cost from `(devices, 4)` phases: the slowest device's sum."""
+    return float(phases.sum(axis=1).max())
+
+
+def compute_ms(phases: Floats) -> Floats:
+    """`(devices,)` forward and backward kernel time from `(devices, 4)` phases."""
+    return np.asarray(phases[:, FORWARD] + phases[:, BACKWARD])
+
+
+@dataclass(eq=False)
+class SimulatedWorld:
+    """A cost model as the world; saved policies say so.
+
+    Attributes:
+        cost_model: prices of sets of shards.
+    """
+
+    cost_model: CostModel
+    _latents: WeakKeyDictionary[PlacementArrays, tuple[Floats, Floats]] = field(
+        default_factory=WeakKeyDictionary, repr=False
+    )
+
+    @property
+    def name(self) -> str:
+        """As in "simulated: cpu/convex"."""
+        return f"simulated: {self.cost_model.name}"
+
+    def costs(self, placed: Sequence[Placed]) -> list[Floats]:
+        """Predicted phases."""
+        return [self._cost(arrays, assignment) for arrays, assignment in placed]
+
+    def _cost(self, arrays: PlacementArrays, assignment: Ints) -> Floats:
+        units, fixed = self._encoded(arrays)
+        sums = arrays.fixed_on.T @ fixed
+        np.add.at(sums, assignment, units)
+        occupied = np.bincount(assignment, minlength=arrays.devices) + arrays.fixed_on.sum(axis=0) > 0
+        compute = np.where(occupied[:, None], self.cost_model.pricing.price(sums), 0.0)
+        if np.isnan(compute).any():
+            raise ShardwrightError(
+                f"cost model {self.cost_model.name} predicted NaN; it must predict finite times: train it again"
+            )
+        forward, backward = communication_ms(arrays.task, arrays.shards(assignment))
+        return np.stack([compute[:, 0], forward, backward, compute[:, 1]], axis=1)
+
+    def _encoded(self, arrays: PlacementArrays) -> tuple[Floats, Floats]:
+        """`(n, latent)` encodings of the units and `(f, latent)` of the settled shards; kept as long as the task is."""
+        if arrays not in self._latents:
+            blocks = [block for unit in arrays.units.free for block in unit.blocks]
+            works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
+            encoded = self.cost_model.encode(works)
+            units = np.zeros((len(arrays), encoded.shape[1]))
+            np.add.at(units, arrays.unit_of, encoded[: len(blocks)])
+            self._latents[arrays] = units, encoded[len(blocks) :]
+        return self._latents[arrays]
+
+
+@dataclass(frozen=True)
+class MeasuredWorld:
+    """Kernels measured on this machine, and communication from the topology; many placements a call cost least.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        rounds: how often each device of each placement is measured; the shortest time counts.
+        seed: seed of the lookups.
+    """
+
+    device: str = "cpu"
+    rounds: int = 2
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in "measured: fbgemm on AMD EPYC"."""
+        from shardwright.measure.backend import default_backend
+        from shardwright.measure.hardware import fingerprint
+
+        backend = default_backend()
+        hardware = fingerprint(self.device, backend)
+        return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
+
+    def costs(self, placed: Sequence[Placed]) -> list[Floats]:
+        """Measured kernels, analytic communication.
+
+        Raises:
+            MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
+        """
+        from shardwright.measure.plans import measure_plans
+
+        plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
+        measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device)
+        result = []
+        for found in measured:
+            forward, backward = communication_ms(found.plan.task, found.plan.shards)
+            result.append(np.stack([found.forward_ms, forward, backward, found.backward_ms], axis=1))
+        return result
