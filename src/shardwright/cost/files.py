@@ -7,33 +7,26 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from shardwright.cost.features import FEATURES, SCALES
 from shardwright.cost.model import SHAPES, ComputeModel, Head
 from shardwright.cost.neuroshard import files as neuroshard
-from shardwright.cost.neuroshard.layers import Weights
 from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.tensor_files import load_weights, save_weights
 
 FORMAT = "1"
-_LARGEST = 64 << 20
 _COMPUTE = "compute"
 _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 
 
 def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
     """Write a model as safetensors; atomic."""
-    from safetensors.numpy import save
-
     if isinstance(model, NeuroShardModel):
         header, weights = neuroshard.header_of(model), neuroshard.arrays_of(model)
     else:
         header = {"kind": _COMPUTE, "head": model.head, "features": json.dumps([FEATURES, SCALES])}
         weights = model.weights
-    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()}
-    write_atomically(path, save(tensors, metadata={"format": FORMAT} | header | model.metadata))
+    save_weights(path, weights, {"format": FORMAT} | header | model.metadata)
 
 
 def load_model(path: Path) -> ComputeModel | NeuroShardModel:
@@ -42,42 +35,15 @@ def load_model(path: Path) -> ComputeModel | NeuroShardModel:
     Raises:
         InvalidInput: the file cannot be read, is damaged, of another format version or feature set, or has wrong shapes.
     """
-    from safetensors import SafetensorError
-
+    header, weights = load_weights(path, _wanted_arrays, "cost model", "name a model file made by 'shardwright train'")
+    own = ("format", *_HEADERS[header["kind"]])
+    metadata = {name: value for name, value in header.items() if name not in own}
     try:
-        header, weights = _read(path)
-        own = ("format", *_HEADERS[header["kind"]])
-        metadata = {name: value for name, value in header.items() if name not in own}
         if header["kind"] == neuroshard.KIND:
             return neuroshard.model_of(header, weights, metadata)
         return ComputeModel(cast(Head, header["head"]), weights, metadata)
-    except OSError as error:
-        raise InvalidInput(
-            f"{path}: cannot be read ({error.strerror or error}); name a model file made by 'shardwright train'"
-        ) from None
-    except SafetensorError as error:
-        raise InvalidInput(
-            f"{path}: not a whole safetensors file ({error}); name a model file made by 'shardwright train'"
-        ) from None
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
-
-
-def _read(path: Path) -> tuple[dict[str, str], Weights]:
-    """The checked header, and the arrays that belong to such a model."""
-    from safetensors import safe_open
-
-    if path.stat().st_size > _LARGEST:
-        raise InvalidInput(f"{path.stat().st_size} bytes; a cost model has at most {_LARGEST}: is this the right file?")
-    with safe_open(path, framework="np") as file:
-        header: dict[str, str] = file.metadata() or {}
-        wanted = _wanted_arrays(header)
-        names = [name for name in file.keys() if name in wanted]  # noqa: SIM118
-        for name in names:
-            number = file.get_slice(name).get_dtype()
-            if number != "F32":
-                raise InvalidInput(f"{name} holds numbers of type {number}, must be F32; train the model again")
-        return header, {name: file.get_tensor(name) for name in names}
 
 
 def bundled_models() -> dict[str, Path]:

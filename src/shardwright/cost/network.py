@@ -1,4 +1,4 @@
-"""The compute model as a torch module, to be trained. Shape suffixes: b sets, s shards a set, f features, h latent."""
+"""The compute model as a torch module, to be trained. Shape suffixes: b sets, m shards of all sets, f features, h latent."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ComputeNetwork(nn.Module):
             self._linear("head.1").weight.abs_().mul_(0.05)
             self._linear("head.1").bias.zero_()
 
-    def forward(self, x_bsf: Tensor, estimate_bs: Tensor) -> Tensor:
-        """`(b, 2)` forward and backward ms; a padded shard has estimate 0, so its latent is 0."""
-        encode = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_bsf)))
-        sums_bh = (encode * estimate_bs[..., None]).sum(dim=1)
+    def forward(self, x_mf: Tensor, estimate_m: Tensor, set_m: Tensor, sets: int) -> Tensor:
+        """`(b, 2)` forward and backward ms of `sets` sets; `set_m` says to which of them a shard belongs."""
+        encoded_mh = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf))) * estimate_m[:, None]
+        sums_bh = encoded_mh.new_zeros(sets, LATENT).index_add(0, set_m, encoded_mh)
         hidden = torch.relu(self._linear("head.0")(sums_bh))
         times: Tensor = hidden @ self._head_weight().T + sums_bh @ self.skip.T + self._linear("head.1").bias
         return times

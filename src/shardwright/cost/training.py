@@ -106,17 +106,25 @@ def train(
 
 
 class _Tensors:
-    """Samples as padded tensors: `(n, s, f)` features, `(n, s)` estimates (0 in the padding), `(n, 2)` times."""
+    """Samples as tensors: `(m, f)` features and `(m,)` estimates of all shards, `(n, 2)` times of the sets."""
 
     def __init__(self, samples: Samples, mean: Floats, std: Floats, scale: Floats) -> None:
-        x = torch.tensor((features(samples.works) - mean) / std, dtype=torch.float32)
-        estimate = torch.tensor(scales(samples.works) @ scale, dtype=torch.float32)
-        counts = samples.shard_counts
-        slot = np.arange(counts.max())[None, :]
-        inside = torch.tensor(slot < counts[:, None])
-        index = torch.tensor(np.minimum(samples.starts[:-1, None] + slot, len(x) - 1))
-        self.x_nsf, self.estimate_ns = x[index], estimate[index] * inside
-        self.times_n2 = torch.tensor(samples.times, dtype=torch.float32)
+        self._x_mf = torch.tensor((features(samples.works) - mean) / std, dtype=torch.float32)
+        self._estimate_m = torch.tensor(scales(samples.works) @ scale, dtype=torch.float32)
+        self._starts_n, self._counts_n = torch.tensor(samples.starts[:-1]), torch.tensor(samples.shard_counts)
+        self._times_n2 = torch.tensor(samples.times, dtype=torch.float32)
+
+    def __len__(self) -> int:
+        return len(self._times_n2)
+
+    def loss(self, network: ComputeNetwork, chosen_b: Tensor) -> Tensor:
+        """Loss on `(b,)` sets: sets differ much in size, so their shards are laid end to end rather than padded."""
+        count_b = self._counts_n[chosen_b]
+        set_m = torch.repeat_interleave(count_b)
+        first_b = self._starts_n[chosen_b] - (count_b.cumsum(0) - count_b)
+        shard_m = torch.arange(len(set_m)) + first_b[set_m]
+        times_b2 = network(self._x_mf[shard_m], self._estimate_m[shard_m], set_m, len(chosen_b))
+        return _loss(times_b2, self._times_n2[chosen_b])
 
 
 def _first_estimate(samples: Samples) -> Floats:
@@ -150,16 +158,16 @@ def _fit(
     average = copy.deepcopy(network)  # running average of the weights: steadier than the last step's
     best, best_error, best_epoch, epoch = copy.deepcopy(network), float("inf"), 0, 0
     for epoch in range(1, options.epochs + 1):
-        for batch in torch.randperm(len(data.times_n2), generator=generator).split(options.batch):
+        for batch in torch.randperm(len(data), generator=generator).split(options.batch):
             optimizer.zero_grad()
-            _loss(network(data.x_nsf[batch], data.estimate_ns[batch]), data.times_n2[batch]).backward()
+            data.loss(network, batch).backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
             optimizer.step()
             network.project()
             _move_towards(average, network, 0.02)
         scheduler.step()
         with torch.no_grad():
-            error = float(_loss(average(valid.x_nsf, valid.estimate_ns), valid.times_n2))
+            error = float(valid.loss(average, torch.arange(len(valid))))
         if error < best_error:
             best, best_error, best_epoch = copy.deepcopy(average), error, epoch
         if progress is not None:

@@ -9,8 +9,7 @@ absolute relative error is the default here, because times span three decades. O
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.errors import InvalidInput
+from shardwright.threads import one_thread
 
 Loss: TypeAlias = Literal["relative", "mse"]
 Progress: TypeAlias = Callable[[int, float], None]
@@ -79,7 +79,7 @@ def fit(
         options: how to train.
         progress: called after every epoch with its number and the best validation loss so far.
     """
-    with torch.random.fork_rng(devices=[]), _one_thread():
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(options.seed)
         return _fit(make(), data, valid, options, progress)
 
@@ -102,17 +102,6 @@ def _fit(
         if progress is not None:
             progress(epoch, best_loss)
     return best
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Layers this small are no faster on several threads, and far slower where other processes use the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _loss(predicted: Tensor, times: Tensor, kind: Loss) -> Tensor:

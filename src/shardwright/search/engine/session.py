@@ -31,7 +31,7 @@ _KICKS = (2, 40)  # fewest and most in a row on one lane, before lanes are compa
 _PIECES_KICKED = (
     400  # a lane makes as many kicks as small tasks need and large ones can afford: so many over its pieces
 )
-_WORSE = 0.004  # of the step time: how much a kick may cost and still be gone on from, on some lanes
+_WORSE = 0.01  # of the step time: how much a kick may cost and still be gone on from, on some lanes
 _NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
 _LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
 
@@ -121,7 +121,7 @@ class Session:
         state, stuck = start(self.assembly, how.limit, how.memory_weight, self._strain, price, how.memory_share)
         if stuck >= 0:
             return None, stuck
-        self._improve(state, _POWERS, _WIDEST)
+        self._improve(state)
         return state, NOTHING
 
     def _kicks(self, lane: int, seed: Sequence[int]) -> State:
@@ -139,6 +139,9 @@ class Session:
                 state, found = kicked, ms
                 if ms < lowest:
                     best, lowest = kicked, ms
+        if best is not self._lanes[lane][0]:
+            self._respread(best, _POWERS_KICKED[-1], _WIDEST_KICKED)
+            found = self._value(state)  # it may be the best one
         self._lanes[lane] = (state, found)
         return best
 
@@ -158,17 +161,22 @@ class Session:
         if place_greedily(state, setting, 0.0) >= 0:
             return None
         join_kin(state, setting)
-        self._improve(state, _POWERS_KICKED, _WIDEST_KICKED)
+        for squarings in _POWERS_KICKED:
+            self._descend(state, squarings, _WIDEST_KICKED)
         return state
 
-    def _improve(self, state: State, powers: Sequence[int], widest: int) -> None:
+    def _improve(self, state: State) -> None:
+        for squarings in _POWERS:
+            self._descend(state, squarings, _WIDEST)
+        self._respread(state, _POWERS[-1], _WIDEST)
+
+    def _respread(self, state: State, squarings: int, widest: int) -> None:
+        """Try every spread of every item, where there is time for that: after each kick there is not."""
         setting = self.assembly.setting
-        for squarings in powers:
-            self._descend(state, squarings, widest)
         if setting.most.size * setting.memory.size <= _RESPREAD and not self.late:
-            set_objective(state, setting, powers[-1])
+            set_objective(state, setting, squarings)
             if respread(state, setting):
-                self._descend(state, powers[-1], widest)
+                self._descend(state, squarings, widest)
 
     def _descend(self, state: State, squarings: int, widest: int) -> None:
         made, at_once = 0, min(500, max(20, _AT_ONCE // state.used.size))

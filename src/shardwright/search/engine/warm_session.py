@@ -11,7 +11,6 @@ from shardwright.sharding.carry import Carried
 from shardwright.task.task import Task
 
 _LIMIT = 0.5  # how far tables are cut that the plan does not settle; see `starts.start`
-_POWERS = (3, 5, 7)  # squarings of the objective's power, one descent each
 
 
 class WarmSession(Session):
@@ -38,7 +37,7 @@ class WarmSession(Session):
             return False
         self._keep(copy_state(state))
         if improve:
-            self._improve(state, _POWERS, 256)
+            self._improve(state)
             self._keep(state)
         return True
 
