@@ -21,7 +21,7 @@ def main() -> None:
         )
     task = sw.Task(tables, sw.Topology.preset("h100-8"), batch_size=65_536)
 
-    for strategy in sw.strategy_names():
+    for strategy in sw.strategy_names(task):
         plan = sw.plan(task, strategy=strategy)
         assert plan.cost is not None
         print(

@@ -33,7 +33,7 @@ def tasks() -> dict[str, sw.Task]:
 def plan_costs() -> dict[str, dict[str, float]]:
     """Predicted step ms by task and strategy."""
     return {
-        what: {name: sw.plan(task, strategy=name, seed=0).cost.step_ms for name in sw.strategy_names()}
+        what: {name: sw.plan(task, strategy=name, seed=0).cost.step_ms for name in sw.strategy_names(task)}
         for what, task in tasks().items()
     }
 

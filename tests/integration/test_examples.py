@@ -9,13 +9,21 @@ import pytest
 import shardwright as sw
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+AGENT = "gym_agent.py"  # has a test of its own
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != AGENT))
 def test_example_program_runs(name, tmp_path):
     run = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
+
+
+def test_the_agent_of_the_example_learns_something(tmp_path):
+    pytest.importorskip("sb3_contrib", reason=f"{AGENT} needs sb3_contrib: pip install 'shardwright[examples]'")
+    run = subprocess.run([sys.executable, EXAMPLES / AGENT], capture_output=True, text=True, cwd=tmp_path, check=True)
+    random, agent = (float(line.split("reward ")[1].split()[0]) for line in run.stdout.splitlines()[:2])
+    assert agent > random
 
 
 def test_example_task_plans():

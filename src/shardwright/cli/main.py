@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright.cli import collect, compare, demo, plan, profile, train, verify
+from shardwright.cli import collect, compare, demo, learn, plan, profile, train, verify
 from shardwright.cli.errors import exit_code_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -16,6 +16,7 @@ for name, command in (
     ("profile", profile.run),
     ("collect", collect.run),
     ("train", train.run),
+    ("learn", learn.run),
     ("plan", plan.run),
     ("compare", compare.run),
     ("verify", verify.run),

@@ -40,6 +40,10 @@ def run(
         str, typer.Option("--strategy", metavar="NAME", help="Strategy; 'auto' is the best there is.")
     ] = "auto",
     model: ModelFile = None,
+    policy: Annotated[
+        Path | None,
+        option("--policy", metavar="FILE", text="Policy of a strategy that learns one; by default the bundled one."),
+    ] = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
     start: Start = None,
@@ -60,9 +64,14 @@ def run(
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import resolve_cost_model
+    from shardwright.search import strategy_named
+    from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
 
     check_target(output)
+    chosen = strategy_named(strategy)
+    if policy is not None:
+        chosen = with_policy(chosen, policy)
     placed = sw.Task.load(task)
     older = sw.Plan.load(start) if start is not None else None
     cost_model = resolve_cost_model(model, placed.topology.device)
@@ -72,7 +81,7 @@ def run(
         with progress("searching"):
             return sw.plan(
                 placed,
-                strategy=strategy,
+                strategy=chosen,
                 cost_model=cost_model,
                 seed=seed,
                 time_limit=time_limit,

@@ -29,13 +29,14 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
     found = outcome.document["strategies"]
     assert [one["strategy"] for one in found] == list(sw.strategy_names())
     task = sw.Task.load(task_file)
-    for one in found:
+    able = sw.strategy_names(task)
+    assert [one["strategy"] for one in found if one["failed"] is None] == list(able)
+    for one in (one for one in found if one["strategy"] in able):
         plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file))
         assert one["step_ms"] == plan.cost.step_ms
         assert one["predicted_compute_ms"] == plan.cost.compute_ms
         assert one["embedding_cost_ms"] == plan.cost.embedding_cost_ms
         assert one["measured_compute_ms"] is None
-        assert one["failed"] is None
 
 
 def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tmp_path, fake_measuring):

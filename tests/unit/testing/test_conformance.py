@@ -10,9 +10,10 @@ from shardwright.sharding import Shard, memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.task import TableConstraint, Task
 from shardwright.testing import check_strategy
+from shardwright.testing.tasks import task_of
 
 
-@pytest.mark.parametrize("name", strategy_names())
+@pytest.mark.parametrize("name", strategy_names(task_of(1, 1)))
 def test_every_registered_strategy_conforms(name):
     check_strategy(strategy_named(name))
 

@@ -143,12 +143,14 @@ def table_features(works: Sequence[ShardWork]) -> Floats:
 
 def _rivals(task: Task, units: Units) -> Bools:
     """`(n, n)` pairs of units that hold tables to be kept apart."""
-    unit_of = {table: index for index, unit in enumerate(units.free) for table in unit.tables}
+    units_of: dict[str, list[int]] = {}  # several where a table is cut into column blocks
+    for index, unit in enumerate(units.free):
+        for table in unit.tables:
+            units_of.setdefault(table, []).append(index)
     rivals = np.zeros((len(units.free), len(units.free)), dtype=bool)
     for pair in task.constraints.apart_pairs():
-        one, other = (unit_of.get(name) for name in pair)
-        if one is not None and other is not None:
-            rivals[one, other] = rivals[other, one] = True
+        ones, others = (units_of.get(name, []) for name in pair)
+        rivals[np.ix_(ones, others)] = rivals[np.ix_(others, ones)] = True
     return rivals
 
 

@@ -1,0 +1,177 @@
+"""How far cost networks are off on devices they never saw, beside the pre-trained cost model and repeat noise.
+
+    python benchmarks/learned_costs.py                     # against the bundled cost model: what the policies learned from
+    python benchmarks/learned_costs.py --measured 40       # against kernels measured on this machine, twice
+
+Tables are from the half of the pool for testing. Placements: one by `size_lookup` and others at random with unequal devices, of each task.
+In a simulated world the pre-trained model is the world itself, and its error is 0 by definition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import results_table
+from learned_predictors import (
+    OUTPUTS,
+    Floats,
+    Outputs,
+    Predictor,
+    autoshard_predictor,
+    dreamshard_predictor,
+    held,
+    random_placement,
+    sorted_placement,
+    true_outputs,
+)
+from learned_strategies import digest
+from learned_tasks import Setting, draw_tasks
+
+from shardwright.cost import cost_model_for
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
+
+NAME = "learned_costs"
+Rows = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A placement and what is said of it.
+
+    Attributes:
+        balanced: whether a heuristic made it.
+        occupied: `(d,)` devices that hold something.
+        true: what it costs.
+        said: what others say, by name.
+    """
+
+    balanced: bool
+    occupied: npt.NDArray[np.bool_]
+    true: Outputs
+    said: dict[str, Outputs]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    model = cost_model_for("cpu")
+    placed = placements(options)
+    world: World = MeasuredWorld("cpu", rounds=options.rounds) if options.measured else SimulatedWorld(model)
+    true = world.costs([each for _, each in placed])
+    again = world.costs([each for _, each in placed]) if options.measured else None
+    bundled = SimulatedWorld(model).costs([each for _, each in placed])
+    networks = predictors(options)
+    cases = []
+    for index, (balanced, each) in enumerate(placed):
+        said = {name: predict(*each) for name, predict in networks.items()}
+        said[f"pre-trained {model.name}"] = true_outputs(bundled[index])
+        if again is not None:
+            said["second measurement"] = true_outputs(again[index])
+        cases.append(Case(balanced, held(each), true_outputs(true[index]), said))
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_page(cases, options, world.name, f"python benchmarks/{NAME}.py {given}".rstrip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--settings", nargs="+", type=Setting.of, default=[Setting.of("20x4"), Setting.of("50x4"), Setting.of("80x8")]
+    )
+    parser.add_argument("--placements", type=int, default=300, help="placements in a simulated world")
+    parser.add_argument("--measured", type=int, metavar="N", help="so many placements, measured on this machine")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each device is measured, each time")
+    parser.add_argument(
+        "--networks", nargs="+", default=["dreamshard", "autoshard"], choices=["dreamshard", "autoshard"]
+    )
+    parser.add_argument("--dreamshard", type=Path, metavar="POLICY", help="by default the bundled one")
+    parser.add_argument("--autoshard", type=Path, metavar="POLICY", help="likewise")
+    return parser.parse_args(arguments)
+
+
+def predictors(options: argparse.Namespace) -> dict[str, Predictor]:
+    """The cost networks by name and policy."""
+    makers = {"dreamshard": dreamshard_predictor, "autoshard": autoshard_predictor}
+    paths = {name: getattr(options, name) for name in options.networks}
+    return {f"{name}, {digest(path, name)}": makers[name](path) for name, path in paths.items()}
+
+
+def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool, Placed]]:
+    """Placements, each with whether it is balanced; a quarter of them are."""
+    count = options.measured or options.placements
+    tasks = -(-count // (of_task * len(options.settings)))
+    found: list[tuple[bool, Placed]] = []
+    rng = np.random.default_rng(0)
+    for of_setting in zip(*(draw_tasks(setting, tasks) for setting in options.settings), strict=True):
+        for task in of_setting:
+            arrays = PlacementArrays.of(task)
+            found.append((True, (arrays, sorted_placement(task, arrays, cost_model_for("cpu")))))
+            drawn = [random_placement(arrays, rng) for _ in range(of_task - 1)]
+            found += [(False, (arrays, each)) for each in drawn if each is not None]
+    return found[:count]
+
+
+def write_page(cases: list[Case], options: argparse.Namespace, world: str, command: str) -> None:
+    noise = (
+        "The second measurement is the same placements measured again: no prediction can be closer than that."
+        if options.measured
+        else "The pre-trained model is the world here, so that its error is 0; --measured compares both with kernels."
+    )
+    caption = (
+        f"World: {world}. {len(cases)} placements of unseen tables ({', '.join(setting.name for setting in options.settings)}), devices "
+        f"that hold something. Error: |predicted − true| / true. {noise} Kernels are measured, communication is computed from the topology."
+    )
+    rows = {
+        "all": cases,
+        "balanced": [case for case in cases if case.balanced],
+        "random": [case for case in cases if not case.balanced],
+    }
+    table = [row for kind, chosen in rows.items() for row in error_rows(kind, chosen)]
+    heads = (
+        "placements",
+        "output",
+        "by",
+        "values",
+        "mean error",
+        "median",
+        "90th percentile",
+        "signed, median",
+        "mean ms",
+    )
+    name = f"{NAME}_measured" if options.measured else NAME
+    results_table.write_results(name, "Errors of cost networks on unseen shards", [(caption, heads, table)], command)
+
+
+def error_rows(kind: str, cases: list[Case]) -> Rows:
+    """Errors of every output by everyone who predicts it."""
+    rows: Rows = []
+    for output in OUTPUTS:
+        for name in cases[0].said if cases else ():
+            own = [case for case in cases if output in case.said[name]]
+            if not own:
+                continue
+            true, said = (
+                np.concatenate(values) for values in zip(*(values_of(case, name, output) for case in own), strict=True)
+            )
+            errors = said / true - 1
+            size = np.abs(errors)
+            shown = [f"{share:.1%}" for share in (size.mean(), np.median(size), np.percentile(size, 90))]
+            rows.append((kind, output, name, str(true.size), *shown, f"{np.median(errors):+.1%}", f"{true.mean():.3f}"))
+    return rows
+
+
+def values_of(case: Case, name: str, output: str) -> tuple[Floats, Floats]:
+    """True and predicted values, of the devices that hold something, or of the whole placement."""
+    true, said = case.true[output], case.said[name][output]
+    chosen = case.occupied if true.size > 1 or case.occupied.size == 1 else np.ones(1, dtype=bool)
+    counted = chosen & (true > 0)
+    return true[counted], said[counted]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""How policies get better as they learn: figures of every round, and what the policy of the moment makes of validation tasks.
+
+    python benchmarks/learned_curves.py --seeds 3
+
+Trained on the tasks of `policies.yaml` with the bundled CPU model as the world; validated on tasks of the other half of the pool. Every
+round is some rows of `results/learned_curves.csv`; trainings that were finished are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import learned_training
+import numpy as np
+import results_table
+from learned_curves_page import COLUMNS, VALIDATION, plot, tables
+from learned_journal import Journal, Row
+from learned_tasks import VALIDATION_SEED, Setting, draw_tasks
+from learned_training import add_training_options, options_of
+
+from shardwright.cost import cost_model_for
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.policy_files import SavedPolicy, save_policy
+from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.task import Task
+from shardwright.workload.training_tasks import TrainingTasks, load_training_tasks
+
+NAME = "learned_curves"
+Round = tuple[dict[str, float], SavedPolicy]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    training = load_training_tasks(options.tasks_file)
+    validation = draw_tasks(options.setting, options.tasks, seed=VALIDATION_SEED)
+    journal = Journal(results_table.RESULTS / f"{NAME}.csv", COLUMNS)
+    versions = {strategy: version(training, strategy, options) for strategy in options.strategies}
+    for strategy in options.strategies:
+        for seed in range(options.seeds):
+            if not is_finished(journal.rows, strategy, versions[strategy], seed):
+                train(journal, strategy, versions[strategy], seed, training, validation, options)
+    rows = [
+        row
+        for row in journal.rows
+        if versions.get(row["strategy"]) == row["version"] and int(row["seed"]) < options.seeds
+    ]
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python benchmarks/{NAME}.py {given}".rstrip()
+    page = tables(rows, validation, f"{options.tasks} tasks {options.setting.name}", training.description)
+    results_table.write_results(NAME, "Learning curves", page, command)
+    for strategy in options.strategies:
+        plot([row for row in rows if row["strategy"] == strategy], strategy, validation, f"{NAME}_{strategy}")
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--tasks-file", type=Path, default=Path(__file__).parent / "policies.yaml", help="training tasks"
+    )
+    parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the validation tasks")
+    parser.add_argument("--tasks", type=int, default=10, help="validation tasks")
+    add_training_options(parser)
+    parser.set_defaults(seeds=3)
+    return parser.parse_args(arguments)
+
+
+def version(training: TrainingTasks, strategy: str, options: argparse.Namespace) -> str:
+    """What a training's rows depend on besides the seed."""
+    return " ".join(
+        [training.digest, f"{options.setting.name} {options.tasks}", *getattr(options, f"{strategy}_option")]
+    )
+
+
+def is_finished(rows: list[Row], strategy: str, found: str, seed: int) -> bool:
+    """Whether the rows of a training reach its last round."""
+    own = [row for row in rows if (row["strategy"], row["version"], row["seed"]) == (strategy, found, str(seed))]
+    return any(row["round"] == row["rounds"] for row in own)
+
+
+def train(
+    journal: Journal,
+    strategy: str,
+    known_as: str,
+    seed: int,
+    training: TrainingTasks,
+    validation: Sequence[Task],
+    options: argparse.Namespace,
+) -> None:
+    """Train with one seed; rows that an earlier run left of the same training are replaced."""
+    journal.keep(lambda row: (row["strategy"], row["version"], row["seed"]) != (strategy, known_as, str(seed)))
+    chosen = options_of(strategy, seed, options)
+    rounds = chosen.rounds if strategy == "autoshard" else chosen.iterations
+    spent, begin = 0.0, time.monotonic()
+    for number, (figures, policy) in enumerate(ROUNDS[strategy](training.tasks, chosen), start=1):
+        spent += time.monotonic() - begin
+        found = figures | {VALIDATION: validated(strategy, policy, validation), "seconds": spent}
+        for name, value in found.items():
+            values = (strategy, known_as, seed, number, rounds, name, f"{value:.6g}")
+            journal.add(dict(zip(COLUMNS, map(str, values), strict=True)))
+        print(f"{strategy}, seed {seed}, {number}/{rounds}: {found[VALIDATION]:.3f} ms", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+
+
+def dreamshard_rounds(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
+    """Figures and policy after each iteration."""
+    from shardwright.search.dreamshard.training import Training
+
+    training = Training([PlacementArrays.of(task) for task in tasks], SimulatedWorld(cost_model_for("cpu")), options)
+    for _ in range(options.iterations):
+        figures = training.iterate()
+        weights = {name: value.numpy().copy() for name, value in training.network.state_dict().items()}
+        yield figures, SavedPolicy("dreamshard", weights, {})
+
+
+def autoshard_rounds(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
+    """Figures and policy after each round."""
+    from shardwright.search.autoshard.training import Training
+
+    arrays = [PlacementArrays.of(task) for task in tasks]
+    training = Training(arrays, SimulatedWorld(cost_model_for("cpu")), options)
+    for _ in range(options.rounds):
+        yield training.make_round(), training.policy({})
+
+
+ROUNDS = {"dreamshard": dreamshard_rounds, "autoshard": autoshard_rounds}
+
+
+def validated(strategy: str, policy: SavedPolicy, tasks: Sequence[Task]) -> float:
+    """Mean cost of the validation tasks that the policy places, of the strategy's kind; NaN where it places none."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.safetensors"
+        save_policy(policy, path)
+        found = learned_training.costs(strategy, path, tasks, cost_model_for("cpu"))
+    return float(np.mean(list(found.values()))) if found else float("nan")
+
+
+if __name__ == "__main__":
+    main()

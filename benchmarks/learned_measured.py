@@ -1,0 +1,116 @@
+"""Plans of learned strategies and all others on real kernels of this machine.
+
+    python benchmarks/learned_measured.py --settings 40x4 80x8 --tasks 5 --rounds 5
+
+The tasks are the first ones of `learned_quality.py`. Links are not measured. Every device of every plan is one measurement a round, some
+10 a second: --estimate says how many there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import learned_strategies
+import numpy as np
+import results_table
+from learned_strategies import SORTED, entrants
+from learned_tasks import Setting, draw_tasks
+from measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
+from plans_measured import MEASURED_A_SECOND, progress, say
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask
+from shardwright.measure.plans import measure_plans
+from shardwright.sharding import Plan
+from shardwright.task import Task
+
+NAME = "learned_measured"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    placed = [
+        (setting, number, plan)
+        for setting in options.settings
+        for number, task in enumerate(draw_tasks(setting, options.tasks))
+        for plan in plans(task, number, options)
+    ]
+    count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
+    say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
+    if options.estimate:
+        return
+    measured = measure_plans([plan for *_, plan in placed], rounds=options.rounds, progress=progress())
+    found: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
+    for (setting, number, _), result in zip(placed, measured, strict=True):
+        found[setting].append(Measurement(setting.devices, number, result))
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_page(found, options, f"python benchmarks/{NAME}.py {given}".rstrip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--settings", nargs="+", type=Setting.of, default=[Setting(40, 4), Setting(80, 8)], metavar="TxD"
+    )
+    parser.add_argument("--tasks", type=int, default=5, help="tasks of each setting")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
+    learned_strategies.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
+    """The plans of all strategies that place a task, under the strategies' names."""
+    found = []
+    for entrant in entrants(options):
+        try:
+            plan = sw.plan(task, strategy=entrant.strategy, seed=number, time_limit=entrant.time_limit)
+        except InfeasibleTask:
+            continue
+        found.append(replace(plan, strategy=entrant.name))
+    return found
+
+
+def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namespace, command: str) -> None:
+    versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
+    tables = []
+    for setting, measurements in found.items():
+        caption = (
+            f"{options.tasks} tasks {setting.name}: slowest forward plus slowest backward kernel, ms, means over the tasks that a strategy "
+            f"placed. Measured in {options.rounds} interleaved rounds, the shortest per device. Difference: |predicted / measured − 1|. "
+            f"Within a task, predicted and measured order of the strategies correlate by {order_of(measurements):.3f} (mean). {versions}."
+        )
+        gains = "Measured times of a strategy over those of the heuristic with the lowest measured mean, task by task."
+        tables += [(caption, *main_table(measurements)), (gains, *against_heuristic(measurements))]
+    results_table.write_results(NAME, "Learned placement on real CPU kernels", tables, command)
+
+
+def against_heuristic(found: list[Measurement]) -> HeadsAndRows:
+    """Measured ratios to the best heuristic, and what was predicted."""
+    heads = ("strategy", "heuristic", "tasks", "measured ratio, median", "range", "faster", "predicted ratio, median")
+    groups = by_strategy(found)
+    means = {name: np.mean([one.measured_ms for one in groups[name].values()]) for name in SORTED if name in groups}
+    rows: Rows = []
+    if not means:
+        return heads, rows
+    best = min(means, key=lambda name: float(means[name]))
+    for name, own in groups.items():
+        pairs = [(own[number], groups[best][number]) for number in sorted(own.keys() & groups[best].keys())]
+        if name == best or not pairs:
+            continue
+        measured = np.array([mine.measured_ms / theirs.measured_ms for mine, theirs in pairs])
+        predicted = np.array([mine.predicted_ms / theirs.predicted_ms for mine, theirs in pairs])
+        rows.append(
+            (
+                name, best, str(len(pairs)), f"{np.median(measured):.3f}", f"{measured.min():.3f} to {measured.max():.3f}",
+                f"{(measured < 1).mean():.0%}", f"{np.median(predicted):.3f}",
+            )
+        )  # fmt: skip
+    return heads, rows
+
+
+if __name__ == "__main__":
+    main()

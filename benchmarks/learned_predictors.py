@@ -1,0 +1,123 @@
+"""What cost networks say of placements, and the placements they are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost import CostModel
+from shardwright.search.autoshard.weights import AutoShardWeights
+from shardwright.search.heuristics import HEURISTICS
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.policy_files import bundled_policy, load_policy
+from shardwright.search.learned.worlds import (
+    BACKWARD,
+    BACKWARD_COMMUNICATION,
+    FORWARD,
+    Placed,
+    compute_ms,
+    embedding_cost_ms,
+    step_ms,
+)
+from shardwright.task import Task
+
+Floats = npt.NDArray[np.float64]
+Outputs = dict[str, Floats]
+"""`(d,)` ms of each output by device, or `(1,)` where it is of the whole placement."""
+
+Predictor = Callable[[PlacementArrays, npt.NDArray[np.int64]], Outputs]
+
+OUTPUTS = (
+    "forward",
+    "backward",
+    "backward communication",
+    "forward + backward",
+    "overall: step",
+    "overall: embedding cost",
+)
+
+
+def true_outputs(phases: Floats) -> Outputs:
+    """The outputs from `(d, 4)` phases of a world."""
+    values = (
+        phases[:, FORWARD],
+        phases[:, BACKWARD],
+        phases[:, BACKWARD_COMMUNICATION],
+        compute_ms(phases),
+        np.array([step_ms(phases)]),
+        np.array([embedding_cost_ms(phases)]),
+    )
+    return dict(zip(OUTPUTS, values, strict=True))
+
+
+def dreamshard_predictor(path: Path | None) -> Predictor:
+    """The cost network of a DreamShard policy."""
+    import torch
+
+    from shardwright.search.dreamshard.mdp import encode
+    from shardwright.search.dreamshard.network import DreamShardNetwork
+    from shardwright.search.learned.environment import PlacementBatch
+
+    policy = load_policy(_file(path, "dreamshard"), "dreamshard")
+    tensors = {name: torch.from_numpy(array) for name, array in policy.weights.items()}
+    network = DreamShardNetwork(tensors["feature_mean"], tensors["feature_std"], torch.Generator())
+    network.load_state_dict(tensors)
+    overall = OUTPUTS[4] if policy.metadata.get("objective", "step") == "step" else OUTPUTS[5]
+
+    @torch.no_grad()
+    def predict(arrays: PlacementArrays, assignment: npt.NDArray[np.int64]) -> Outputs:
+        sums = encode(network, PlacementBatch.of([arrays])).sums(torch.from_numpy(assignment)[None])
+        heads = network.cost.device_costs(network.cost.hidden(sums))[0].double().numpy()
+        total = network.cost.overall_cost(sums).double().numpy()
+        return {OUTPUTS[0]: heads[:, 0], OUTPUTS[1]: heads[:, 1], OUTPUTS[2]: heads[:, 2], overall: total}
+
+    return predict
+
+
+def autoshard_predictor(path: Path | None) -> Predictor:
+    """The cost model of an AutoShard policy."""
+    weights = AutoShardWeights(load_policy(_file(path, "autoshard"), "autoshard"))
+
+    def predict(arrays: PlacementArrays, assignment: npt.NDArray[np.int64]) -> Outputs:
+        sums = arrays.fixed_on.T.astype(np.float64) @ weights.encode(arrays.fixed_features)
+        np.add.at(sums, assignment[arrays.unit_of], weights.encode(arrays.features))
+        return {OUTPUTS[3]: weights.cost_ms(sums)}
+
+    return predict
+
+
+def random_placement(arrays: PlacementArrays, rng: np.random.Generator) -> npt.NDArray[np.int64] | None:
+    """Units on random devices, some devices much likelier than others; None where a unit found no room."""
+    chances = rng.dirichlet(np.ones(arrays.devices))
+    used, assignment = arrays.used.copy(), np.zeros(len(arrays), dtype=np.int64)
+    for unit in np.argsort(-arrays.bytes, kind="stable"):
+        free = arrays.allowed[unit] & (used + arrays.bytes[unit] <= arrays.memory)
+        if not free.any():
+            return None
+        share = np.where(free, chances + 1e-9, 0.0)
+        assignment[unit] = rng.choice(arrays.devices, p=share / share.sum())
+        used[assignment[unit]] += arrays.bytes[unit]
+    return assignment
+
+
+def sorted_placement(task: Task, arrays: PlacementArrays, model: CostModel) -> npt.NDArray[np.int64]:
+    """Where `size_lookup` puts whole tables."""
+    plan = HEURISTICS[3].search(task, model, seed=0, deadline=None)
+    device = {shard.table: shard.devices[0] for shard in plan.shards}
+    return np.array([device[unit.tables[0]] for unit in arrays.units.free])
+
+
+def held(placed: Placed) -> npt.NDArray[np.bool_]:
+    """`(d,)` devices that hold something."""
+    arrays, assignment = placed
+    return np.asarray((np.bincount(assignment, minlength=arrays.devices) > 0) | arrays.fixed_on.any(axis=0))
+
+
+def _file(path: Path | None, strategy: str) -> Path:
+    chosen = path or bundled_policy(strategy, "cpu")
+    if chosen is None:
+        raise SystemExit(f"no policy of {strategy} is bundled; name one with --{strategy}")
+    return chosen

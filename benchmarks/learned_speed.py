@@ -1,0 +1,72 @@
+"""Inference of learned policies as a call: writes results/learned_speed.md.
+
+    python benchmarks/learned_speed.py [--repeats 9]
+
+From a task to a plan, by the bundled policies or those named; every repeat places a task of its own, drawn with replacement from the half
+of the pool for testing. Compiled code and policy are loaded before the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import learned_strategies
+from learned_strategies import LEARNED, Entrant, entrants
+from learned_tasks import BATCH, DIM, Setting, halves, whole
+from neuroshard_speed import median_times
+from results_table import write_results
+
+from shardwright.cost import CostModel, cost_model_for
+from shardwright.task import Task
+from shardwright.workload import random_task
+
+NAME = "learned_speed"
+SIZES = (Setting(50, 4), Setting(100, 8), Setting(200, 16), Setting(500, 32), Setting(1000, 64))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, help="tasks of each size")
+    parser.add_argument("--sizes", nargs="+", type=Setting.of, default=SIZES, metavar="TxD")
+    learned_strategies.add_options(parser, LEARNED[:2])
+    options = parser.parse_args(arguments)
+    model = cost_model_for("cpu")
+    rows = []
+    for entrant in entrants(options):
+        entrant.strategy.search(drawn(Setting(10, 2), 0), model, seed=0, deadline=None)
+        rows += [row(entrant, setting, options.repeats, model) for setting in options.sizes]
+    caption = (
+        f"Medians over {options.repeats} tasks, one process. CPU time is free of what else the machine does; features: the part from the "
+        "task to its arrays, which every policy needs."
+    )
+    heads = ("strategy", "version", "tables × devices", "call, ms", "CPU ms", "features, ms")
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python benchmarks/{NAME}.py {given}".rstrip()
+    write_results(NAME, "Inference of learned policies", [(caption, heads, rows)], command)
+
+
+def drawn(setting: Setting, number: int) -> Task:
+    """A task of any size, with room for it."""
+    task = random_task(
+        number, pool=halves()[1], tables=setting.tables, devices=setting.devices, dims=(DIM,), memory="16 GB", batch_size=BATCH,
+        device="cpu", replacement=True, fill=None,
+    )  # fmt: skip
+    return whole(task)
+
+
+def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> tuple[str, ...]:
+    """Times of one size."""
+    from shardwright.search.learned.arrays import PlacementArrays
+
+    tasks = [drawn(setting, number) for number in range(repeats)]
+    call, cpu = median_times(lambda task: entrant.strategy.search(task, model, seed=0, deadline=None), tasks)
+    features, _ = median_times(PlacementArrays.of, [replace(task) for task in tasks])
+    shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, features))
+    return entrant.name, entrant.version, f"{setting.tables} × {setting.devices}", *shown
+
+
+if __name__ == "__main__":
+    main()

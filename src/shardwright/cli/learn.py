@@ -1,0 +1,186 @@
+"""`shardwright learn`: learn the policy of a strategy from training tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.errors import Interrupted
+from shardwright.cli.learn_options import options_from_texts
+from shardwright.cli.model_notes import print_model_notes
+from shardwright.cli.options import AsJson, Device, ModelFile, Seed, option
+from shardwright.cli.output import MISSING, emit, saved, table
+from shardwright.cli.progress import progress
+from shardwright.cli.targets import check_folder, check_target
+from shardwright.errors import InvalidInput
+from shardwright.threads import one_thread
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.search.learned.policy_files import SavedPolicy
+    from shardwright.search.learned.records import TrainingRecord
+    from shardwright.search.learned.worlds import World
+    from shardwright.task import Task
+
+Learner: TypeAlias = Literal["autoshard", "dreamshard"]
+_LENGTH = {"autoshard": "steps", "dreamshard": "iterations"}
+
+
+def run(
+    *,
+    strategy: Annotated[Learner, typer.Argument(metavar="autoshard|dreamshard", show_default=False)],
+    tasks: Annotated[Path, option("--tasks", metavar="FILE", text="Training tasks, YAML or JSON.")],
+    output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the policy here, as safetensors.")],
+    simulated: Annotated[
+        bool,
+        typer.Option(
+            "--simulated/--measured", help="Costs to learn from: a cost model's, or kernels measured on this machine."
+        ),
+    ] = True,
+    model: ModelFile = None,
+    device: Device = "cpu",
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", min=1, help="With dreamshard: iterations; by default enough for a good policy."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="With autoshard: placed tables; by default enough for a good policy."),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        option("--option", metavar="NAME=VALUE", text="Any other option of the training; repeat for several."),
+    ] = None,
+    log: Annotated[
+        Path | None, option("--log", metavar="FOLDER", text="Write the training's figures here, for TensorBoard.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, option("--checkpoint", metavar="FILE", text="Save the state here; if it exists, go on from it.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Learn a policy that places tables, to plan with afterwards; the file says what it was learned from.
+
+    Stopped with a checkpoint, the same command goes on, to the same policy.
+
+    Example:
+        shardwright learn dreamshard --tasks train.yaml -o dreamshard.safetensors
+        shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
+    """
+    require_torch("learning", "learn")
+    from shardwright.search.learned.policy_files import save_policy
+    from shardwright.search.learned.records import TrainingRecord
+    from shardwright.workload.training_tasks import load_training_tasks
+
+    for target in (output, checkpoint):
+        check_target(target)
+    if log is not None:
+        check_folder(log)
+    chosen = _length(strategy, iterations, steps) | {"seed": seed}
+    training = load_training_tasks(tasks)
+    world = _world(training.tasks, model, device, simulated=simulated)
+    with (
+        progress("learning") as report,
+        _resumable(checkpoint),
+        one_thread(),
+        TrainingRecord(log, report) as record,
+    ):
+        policy = _learn(strategy, training.tasks, world, chosen, options or (), record, checkpoint)
+    policy = replace(policy, metadata=policy.metadata | {"tasks": training.description})
+    save_policy(policy, output)
+    document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
+    view = figures_table(f"training of {strategy}", record.rows)
+    origin = f"learned from costs {world.name}, on {training.description}"
+    emit(document, view, origin, saved(output), as_json=as_json)
+
+
+def _length(strategy: Learner, iterations: int | None, steps: int | None) -> dict[str, int]:
+    """How long to train, if that is said, by the name that the strategy has for it."""
+    named = {"iterations": iterations, "steps": steps}
+    for name, value in named.items():
+        if value is not None and name != _LENGTH[strategy]:
+            raise InvalidInput(
+                f"--{name} {value}: {strategy} counts its training in {_LENGTH[strategy]}; give --{_LENGTH[strategy]}"
+            )
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated: bool) -> World:
+    """Where costs come from.
+
+    Raises:
+        InvalidInput: no cost model serves all tasks, or options contradict each other.
+    """
+    from shardwright.cost import resolve_cost_model
+    from shardwright.search.learned.worlds import MeasuredWorld, SimulatedWorld
+
+    if not simulated:
+        if model is not None:
+            raise InvalidInput(f"--model {model}: measured costs need no cost model; leave --model or --measured out")
+        require_torch("measuring", "measure")
+        return MeasuredWorld(device)
+    devices = sorted({task.topology.device for task in tasks})
+    if len(devices) > 1 and model is None:
+        raise InvalidInput(
+            f"--tasks: the tasks are for devices {', '.join(devices)}, a cost model is for one; name the model that prices all with "
+            "--model, or train on one device type"
+        )
+    cost_model = resolve_cost_model(model, devices[0])
+    print_model_notes(cost_model, tasks[0])
+    return SimulatedWorld(cost_model)
+
+
+def _learn(
+    strategy: Learner,
+    tasks: Sequence[Task],
+    world: World,
+    chosen: dict[str, int],
+    texts: Sequence[str],
+    record: TrainingRecord,
+    checkpoint: Path | None,
+) -> SavedPolicy:
+    if strategy == "autoshard":
+        from shardwright.search.autoshard.learner import learn_autoshard
+        from shardwright.search.autoshard.options import AutoShardOptions
+
+        return learn_autoshard(
+            tasks, world, options_from_texts(AutoShardOptions, chosen, texts), record=record, checkpoint=checkpoint
+        )
+    from shardwright.search.dreamshard.learner import learn_dreamshard
+    from shardwright.search.dreamshard.options import DreamShardOptions
+
+    return learn_dreamshard(
+        tasks, world, options_from_texts(DreamShardOptions, chosen, texts), record=record, checkpoint=checkpoint
+    )
+
+
+@contextmanager
+def _resumable(checkpoint: Path | None) -> Iterator[None]:
+    """Ctrl-C ends the command with one line that says whether it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if checkpoint is not None and checkpoint.exists():
+            raise Interrupted(f"stopped; the state is in {checkpoint}: run the same command again to go on") from None
+        raise Interrupted("stopped; nothing is saved: name a --checkpoint to be able to go on") from None
+
+
+def figures_table(title: str, rows: Sequence[dict[str, Any]]) -> rich.table.Table:
+    """The figures of the first and the last step of this run, and the best between."""
+    names = [name for name in rows[-1] if name != "iteration"] if rows else []
+    return table(title, ("figure", "first", "last", "least", "most"), [_summary(name, rows) for name in names])
+
+
+def _summary(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    values = [row.get(name) for row in rows]
+    known = [value for value in values if value is not None]
+    shown = [values[0], values[-1], *([min(known), max(known)] if known else [None, None])]
+    return [name, *(MISSING if value is None else f"{value:.4g}" for value in shown)]

@@ -1,0 +1,58 @@
+"""What the learner minimises. Shape suffixes: e episodes, t steps, d devices, s shards of a batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shardwright.search.autoshard.network import AutoShardNetwork
+from shardwright.search.autoshard.options import AutoShardOptions
+from shardwright.search.autoshard.replay import ShardBatch
+from shardwright.search.autoshard.rollout import Trajectory, go_through
+from shardwright.search.autoshard.vtrace import v_trace
+
+
+class PolicyLoss(NamedTuple):
+    """The loss, and what is shown of it.
+
+    Attributes:
+        loss: policy gradient, value and entropy, summed over all steps of all episodes as in the authors' code.
+        entropy: mean entropy of a choice.
+        value_error: mean absolute difference of values and their V-trace targets.
+    """
+
+    loss: Tensor
+    entropy: float
+    value_error: float
+
+
+def policy_loss(
+    network: AutoShardNetwork, played: Trajectory, reward_e: Tensor, options: AutoShardOptions
+) -> PolicyLoss:
+    """The actor-critic loss of a trajectory that an older policy played; each episode's reward comes at its last step."""
+    outputs = go_through(network, played)
+    log_probs_ted = outputs.logits_ted.log_softmax(dim=-1)
+    log_prob_te = log_probs_ted.gather(2, played.action_te[..., None])[..., 0]
+    last_te = torch.arange(len(played.action_te))[:, None] == played.batch.unit_count_e - 1
+    returns = v_trace(
+        torch.where(played.placed_te, log_prob_te.detach() - played.log_prob_te, 0.0),
+        torch.where(last_te, reward_e, 0.0),
+        (played.active_te & ~last_te).float(),
+        torch.where(played.active_te, outputs.value_te.detach(), 0.0),
+        torch.zeros_like(reward_e),
+    )
+    gain = (log_prob_te * returns.advantages_te)[played.placed_te].sum()
+    possible_ted = log_probs_ted.masked_fill(~played.mask_ted, 0.0)  # no infinity may meet a 0
+    entropy_te = -(possible_ted.exp() * possible_ted * played.mask_ted).sum(dim=-1)
+    error_te = (returns.targets_te - outputs.value_te)[played.active_te]
+    loss = options.value_weight * 0.5 * error_te.square().sum() - gain - options.entropy_weight * entropy_te.sum()
+    choices = max(1, int(played.placed_te.sum()))
+    return PolicyLoss(loss, float(entropy_te.detach().sum()) / choices, float(error_te.detach().abs().mean()))
+
+
+def cost_loss(network: AutoShardNetwork, shards: ShardBatch) -> Tensor:
+    """Mean squared error of predicted costs, in units of `cost_scale`."""
+    predicted_s = network.relative_cost(shards.sums(network.encode(shards.features_nf)))
+    return (predicted_s - shards.cost_s / network.cost_scale).square().mean()

@@ -1,0 +1,94 @@
+"""The replay buffer: what sets of blocks cost on a device, as the world said. The oldest ones are dropped.
+
+Shape suffixes: s shards of a batch, n blocks of all of them, f features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+
+NONE = -1
+
+
+class ShardBatch(NamedTuple):
+    """Sets of blocks with their costs.
+
+    Attributes:
+        features_nf: table features of the blocks of all sets, one set after another.
+        owner_n: which set a block is of.
+        cost_s: forward + backward ms.
+    """
+
+    features_nf: Tensor
+    owner_n: Tensor
+    cost_s: Tensor
+
+    def sums(self, encodings_nh: Tensor) -> Tensor:
+        """`(s, h)` sums of the blocks' encodings over each set."""
+        zeros = encodings_nh.new_zeros(len(self.cost_s), encodings_nh.shape[1])
+        return zeros.index_add(0, self.owner_n, encodings_nh)
+
+
+class ReplayBuffer:
+    """A ring of device shards.
+
+    Args:
+        tasks: the training tasks; sets are kept as numbers of their blocks.
+        capacity: most sets kept.
+
+    Attributes:
+        blocks: `(capacity, width)` numbers of each set's blocks, filled up with `NONE`.
+        costs: `(capacity,)` ms.
+        added: sets ever added.
+    """
+
+    def __init__(self, tasks: Sequence[PlacementArrays], capacity: int) -> None:
+        features = [part for task in tasks for part in (task.features, task.fixed_features)]
+        self._features = torch.from_numpy(np.concatenate(features).astype(np.float32))
+        sizes = [len(task.features) + len(task.fixed_features) for task in tasks]
+        self._begin = dict(zip(map(id, tasks), np.cumsum([0, *sizes]).tolist(), strict=False))
+        self.blocks: npt.NDArray[np.int64] = np.full((capacity, max(sizes)), NONE, dtype=np.int64)
+        self.costs: npt.NDArray[np.float32] = np.zeros(capacity, dtype=np.float32)
+        self.added = 0
+
+    def __len__(self) -> int:
+        return min(self.added, len(self.costs))
+
+    def add(self, task: PlacementArrays, assignment: Ints, compute: Floats) -> None:
+        """Keep the devices of one placement that hold anything.
+
+        Args:
+            task: one of the training tasks.
+            assignment: `(n,)` device of each unit.
+            compute: `(d,)` forward + backward ms of each device.
+        """
+        on = np.concatenate([assignment[task.unit_of][:, None] == np.arange(task.devices), task.fixed_on])
+        for device in np.flatnonzero(on.any(axis=0)):
+            held = self._begin[id(task)] + np.flatnonzero(on[:, device])
+            slot = self.added % len(self.costs)
+            self.blocks[slot] = NONE
+            self.blocks[slot, : len(held)] = held
+            self.costs[slot] = compute[device]
+            self.added += 1
+
+    def draw(self, count: int, rng: np.random.Generator) -> ShardBatch:
+        """`count` random sets, with replacement."""
+        return self._batch(rng.integers(len(self), size=count))
+
+    def all(self) -> ShardBatch:
+        """Every set that is kept."""
+        return self._batch(np.arange(len(self)))
+
+    def _batch(self, chosen: Ints) -> ShardBatch:
+        held = self.blocks[chosen] != NONE
+        owner, _ = np.nonzero(held)
+        features = self._features[torch.from_numpy(self.blocks[chosen][held])]
+        return ShardBatch(features, torch.from_numpy(owner), torch.from_numpy(self.costs[chosen]))

@@ -1,0 +1,1 @@
+"""DreamShard: a policy that places tables one after another, learned on costs that a network estimates."""

@@ -1,0 +1,138 @@
+"""DreamShard's networks, in torch, for training.
+
+Shape suffixes: e episodes, u units, b blocks, d devices, f features, h hidden, k cost heads; `...` stands for any leading dimensions.
+
+The published architecture: an encoder 21→128→32 for each block, a SUM over the blocks of a device, three heads 32→64→1 for forward,
+backward and backward communication, and for the overall cost the MAX over devices of the sums and a head 32→64→1; the policy has an
+encoder of its own, its sum over a device, and the three costs through 3→64→32; a linear layer 64→1 gives the logit of a device.
+
+What the paper leaves open, and is settled here:
+
+- A device is judged as it would be WITH the unit that is placed. The published code judges devices as they are; its policy does not see
+  the table to place, and can only balance what lies already.
+- Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
+  number of units a device holds on average: tasks of any number of tables and devices look alike.
+- Costs are learned relative to their size (see `cost_training`), in units of the mean cost of each head.
+
+References:
+    [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from shardwright.search.dreamshard.weights import COST_HIDDEN, ENCODING, HEAD_HIDDEN, HEADS, HIDDEN
+from shardwright.search.learned.arrays import TABLE_FEATURES
+
+
+class Encoder(nn.Module):
+    """Table features to an encoding that is summed over tables: 21→128→32, ReLU after both layers."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [_linear(len(TABLE_FEATURES), HIDDEN, generator), _linear(HIDDEN, ENCODING, generator)]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., h)` encodings of `(..., f)` standardised features."""
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+class CostNetwork(nn.Module):
+    """Costs of devices and of whole placements from sums of encodings."""
+
+    scale: Tensor
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder = Encoder(generator)
+        self.heads = _linear(ENCODING, HEADS * HEAD_HIDDEN, generator)
+        self.mix = nn.Parameter(_uniform((HEADS, HEAD_HIDDEN), HEAD_HIDDEN, generator))
+        self.bias = nn.Parameter(torch.zeros(HEADS))
+        self.overall = nn.ModuleList([_linear(ENCODING, HEAD_HIDDEN, generator), _linear(HEAD_HIDDEN, 1, generator)])
+        self.register_buffer("scale", torch.ones(HEADS + 1))
+
+    def hidden(self, sums: Tensor) -> Tensor:
+        """`(..., 192)` pre-activations of the three heads from `(..., h)` sums; linear, so that they can be kept as sums themselves."""
+        found: Tensor = self.heads(sums)
+        return found
+
+    def device_costs(self, hidden: Tensor) -> Tensor:
+        """`(..., k)` ms of forward, backward and backward communication from `(..., 192)` pre-activations."""
+        active = torch.relu(hidden).unflatten(-1, (HEADS, HEAD_HIDDEN))
+        found: Tensor = ((active * self.mix).sum(dim=-1) + self.bias) * self.scale[:HEADS]
+        return found
+
+    def overall_cost(self, sums_edh: Tensor) -> Tensor:
+        """`(e,)` ms of a step from the sums of all devices. Encodings are not negative, so devices that do not exist change nothing."""
+        first, second = self.overall
+        found: Tensor = second(torch.relu(first(sums_edh.amax(dim=1))))[:, 0]
+        return found * self.scale[HEADS]
+
+
+class PolicyNetwork(nn.Module):
+    """Logits of devices from the units they hold and what they cost."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder = Encoder(generator)
+        self.costs = nn.ModuleList([_linear(HEADS, COST_HIDDEN, generator), _linear(COST_HIDDEN, ENCODING, generator)])
+        self.logit = nn.Linear(2 * ENCODING, 1, bias=False)
+        with torch.no_grad():
+            self.logit.weight.copy_(_uniform((1, 2 * ENCODING), 2 * ENCODING, generator))
+
+    def load(self, sums: Tensor) -> Tensor:
+        """`(...,)` part of the logit that comes from `(..., h)` sums of the policy's encodings; linear in them."""
+        found: Tensor = sums @ self.logit.weight[0, :ENCODING]
+        return found
+
+    def cost_logit(self, shares: Tensor) -> Tensor:
+        """`(...,)` part of the logit that comes from `(..., k)` costs over those of an even share."""
+        for layer in self.costs:
+            shares = torch.relu(layer(shares))
+        found: Tensor = shares @ self.logit.weight[0, ENCODING:]
+        return found
+
+
+class DreamShardNetwork(nn.Module):
+    """Both networks, and the statistics that features are standardised with.
+
+    Args:
+        mean_f: mean of each feature over the training tasks.
+        std_f: standard deviation likewise.
+        generator: draws the weights.
+    """
+
+    feature_mean: Tensor
+    feature_std: Tensor
+
+    def __init__(self, mean_f: Tensor, std_f: Tensor, generator: torch.Generator) -> None:
+        super().__init__()
+        self.register_buffer("feature_mean", mean_f.clone())
+        self.register_buffer("feature_std", std_f.clone())
+        self.cost = CostNetwork(generator)
+        self.policy = PolicyNetwork(generator)
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """`(..., f)` features as the encoders take them."""
+        return (x - self.feature_mean) / self.feature_std
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A layer with torch's default distribution of weights, drawn from the generator."""
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        layer.weight.copy_(_uniform((outputs, inputs), inputs, generator))
+        layer.bias.copy_(_uniform((outputs,), inputs, generator))
+    return layer
+
+
+def _uniform(shape: tuple[int, ...], inputs: int, generator: torch.Generator) -> Tensor:
+    return (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(inputs)

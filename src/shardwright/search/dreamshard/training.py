@@ -1,0 +1,180 @@
+"""The state of a DreamShard training and its three phases: collecting costs, teaching the cost network, improving the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.search.dreamshard.buffer import Buffer, rows_of
+from shardwright.search.dreamshard.cost_training import CostTrainer, mean_errors, relative_errors, set_scale, targets
+from shardwright.search.dreamshard.mdp import Episodes, Rollout, encode, log_probabilities, sampler
+from shardwright.search.dreamshard.network import DreamShardNetwork
+from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.checkpoints import (
+    optimizer_tensors,
+    restore_optimizer,
+    restore_rng,
+    rng_state,
+)
+from shardwright.search.learned.environment import PlacementBatch
+from shardwright.search.learned.worlds import World
+
+_TRIES = 20  # rounds of sampling until enough placements keep memory and constraints
+_FAILED = 1.0  # mean costs that an episode pays in which a unit found no device, beside the excess
+
+
+class Training:
+    """A training under way.
+
+    Args:
+        tasks: the training tasks.
+        world: prices placements.
+        options: how to learn.
+    """
+
+    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
+        self.options = options
+        self._tasks, self._world = tasks, world
+        self._generator = torch.Generator().manual_seed(options.seed)
+        self._rng = np.random.default_rng(options.seed)
+        self._batch = PlacementBatch.of(tasks)
+        self.network = DreamShardNetwork(*_statistics(tasks), self._generator)
+        self._buffer = Buffer(self._batch.units, self._batch.devices)
+        self._cost_adam = torch.optim.Adam(self.network.cost.parameters(), options.learning_rate)
+        self._policy_adam = torch.optim.Adam(self.network.policy.parameters(), options.learning_rate)
+        self.iteration = 0
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration; returns its figures.
+
+        Raises:
+            ShardwrightError: the world returned costs that are not finite, or a reward became NaN.
+            InfeasibleTask: the policy finds no placements that keep memory and constraints.
+        """
+        rate = self.options.learning_rate * (1 - self.iteration / self.options.iterations)
+        for optimizer in (self._cost_adam, self._policy_adam):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        figures = self._collect()
+        self._learn_costs()
+        figures |= self._learn_policy()
+        self.iteration += 1
+        return figures
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, optimizers and buffer, for a checkpoint."""
+        weights = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        adams = optimizer_tensors(self._cost_adam, "cost_adam.") | optimizer_tensors(self._policy_adam, "policy_adam.")
+        return weights | adams | self._buffer.tensors()
+
+    def state(self) -> dict[str, Any]:
+        """Iteration and generators, for a checkpoint."""
+        return {"iteration": self.iteration, "rng": rng_state(self._rng, self._generator)}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        named = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
+        self.network.load_state_dict(named)
+        restore_optimizer(self._cost_adam, tensors, "cost_adam.")
+        restore_optimizer(self._policy_adam, tensors, "policy_adam.")
+        self._buffer.restore(tensors)
+        restore_rng(state["rng"], self._rng, self._generator)
+        self.iteration = int(state["iteration"])
+
+    def _collect(self) -> dict[str, float]:
+        """Price placements of random tasks by the current policy; what the cost network says of them before it has seen them."""
+        task_m, assignment_mu = self._sampled(self.options.collected)
+        placed = [
+            (self._tasks[task], assignment_mu[row, : len(self._tasks[task])].numpy())
+            for row, task in enumerate(task_m.tolist())
+        ]
+        costs = self._world.costs(placed)
+        if not all(np.isfinite(found).all() for found in costs):
+            raise ShardwrightError(f"world '{self._world.name}' returned costs that are not finite numbers")
+        first = len(self._buffer)
+        self._buffer.add(task_m, assignment_mu, costs)
+        if first == 0:
+            set_scale(self.network.cost, self._batch, self._buffer, self.options.objective)
+        phases_mdp = self._buffer.phases_mdp[first:]
+        with torch.no_grad():
+            encoded = encode(self.network, rows_of(self._batch, task_m))
+            errors = mean_errors(
+                relative_errors(self.network, encoded, assignment_mu, phases_mdp, self.options.objective)
+            )
+        latency = float(targets(phases_mdp, self.options.objective)[1].mean())
+        named = {f"cost_error_{name}": error for name, error in errors.items()}
+        return {"latency_ms": latency, "cost_error": float(np.mean(list(errors.values()))), **named}
+
+    def _sampled(self, count: int) -> tuple[Tensor, Tensor]:
+        """Tasks and sampled placements of them that keep memory and constraints."""
+        tasks, assignments = [], []
+        for _ in range(_TRIES):
+            index = torch.randint(len(self._tasks), (count,), generator=self._generator)
+            with torch.no_grad():
+                encoded = encode(self.network, rows_of(self._batch, index))
+            episodes = Rollout(self.network, encoded).play(sampler(self._generator))
+            tasks.append(index[episodes.excess_e == 0])
+            assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
+            if sum(len(part) for part in tasks) >= count:
+                return torch.cat(tasks)[:count], torch.cat(assignments)[:count]
+        raise InfeasibleTask(
+            f"of {_TRIES * count} sampled placements of the training tasks fewer than {count} kept memory and constraints; "
+            "train on tasks with more memory"
+        )
+
+    def _learn_costs(self) -> None:
+        trainer = CostTrainer(self.network, self._batch, self._buffer, self.options.objective, self._cost_adam)
+        for _ in range(self.options.cost_updates):
+            trainer.update(self.options.cost_batch, self._generator)
+
+    def _learn_policy(self) -> dict[str, float]:
+        """REINFORCE on the estimated MDP."""
+        rewards, entropies = [], []
+        for _ in range(self.options.policy_updates):
+            index = torch.randint(len(self._tasks), (self.options.policy_tasks,), generator=self._generator)
+            batch = rows_of(self._batch, index.repeat_interleave(self.options.episodes))
+            with torch.no_grad():
+                episodes = Rollout(self.network, encode(self.network, batch)).play(sampler(self._generator))
+                reward_e = self._rewards(episodes)
+            if not bool(reward_e.isfinite().all()):
+                raise ShardwrightError(
+                    "the reward became NaN or infinite: the training has diverged; lower learning_rate"
+                )
+            log_te, entropy_te = log_probabilities(self.network, episodes)
+            advantage_e = _normalised(reward_e.view(-1, self.options.episodes)).flatten()
+            steps = episodes.mask_ted.any(dim=2).sum()
+            loss = -(log_te * advantage_e + self.options.entropy_weight * entropy_te).sum() / steps
+            self._policy_adam.zero_grad()
+            loss.backward()
+            self._policy_adam.step()
+            rewards.append(float(reward_e.mean()))
+            entropies.append(float(entropy_te.detach().sum() / steps))
+        return {"reward": float(np.mean(rewards)), "entropy": float(np.mean(entropies))}
+
+    def _rewards(self, episodes: Episodes) -> Tensor:
+        """`(e,)` minus the predicted overall cost in ms; an episode that failed pays mean costs on top."""
+        cost = self.network.cost
+        overall_e = cost.overall_cost(episodes.encoded.sums(episodes.assignment_eu))
+        failed_e = episodes.excess_e > 0
+        penalty_e = torch.where(failed_e, _FAILED + episodes.excess_e, 0.0) * cost.scale[-1]
+        return -(overall_e + penalty_e)
+
+
+def _normalised(reward_ne: Tensor) -> Tensor:
+    """Rewards of each task's episodes less their mean, over their standard deviation."""
+    centred = reward_ne - reward_ne.mean(dim=1, keepdim=True)
+    return centred / (reward_ne.std(dim=1, keepdim=True) + 1e-8)
+
+
+def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the features of all blocks; a feature that never differs keeps its own unit."""
+    features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
+    std = features.std(axis=0)
+    std = np.where(std > 1e-3, std, 1.0)
+    return torch.tensor(features.mean(axis=0), dtype=torch.float32), torch.tensor(std, dtype=torch.float32)

@@ -1,0 +1,135 @@
+"""Checkpoints: a training that was killed goes on where it was saved, to the same result. Safetensors and JSON; nothing is unpickled."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shardwright.errors import InvalidInput
+from shardwright.files import write_atomically
+
+FORMAT = "1"
+KIND = "checkpoint"
+_REMEDY = "name a checkpoint that 'shardwright learn' wrote, or remove it to begin anew"
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write a checkpoint; atomic: whenever the process ends, the last whole one is there.
+
+    Args:
+        path: the file.
+        tensors: weights, optimizer state, replay buffer.
+        state: anything else, as plain data that JSON can hold; see `rng_state` for generators.
+
+    Raises:
+        InvalidInput: the path cannot be written to.
+    """
+    from safetensors.torch import save
+
+    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    header = {"format": FORMAT, "kind": KIND, "state": json.dumps(state)}
+    write_atomically(path, save(own, metadata=header))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and the state of a checkpoint; None where there is no such file.
+
+    Raises:
+        InvalidInput: the file cannot be read, is damaged, or no checkpoint of this format version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, str] = file.metadata() or {}
+            found = header.get("format"), header.get("kind")
+            if found != (FORMAT, KIND):
+                raise InvalidInput(
+                    f"{path}: the file is of format {found[0]!r}, kind {found[1]!r}; "
+                    f"this version reads files of kind {KIND!r} of format {FORMAT!r}: {_REMEDY}"
+                )
+            state = json.loads(header.get("state", ""))
+            if not isinstance(state, dict):
+                raise InvalidInput(f"{path}: not a whole checkpoint (its state is no JSON object); {_REMEDY}")
+            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {_REMEDY}") from None
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path}: not a whole checkpoint ({error}); {_REMEDY}") from None
+
+
+def check_same_training(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Check that a checkpoint belongs to this training.
+
+    Args:
+        path: the checkpoint, for messages.
+        found: its state.
+        wanted: what must be equal in it, as plain data: strategy, options, digest of the tasks, world.
+
+    Raises:
+        InvalidInput: something differs; the message names it.
+    """
+    for name, value in json.loads(json.dumps(wanted)).items():
+        if found.get(name) != value:
+            raise InvalidInput(
+                f"{path}: the checkpoint was made with {name} {found.get(name)!r}, this training has {value!r}; "
+                "train with the same, or name another checkpoint"
+            )
+
+
+def optimizer_tensors(optimizer: Optimizer, prefix: str = "optimizer.") -> dict[str, Tensor]:
+    """What an optimizer knows, as tensors whose names begin with `prefix`: its state and the learning rates."""
+    content = optimizer.state_dict()
+    state = {
+        f"{prefix}state.{index}.{name}": torch.as_tensor(value)
+        for index, values in content["state"].items()
+        for name, value in values.items()
+    }
+    rates = [group["lr"] for group in content["param_groups"]]
+    return state | {f"{prefix}rates": torch.tensor(rates, dtype=torch.float64)}
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], prefix: str = "optimizer.") -> None:
+    """Give an optimizer over the same parameters what `optimizer_tensors` saved.
+
+    Raises:
+        KeyError: the tensors hold no optimizer of this prefix.
+    """
+    rates = tensors[f"{prefix}rates"].tolist()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith(f"{prefix}state."):
+            index, part = name.removeprefix(f"{prefix}state.").split(".", 1)
+            state.setdefault(int(index), {})[part] = value
+    groups = optimizer.state_dict()["param_groups"]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def rng_state(numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None) -> dict[str, Any]:
+    """The states of generators as plain data; of torch's global one if none is given."""
+    state = torch.get_rng_state() if torch_rng is None else torch_rng.get_state()
+    return {"numpy": numpy_rng.bit_generator.state, "torch": base64.b64encode(state.numpy().tobytes()).decode("ascii")}
+
+
+def restore_rng(
+    state: Mapping[str, Any], numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None
+) -> None:
+    """Set generators to what `rng_state` saved."""
+    numpy_rng.bit_generator.state = state["numpy"]
+    saved = torch.frombuffer(bytearray(base64.b64decode(state["torch"])), dtype=torch.uint8)
+    if torch_rng is None:
+        torch.set_rng_state(saved)
+    else:
+        torch_rng.set_state(saved)

@@ -1,0 +1,213 @@
+"""The environment through Gymnasium's interface, so that any agent can be trained on it.
+
+An episode is a task: its units (tables that stay whole, blocks of those that do not) come up one after another, the heaviest first, and an
+action is the device of the unit. Observations have a fixed size; devices that the task does not have are zeros.
+
+Shapes: f features, d devices (of the largest task).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.search.learned.arrays import TABLE_FEATURES, Floats
+from shardwright.search.learned.environment import Environment
+from shardwright.search.learned.episode_task import EpisodeTask
+from shardwright.search.learned.worlds import World, compute_ms, step_ms
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.utils import seeding
+except ImportError as missing:
+    raise MissingDependency(
+        "the Gymnasium environment needs gymnasium, which is not installed; install it with: pip install 'shardwright[learn]'"
+    ) from missing
+
+Observation: TypeAlias = dict[str, npt.NDArray[np.float32]]
+Reward: TypeAlias = Literal["balance", "step"]
+
+PENALTY = -1.0
+"""Reward of an episode that ends before all units are placed: below that of any placement."""
+
+_LIMIT = 10.0  # standard deviations; features beyond are clipped, so that observations have finite bounds
+
+
+class PlacementEnv(gymnasium.Env[Observation, np.int64]):
+    """Places the units of one task, drawn at random, per episode.
+
+    Observations are a dictionary:
+
+    - unit `(f,)`: table features of the unit whose turn it is, standardised, summed over its blocks.
+    - placed `(1,)`: share of the task's units that are placed.
+    - sums `(d, f)`: the same features, summed over what each device holds.
+    - used `(d,)`: share of each device's memory that is taken.
+    - exists `(d,)`: 1 for devices that the task has.
+    - mask `(d,)`: 1 for devices that may take the unit; also `action_masks()` and `info["action_mask"]`, as booleans.
+
+    An action that the mask forbids, or a unit that no device may take, ends the episode with the reward `PENALTY`; all other steps but the
+    last have the reward 0.
+
+    Args:
+        tasks: tasks to draw episodes from; `reset(options={"task": n})` takes the n-th.
+        world: says what placements cost.
+        seed: seed of the draws until `reset` is given one.
+        reward: of the last step. "balance": the degree of balance, fastest over slowest device in kernel time, as in AutoShard. "step":
+            step time of a greedy placement, over that of this one, less 1.
+        like: another environment whose scales of features and numbers of devices to use: for test tasks, that of the training tasks.
+
+    Raises:
+        InvalidInput: there are no tasks, or one has nothing to place or more devices than `like`.
+        InfeasibleTask: a table of a task fits no device; or, for the reward "step", the greedy placement finds no room.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - declared so by Gymnasium
+    action_space: spaces.Discrete[np.int64]
+    _now: EpisodeTask
+    _environment: Environment
+    _mask: torch.Tensor
+    _scaled: Floats
+    _sums: Floats
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        world: World,
+        seed: int = 0,
+        *,
+        reward: Reward = "step",
+        like: PlacementEnv | None = None,
+        render_mode: None = None,
+    ) -> None:
+        self.render_mode = render_mode
+        self._tasks = [EpisodeTask(task, number) for number, task in enumerate(tasks)]
+        if not self._tasks:
+            raise InvalidInput("tasks is empty; an environment needs at least one task")
+        if reward == "step":
+            for task in self._tasks:
+                task.place_greedily()
+        self._world = world
+        self._reward = reward
+        self._np_random, self._np_random_seed = seeding.np_random(seed)
+        features = np.concatenate([one.arrays.features for one in self._tasks])
+        self._mean, self._deviation = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
+        self._devices = max(one.arrays.devices for one in self._tasks)
+        if like is not None:
+            self._take_scales(like)
+        self.action_space = spaces.Discrete(self._devices)
+        self.observation_space = self._space()  # type: ignore[assignment]
+        self._start(self._tasks[0])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode of a task drawn at random, or of number `options["task"]`.
+
+        Raises:
+            InvalidInput: there is no task of that number.
+        """
+        super().reset(seed=seed)
+        number = (options or {}).get("task")
+        if number is None:
+            number = int(self.np_random.integers(len(self._tasks)))
+        if not 0 <= number < len(self._tasks):
+            raise InvalidInput(f"options: task is {number!r}, must be from 0 to {len(self._tasks) - 1}")
+        self._start(self._tasks[number])
+        return self._observation(), self._info()
+
+    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Put the current unit on a device."""
+        if not self.action_masks()[int(action)]:
+            return self._observation(), PENALTY, True, False, self._info()
+        self._sums[int(action)] += self._scaled[int(self._environment.current_e[0])]
+        self._environment.step(torch.tensor([int(action)]), self._mask)
+        if self._environment.done:
+            self._mask = torch.zeros_like(self._mask)
+            return self._observation(), self._last_reward(), True, False, self._info()
+        self._mask = self._environment.mask()
+        stuck = not bool(self._mask.any())
+        return self._observation(), PENALTY if stuck else 0.0, stuck, False, self._info()
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """`(d,)` devices that may take the current unit."""
+        mask = np.zeros(self._devices, dtype=bool)
+        mask[: self._mask.shape[1]] = self._mask[0].numpy()
+        return mask
+
+    def plan(self, strategy: str = "gymnasium", seed: int = 0) -> Plan:
+        """The plan that this episode has made.
+
+        Raises:
+            InvalidInput: the episode is not over, or has failed.
+        """
+        assignment = self._environment.assignment_eu[0].numpy()
+        if (assignment < 0).any():
+            raise InvalidInput(f"{int((assignment < 0).sum())} units are not placed; a plan needs a device for each")
+        return self._now.arrays.plan(assignment, strategy, seed)
+
+    def _start(self, task: EpisodeTask) -> None:
+        self._now = task
+        arrays = task.arrays
+        self._environment = Environment(task.batch, task.order)
+        self._mask = self._environment.mask()
+        blocks = np.clip((arrays.features - self._mean) / self._deviation, -_LIMIT, _LIMIT)
+        fixed = np.clip((arrays.fixed_features - self._mean) / self._deviation, -_LIMIT, _LIMIT)
+        self._scaled = np.zeros((len(arrays), blocks.shape[1]))
+        np.add.at(self._scaled, arrays.unit_of, blocks)
+        self._sums = np.zeros((self._devices, blocks.shape[1]))
+        self._sums[: arrays.devices] += arrays.fixed_on.T @ fixed
+
+    def _take_scales(self, like: PlacementEnv) -> None:
+        if self._devices > like._devices:
+            raise InvalidInput(
+                f"a task has {self._devices} devices, the environment to be like has {like._devices}; make that one with as many"
+            )
+        self._mean, self._deviation, self._devices = like._mean, like._deviation, like._devices
+
+    def _space(self) -> spaces.Dict:
+        width, devices = len(TABLE_FEATURES), self._devices
+        most = max(len(one.arrays.features) + len(one.arrays.fixed_features) for one in self._tasks)
+        bound = _LIMIT * most
+        return spaces.Dict(
+            {
+                "unit": spaces.Box(-bound, bound, (width,), np.float32),
+                "placed": spaces.Box(0.0, 1.0, (1,), np.float32),
+                "sums": spaces.Box(-bound, bound, (devices, width), np.float32),
+                "used": spaces.Box(0.0, 1.0, (devices,), np.float32),
+                "exists": spaces.Box(0.0, 1.0, (devices,), np.float32),
+                "mask": spaces.Box(0.0, 1.0, (devices,), np.float32),
+            }
+        )
+
+    def _observation(self) -> Observation:
+        environment, arrays = self._environment, self._now.arrays
+        used = np.zeros(self._devices)
+        used[: arrays.devices] = environment.used_ed[0].numpy() / np.maximum(arrays.memory, 1)
+        unit = np.zeros(len(TABLE_FEATURES)) if environment.done else self._scaled[int(environment.current_e[0])]
+        parts = {
+            "unit": unit,
+            "placed": np.array([environment.step_index / len(arrays)]),
+            "sums": self._sums,
+            "used": used,
+            "exists": np.arange(self._devices) < arrays.devices,
+            "mask": self.action_masks(),
+        }
+        return {name: part.astype(np.float32) for name, part in parts.items()}
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.action_masks()}
+
+    def _last_reward(self) -> float:
+        (phases,) = self._world.costs([(self._now.arrays, self._environment.assignment_eu[0].numpy())])
+        if self._reward == "balance":
+            kernels = compute_ms(phases)
+            return float(kernels.min() / max(kernels.max(), 1e-9))
+        return self._now.greedy_ms(self._world) / max(step_ms(phases), 1e-9) - 1

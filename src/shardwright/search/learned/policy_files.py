@@ -1,0 +1,102 @@
+"""Learned policies on disk: safetensors with a versioned header that says what the policy learned from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.errors import InvalidInput
+from shardwright.search.learned.arrays import TABLE_FEATURES
+from shardwright.tensor_files import Weights, load_weights, save_weights
+
+FORMAT = "1"
+KIND = "policy"
+_FEATURES = json.dumps(TABLE_FEATURES)
+_OWN = ("format", "kind", "strategy")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedPolicy:
+    """A learned policy.
+
+    Attributes:
+        strategy: name of the strategy that learned it.
+        weights: float32 arrays by name.
+        metadata: what it learned from: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
+    """
+
+    strategy: str
+    weights: Weights
+    metadata: dict[str, str]
+
+
+def save_policy(policy: SavedPolicy, path: Path) -> None:
+    """Write a policy as safetensors; atomic.
+
+    Raises:
+        InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
+    """
+    try:
+        _check_finite(policy.weights)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy, "features": _FEATURES}
+    save_weights(path, policy.weights, policy.metadata | header)
+
+
+def load_policy(path: Path, strategy: str) -> SavedPolicy:
+    """Read a policy.
+
+    Args:
+        path: the file.
+        strategy: name of the strategy whose policy it must be.
+
+    Raises:
+        InvalidInput: the file cannot be read, is damaged or too large, is of another format version, feature set or strategy, or a
+            weight is NaN or infinite.
+    """
+    learn = f"learn one with 'shardwright learn {strategy}'"
+
+    def check(header: dict[str, str]) -> None:
+        _check_header(header, strategy, learn)
+
+    header, weights = load_weights(path, check, "policy", f"name a policy file, or {learn}")
+    try:
+        _check_finite(weights)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    return SavedPolicy(strategy, weights, {name: value for name, value in header.items() if name not in _OWN})
+
+
+def bundled_policy(strategy: str, device: str) -> Path | None:
+    """The policy of a strategy that comes with the package for a device type; None where there is none."""
+    folder = Path(str(resources.files("shardwright.search.learned") / "policies"))
+    known = {path.stem: path for path in folder.glob("*.safetensors")}
+    return known.get(f"{strategy}-{device}")
+
+
+def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
+    found = header.get("format"), header.get("kind")
+    if found != (FORMAT, KIND):
+        raise InvalidInput(
+            f"the file is of format {found[0]!r}, kind {found[1]!r}; "
+            f"this version reads files of kind {KIND!r} of format {FORMAT!r}: {learn}"
+        )
+    if header.get("strategy") != strategy:
+        raise InvalidInput(
+            f"the policy is one of strategy {header.get('strategy')!r}, not of {strategy!r}; "
+            f"plan with the strategy that learned it, or {learn}"
+        )
+    if header.get("features") != _FEATURES:
+        raise InvalidInput(f"the policy was learned on other table features than this version computes; {learn} again")
+
+
+def _check_finite(weights: Mapping[str, object]) -> None:
+    for name, array in weights.items():
+        if not np.isfinite(np.asarray(array)).all():
+            raise InvalidInput(f"weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again")

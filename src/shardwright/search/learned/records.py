@@ -1,0 +1,129 @@
+"""The record of a training: figures of every step as TensorBoard event files and, beside them, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from shardwright.errors import InvalidInput, MissingDependency
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FIGURES_FILE = "figures.jsonl"
+
+Progress = Callable[[int, int, str], None]
+
+
+class TrainingRecord:
+    """Writes the figures of a training's steps, and shows them.
+
+    Without a folder nothing is written. A training that goes on from a checkpoint adds to the files: rows of steps that are made again are
+    replaced.
+
+    Args:
+        folder: where the files go; made if need be.
+        progress: called with the step's number, the number of steps and a short text of its figures.
+
+    Attributes:
+        rows: "iteration" and the figures of each step that was made since the record was opened.
+    """
+
+    def __init__(self, folder: Path | None = None, progress: Progress | None = None) -> None:
+        self._folder = folder
+        self._progress = progress
+        self.rows: list[dict[str, float | None]] = []
+        self._events: SummaryWriter | None = None
+        self._lines: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def step(self, iteration: int, total: int, figures: Mapping[str, float]) -> None:
+        """Record one step.
+
+        Args:
+            iteration: the step's number, from 1.
+            total: number of steps of the whole training.
+            figures: figures by name, as in "reward", "cost_error", "entropy", "latency_ms".
+
+        Raises:
+            InvalidInput: the folder cannot be made or written to.
+            MissingDependency: there is a folder, but TensorBoard is not installed.
+        """
+        self.rows.append({"iteration": iteration, **_plain(figures)})
+        if self._folder is not None:
+            self._write(self._folder, iteration, figures)
+        if self._progress is not None:
+            self._progress(iteration, total, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self._events is not None:
+            self._events.close()
+        if self._lines is not None:
+            self._lines.close()
+        self._events = self._lines = None
+
+    def _write(self, folder: Path, iteration: int, figures: Mapping[str, float]) -> None:
+        if self._events is None or self._lines is None:
+            self._events, self._lines = _open(folder, iteration)
+        for name, value in figures.items():
+            self._events.add_scalar(name, value, iteration)
+        self._events.flush()
+        self._lines.write(json.dumps(self.rows[-1]) + "\n")
+        self._lines.flush()
+
+
+def read_figures(folder: Path) -> list[dict[str, float | None]]:
+    """The rows of a record, in order: "iteration" and the figures; None where a figure was not finite.
+
+    Raises:
+        InvalidInput: the folder holds no record.
+    """
+    path = folder / FIGURES_FILE
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror}); name a folder given to 'learn --log'") from None
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # the process was killed while it wrote this line
+    return rows
+
+
+def _open(folder: Path, iteration: int) -> tuple[SummaryWriter, TextIO]:
+    """The writers, set to go on at a step: what an earlier run, killed after its last checkpoint, wrote of later steps is dropped."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingDependency(
+            f"a log of the training needs tensorboard ({error}); install it with: pip install 'shardwright[learn]', or train without a log"
+        ) from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / FIGURES_FILE
+        kept = [row for row in read_figures(folder) if (row["iteration"] or 0) < iteration] if path.exists() else []
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+        return SummaryWriter(str(folder), purge_step=iteration), path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: the log cannot be written there ({error.strerror}); name a folder you may write to"
+        ) from error
+
+
+def _plain(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """The figures as JSON has them: what is not finite becomes null."""
+    numbers = {name: float(value) for name, value in figures.items()}
+    return {name: value if abs(value) < float("inf") else None for name, value in numbers.items()}

@@ -1,0 +1,74 @@
+"""Arrays on disk: safetensors with a versioned header of texts. Read with numpy alone; nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+from shardwright.files import write_atomically
+
+LARGEST = 64 << 20
+"""Most bytes of a file that is read."""
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+
+def save_weights(path: Path, weights: Mapping[str, npt.NDArray[Any]], header: Mapping[str, str]) -> None:
+    """Write arrays as float32; atomic.
+
+    Raises:
+        InvalidInput: the path cannot be written to.
+    """
+    from safetensors.numpy import save
+
+    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in weights.items()}
+    write_atomically(path, save(tensors, metadata=dict(header)))
+
+
+def load_weights(
+    path: Path, wanted: Callable[[dict[str, str]], Collection[str] | None], what: str, remedy: str
+) -> tuple[dict[str, str], Weights]:
+    """The header and the float32 arrays of a file.
+
+    Args:
+        path: the file.
+        wanted: checks the header, and names the arrays to read (None: all).
+        what: what the file should be, for messages: "policy".
+        remedy: ends the message where the file cannot be read: "name a file made by …".
+
+    Raises:
+        InvalidInput: the file cannot be read, is too large or damaged, its header is refused, or an array does not hold float32.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        return _read(path, wanted, what)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from None
+    except SafetensorError as error:
+        raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {remedy}") from None
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+
+
+def _read(
+    path: Path, wanted: Callable[[dict[str, str]], Collection[str] | None], what: str
+) -> tuple[dict[str, str], Weights]:
+    from safetensors import safe_open
+
+    if path.stat().st_size > LARGEST:
+        raise InvalidInput(f"{path.stat().st_size} bytes; a {what} has at most {LARGEST}: is this the right file?")
+    with safe_open(path, framework="np") as file:
+        header: dict[str, str] = file.metadata() or {}
+        chosen = wanted(header)
+        names = [name for name in file.keys() if chosen is None or name in chosen]  # noqa: SIM118
+        for name in names:
+            number = file.get_slice(name).get_dtype()
+            if number != "F32":
+                raise InvalidInput(f"{name} holds numbers of type {number}, must be F32; make the {what} anew")
+        return header, {name: file.get_tensor(name) for name in names}

@@ -1,0 +1,226 @@
+import json
+
+import pytest
+
+import shardwright as sw
+from shardwright.search.learned.policy_files import load_policy
+from shardwright.search.learned.records import TrainingRecord, read_figures
+from shardwright.testing.tasks import task_of
+
+SMALL = {
+    "dreamshard": [
+        "--iterations",
+        2,
+        "--option",
+        "cost_updates=3",
+        "--option",
+        "collected=3",
+        "--option",
+        "policy_updates=1",
+    ],
+    "autoshard": [
+        "--steps",
+        40,
+        "--option",
+        "unroll=10",
+        "--option",
+        "batch=2",
+        "--option",
+        "lag=1",
+        "--option",
+        "cost_updates=2",
+    ],
+}
+
+
+@pytest.fixture
+def train_file(tmp_path):
+    for number in range(2):
+        task_of(5 + number, 2 + number).save(tmp_path / f"task_{number}.yaml")
+    path = tmp_path / "train.yaml"
+    path.write_text("groups: [{file: task_0.yaml}, {file: task_1.yaml}]")
+    return path
+
+
+@pytest.fixture
+def learn(cli, train_file, model_file, tmp_path):
+    """Learns a small policy into policy.safetensors."""
+
+    def run(strategy, *options, target="policy.safetensors"):
+        given = ("--tasks", train_file, "--model", model_file, "-o", tmp_path / target)
+        return cli("learn", strategy, *given, *SMALL[strategy], *options)
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
+def test_a_policy_is_learned_and_plans_a_task_never_seen(learn, cli, tmp_path, task_file, model_file, strategy):
+    outcome = learn(strategy, "--seed", 4)
+    assert outcome.code == 0, outcome.err
+    target = tmp_path / "policy.safetensors"
+    assert f"saved {target}" in outcome.out
+    assert "learned from costs simulated: cpu/convex" in outcome.out
+    metadata = load_policy(target, strategy).metadata
+    assert metadata["world"] == "simulated: cpu/convex"
+    assert metadata["tasks"].startswith("2 tasks of 5-6 tables on 2-3 devices, sha256 ")
+    assert metadata["seed"] == "4"
+    planned = cli("plan", task_file, "--model", model_file, "--strategy", strategy, "--policy", target, "--json")
+    assert planned.code == 0, planned.err
+    assert planned.document["strategy"] == strategy
+    (tmp_path / "plan.json").write_text(planned.out)
+    sw.Plan.load(tmp_path / "plan.json").check()
+
+
+@pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
+def test_the_json_document_and_the_log_have_the_figures_of_every_step(learn, tmp_path, strategy):
+    outcome = learn(strategy, "--log", tmp_path / "log", "--json")
+    assert outcome.code == 0, outcome.err
+    document = outcome.document
+    assert document["output"] == str(tmp_path / "policy.safetensors")
+    assert document["strategy"] == strategy
+    assert [row["iteration"] for row in document["figures"]] == [1, 2]
+    assert {"reward", "cost_error", "entropy", "latency_ms"} <= document["figures"][0].keys()
+    assert read_figures(tmp_path / "log") == document["figures"]
+    assert list((tmp_path / "log").glob("events.out.tfevents.*"))
+    assert document["metadata"]["world"] == "simulated: cpu/convex"
+
+
+def test_the_summary_has_a_row_per_figure(learn):
+    outcome = learn("dreamshard")
+    rows = {words[0]: words[1:] for line in outcome.out.splitlines() if (words := line.split())}
+    for name in ("reward", "cost_error", "entropy", "latency_ms"):
+        first, last, least, most = map(float, rows[name])
+        assert least <= min(first, last) <= max(first, last) <= most
+
+
+def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_policy(learn, tmp_path, monkeypatch):
+    assert learn("dreamshard", target="whole.safetensors").code == 0
+    step = TrainingRecord.step
+
+    def stop(self, iteration, total, figures):
+        step(self, iteration, total, figures)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRecord, "step", stop)
+        stopped = learn("dreamshard", "--checkpoint", tmp_path / "state")
+    assert stopped.code == 130
+    assert f"the state is in {tmp_path / 'state'}: run the same command again" in stopped.err
+    assert not (tmp_path / "policy.safetensors").exists()
+    outcome = learn("dreamshard", "--checkpoint", tmp_path / "state", "--json")
+    assert [row["iteration"] for row in outcome.document["figures"]] == [2]
+    whole, resumed = (
+        load_policy(tmp_path / name, "dreamshard") for name in ("whole.safetensors", "policy.safetensors")
+    )
+    assert whole.weights.keys() == resumed.weights.keys()
+    for name, weights in whole.weights.items():
+        assert (weights == resumed.weights[name]).all(), name
+
+
+def test_ctrl_c_without_a_checkpoint_says_that_nothing_is_saved(learn, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingRecord, "step", stop)
+    outcome = learn("dreamshard")
+    assert outcome.code == 130
+    assert "nothing is saved: name a --checkpoint" in outcome.err
+
+
+def test_a_checkpoint_of_another_training_is_refused(learn, tmp_path):
+    assert learn("dreamshard", "--checkpoint", tmp_path / "state").code == 0
+    outcome = learn("dreamshard", "--checkpoint", tmp_path / "state", "--seed", 1)
+    assert outcome.code == 2
+    assert "the checkpoint was made with options" in outcome.err
+
+
+def test_measured_costs_are_asked_of_this_machine(learn, cli, train_file, tmp_path, monkeypatch):
+    from shardwright.search.learned.worlds import MeasuredWorld, SimulatedWorld
+    from shardwright.testing.model import SimpleCostModel
+
+    devices = []
+
+    def costs(self, placed):
+        devices.append(self.device)
+        return SimulatedWorld(SimpleCostModel()).costs(placed)
+
+    monkeypatch.setattr(MeasuredWorld, "costs", costs)
+    target = tmp_path / "policy.safetensors"
+    outcome = cli("learn", "dreamshard", "--tasks", train_file, "-o", target, "--measured", *SMALL["dreamshard"])
+    assert outcome.code == 0, outcome.err
+    assert devices
+    assert set(devices) == {"cpu"}
+    assert load_policy(target, "dreamshard").metadata["world"].startswith("measured: device_kind cpu")
+    refused = learn("dreamshard", "--measured")
+    assert refused.code == 2
+    assert "measured costs need no cost model" in refused.err
+
+
+def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
+    for device in ("cpu", "h100"):
+        sw.Task([sw.Table("t", 100, 16)], sw.Topology(devices_per_host=2, device=device), 64).save(
+            tmp_path / f"{device}.yaml"
+        )
+    (tmp_path / "train.yaml").write_text("groups: [{file: cpu.yaml}, {file: h100.yaml}]")
+    outcome = cli("learn", "dreamshard", "--tasks", tmp_path / "train.yaml", "-o", tmp_path / "policy.safetensors")
+    assert outcome.code == 2
+    assert "the tasks are for devices cpu, h100, a cost model is for one" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "5"], "--steps 5: dreamshard counts its training in iterations; give --iterations"),
+        (["--option", "cost_update=5"], "did you mean 'cost_updates'?"),
+        (["--option", "seed=5"], "seed is set already"),
+        (["--option", "learning_rate=-1"], "learning_rate is -1.0, must be a positive number"),
+        (["--iterations", "0"], "Invalid value for '--iterations'"),
+        (["--checkpoint", "no/such/state"], "its folder does not exist"),
+        (["--log", "/dev/null/x"], "is no folder"),
+        (["--tasks", "none.yaml"], "none.yaml: there is no such training tasks file"),
+        (["--model", "none.safetensors"], "none.safetensors: cannot be read"),
+        (["-o", "no/such/policy"], "its folder does not exist"),
+    ],
+)
+def test_bad_options(cli, train_file, model_file, tmp_path, options, says):
+    given = ("--tasks", train_file, "--model", model_file, "-o", tmp_path / "policy.safetensors")
+    outcome = cli("learn", "dreamshard", *given, *options)
+    assert outcome.code == 2
+    assert says in outcome.err
+    assert outcome.out == ""
+    assert not (tmp_path / "policy.safetensors").exists()
+
+
+def test_an_empty_training_set_and_an_unknown_strategy_are_refused(cli, train_file, tmp_path):
+    train_file.write_text("groups: []")
+    outcome = cli("learn", "dreamshard", "--tasks", train_file, "-o", tmp_path / "p")
+    assert outcome.code == 2
+    assert "the training set has no task" in outcome.err
+    unknown = cli("learn", "rnn", "--tasks", train_file, "-o", tmp_path / "p")
+    assert unknown.code == 2
+    assert "'rnn' is not one of 'autoshard', 'dreamshard'" in unknown.err
+
+
+def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_file, tmp_path):
+    assert learn("dreamshard").code == 0
+    policy = tmp_path / "policy.safetensors"
+    given = ("plan", task_file, "--model", model_file)
+    for strategy, says in {
+        "greedy": "strategy 'greedy' takes no policy",
+        "auto": "strategy 'certified' takes no policy",
+        "autoshard": "the policy is one of strategy 'dreamshard', not of 'autoshard'",
+    }.items():
+        outcome = cli(*given, "--strategy", strategy, "--policy", policy)
+        assert outcome.code == 2
+        assert says in outcome.err
+    policy.write_bytes(b"x" * 100)
+    outcome = cli(*given, "--strategy", "dreamshard", "--policy", policy)
+    assert outcome.code == 2
+    assert "policy.safetensors: not a whole safetensors file" in outcome.err
+
+
+def test_a_task_that_has_no_bundled_policy_says_how_to_learn_one(cli, tmp_path, model_file):
+    sw.Task([sw.Table("t", 100, 16)], sw.Topology(devices_per_host=2, device="abacus"), 64).save(tmp_path / "task.yaml")
+    outcome = cli("plan", tmp_path / "task.yaml", "--model", model_file, "--strategy", "dreamshard", "--json")
+    assert outcome.code == 1
+    assert "learn one with 'shardwright learn dreamshard'" in json.loads(outcome.out)["error"]["message"]

@@ -1,0 +1,36 @@
+"""Policies of random weights, and small training sets, for the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.search.dreamshard.weights import NAME, SHAPES
+from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+from shardwright.testing.tasks import tables
+
+
+def random_policy(seed: int = 0) -> SavedPolicy:
+    """Weights of about the size that training gives them."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in SHAPES.items():
+        spread = 1.0 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.2
+        weights[name] = rng.normal(0.0, spread, shape).astype(np.float32)
+    weights["feature_std"] = rng.uniform(0.5, 2.0, SHAPES["feature_std"]).astype(np.float32)
+    weights["cost.scale"] = rng.uniform(0.5, 2.0, SHAPES["cost.scale"]).astype(np.float32)
+    return SavedPolicy(NAME, weights, {"world": "none"})
+
+
+def whole_tables(drawn: Sequence[Table], devices: int, memory: object = "4 GB") -> Task:
+    """A task whose tables may not be cut."""
+    limits = {table.name: TableConstraint(sharding_types=("table_wise",)) for table in drawn}
+    topology = Topology(devices_per_host=devices, memory=memory)  # type: ignore[arg-type]
+    return Task(drawn, topology, 256, constraints=Constraints(limits))
+
+
+def training_set(count: int, first_seed: int = 0, size: int = 10, devices: int = 3) -> list[Task]:
+    """Small tasks of varied whole tables."""
+    return [whole_tables(tables(size, seed), devices) for seed in range(first_seed, first_seed + count)]

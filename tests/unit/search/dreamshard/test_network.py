@@ -1,0 +1,84 @@
+"""The networks have the published shape, and the estimated MDP prices what lies on devices."""
+
+from __future__ import annotations
+
+import torch
+
+from shardwright.search.dreamshard.figures import network_of
+from shardwright.search.dreamshard.mdp import Rollout, encode, log_probabilities, sampler
+from shardwright.search.dreamshard.weights import SHAPES
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.environment import PlacementBatch
+from shardwright.testing.tasks import constrained_task, task_of, tight_task
+from tests.unit.search.dreamshard.policies import random_policy
+
+
+def batch_of(*tasks):
+    return PlacementBatch.of([PlacementArrays.of(task) for task in tasks])
+
+
+def network(seed=0):
+    return network_of(random_policy(seed))
+
+
+def test_state_has_the_names_and_shapes_of_saved_policies():
+    assert {name: tuple(value.shape) for name, value in network().state_dict().items()} == SHAPES
+
+
+def test_cost_of_a_set_does_not_depend_on_order_and_sums_encodings():
+    cost = network().cost
+    encodings = torch.rand(7, 32)
+    costs = cost.device_costs(cost.hidden(encodings.sum(dim=0)))
+    shuffled = cost.device_costs(cost.hidden(encodings[torch.randperm(7)].sum(dim=0)))
+    torch.testing.assert_close(costs, shuffled)
+    assert costs.shape == (3,)
+
+
+def test_overall_cost_takes_the_maximum_over_devices():
+    cost = network().cost
+    sums = torch.rand(1, 4, 32)
+    below = torch.cat([sums, 0.5 * sums[:, :1]], dim=1)  # a device below another one in everything
+    torch.testing.assert_close(cost.overall_cost(sums), cost.overall_cost(below))
+    assert not torch.allclose(cost.overall_cost(sums), cost.overall_cost(2 * sums))
+
+
+def test_encodings_are_not_negative_so_that_padded_devices_do_not_count():
+    assert (network().cost.encoder(torch.randn(50, 21)) >= 0).all()
+
+
+def test_order_is_by_cost_alone_with_padding_last():
+    encoded = encode(network(), batch_of(task_of(3, 2), task_of(9, 2)))
+    cost = network().cost
+    alone = cost.device_costs(cost.hidden(encoded.units_euh)).sum(dim=-1)
+    assert sorted(encoded.order_eu[0, :3].tolist()) == [0, 1, 2]
+    ordered = torch.gather(alone, 1, encoded.order_eu)
+    assert (ordered[1].diff() <= 0).all()
+    assert (ordered[0, :3].diff() <= 0).all()
+
+
+def test_probabilities_judged_again_are_those_that_sampled():
+    """What REINFORCE differentiates, all steps at once, is what the rollout drew from, step by step."""
+    net, batch = network(), batch_of(*[constrained_task(), task_of(6, 3), tight_task()] * 200)
+    with torch.no_grad():
+        encoded = encode(net, batch)
+        episodes = Rollout(net, encoded).play(sampler(torch.Generator().manual_seed(0)))
+    log_te, entropy_te = log_probabilities(net, episodes)
+    choice_te = episodes.mask_ted.sum(dim=2) > 1
+    assert (log_te[~choice_te].abs() < 1e-6).all()
+    assert (entropy_te[~choice_te].abs() < 1e-6).all()
+    # E[−log p] is the entropy, if the choices were drawn from p: over the 200 episodes of each task, to a few per cent
+    surprise, entropy = -log_te.sum(dim=0).view(200, 3), entropy_te.sum(dim=0).view(200, 3)
+    assert torch.allclose(surprise.mean(dim=0), entropy.mean(dim=0), rtol=0.1, atol=0.05)
+
+
+def test_shares_of_a_step_price_the_device_with_the_unit():
+    net, batch = network(), batch_of(task_of(8, 3))
+    with torch.no_grad():
+        encoded = encode(net, batch)
+        episodes = Rollout(net, encoded).play(sampler(torch.Generator().manual_seed(1)))
+        last = int(episodes.unit_te[-1, 0])
+        device = int(episodes.device_te[-1, 0])
+        final = net.cost.device_costs(net.cost.hidden(encoded.sums(episodes.assignment_eu)))[0, device]
+    assert last == int(encoded.order_eu[0, -1])
+    shares = episodes.shares_tedk[-1, 0, device]
+    torch.testing.assert_close(shares.expm1() * encoded.even_ek[0], final.clamp(min=0), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+
+from shardwright.errors import InvalidInput
+from shardwright.search.learned.checkpoints import (
+    check_same_training,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    restore_rng,
+    rng_state,
+    save_checkpoint,
+)
+from shardwright.search.learned.policy_files import SavedPolicy, save_policy
+
+
+class Training:
+    """A small training with everything that has to survive: weights, Adam, a falling rate, both generators."""
+
+    def __init__(self, seed=0):
+        torch.manual_seed(seed)
+        self.numpy = np.random.default_rng(seed)
+        self.torch = torch.Generator().manual_seed(seed)
+        self.network = torch.nn.Linear(3, 1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.1)
+
+    def step(self):
+        inputs = torch.from_numpy(self.numpy.normal(size=(4, 3)).astype(np.float32))
+        loss = (self.network(inputs) - torch.rand(4, 1, generator=self.torch)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.9
+
+    def save(self, path):
+        tensors = self.network.state_dict() | optimizer_tensors(self.optimizer, "adam.")
+        save_checkpoint(path, tensors, {"step": 3, "rng": rng_state(self.numpy, self.torch)})
+
+    def restore(self, path):
+        tensors, state = load_checkpoint(path)
+        self.network.load_state_dict({name: tensors[name] for name in self.network.state_dict()})
+        restore_optimizer(self.optimizer, tensors, "adam.")
+        restore_rng(state["rng"], self.numpy, self.torch)
+
+
+def test_a_training_that_goes_on_ends_where_one_without_a_break_does(tmp_path):
+    whole, first, second = Training(), Training(), Training(seed=5)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    first.save(tmp_path / "state")
+    second.restore(tmp_path / "state")
+    for _ in range(3):
+        second.step()
+    for a, b in zip(whole.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(first.network.weight, second.network.weight)
+    assert second.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"]
+
+
+def test_an_optimizer_that_has_not_stepped_yet_is_restored_too():
+    training, other = Training(), Training(seed=1)
+    training.optimizer.param_groups[0]["lr"] = 0.03
+    restore_optimizer(other.optimizer, optimizer_tensors(training.optimizer))
+    assert other.optimizer.param_groups[0]["lr"] == 0.03
+    assert not other.optimizer.state_dict()["state"]
+
+
+def test_the_global_generator_of_torch_is_restored():
+    rng = np.random.default_rng(0)
+    saved = rng_state(rng)
+    drawn, number = torch.rand(3), rng.random()
+    restore_rng(saved, rng)
+    assert torch.equal(torch.rand(3), drawn)
+    assert rng.random() == number
+
+
+def test_tensors_of_any_type_and_state_survive(tmp_path):
+    base = torch.arange(12).reshape(3, 4)
+    tensors = {"a": base.t(), "b": base[1], "flags": base > 3, "empty": torch.zeros(0, 2), "scalar": torch.tensor(2.5)}
+    state = {"step": 7, "options": {"seed": 2**100}, "names": ["x", None, True]}
+    save_checkpoint(tmp_path / "state", tensors, state)
+    found, found_state = load_checkpoint(tmp_path / "state")
+    assert found_state == state
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+
+
+def test_where_there_is_no_file_there_is_no_checkpoint(tmp_path):
+    assert load_checkpoint(tmp_path / "none") is None
+
+
+def test_damaged_files_and_other_files_are_refused(tmp_path):
+    path = tmp_path / "state"
+    save_checkpoint(path, {"a": torch.zeros(100)}, {"step": 1})
+    whole = path.read_bytes()
+    for length in (0, 8, 50, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInput, match=f"{path}: not a whole checkpoint.*remove it to begin anew"):
+            load_checkpoint(path)
+    save_policy(SavedPolicy("dreamshard", {"a": np.zeros(1, np.float32)}, {}), path)
+    with pytest.raises(InvalidInput, match="kind 'policy'; this version reads files of kind 'checkpoint'"):
+        load_checkpoint(path)
+    with pytest.raises(InvalidInput, match="cannot be read|not a whole"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("state", ["", "[1]", "{"])
+def test_a_state_that_is_no_json_object_is_refused(tmp_path, state):
+    from safetensors.torch import save_file
+
+    header = {"format": "1", "kind": "checkpoint", "state": state}
+    save_file({"a": torch.zeros(1)}, tmp_path / "state", header)
+    with pytest.raises(InvalidInput, match="not a whole checkpoint"):
+        load_checkpoint(tmp_path / "state")
+
+
+def test_a_failed_write_keeps_the_last_checkpoint(tmp_path):
+    path = tmp_path / "state"
+    save_checkpoint(path, {"a": torch.ones(1)}, {"step": 1})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"a": torch.zeros(1)}, {"step": object()})
+    assert load_checkpoint(path)[1] == {"step": 1}
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    found = {"options": {"seed": 0, "dims": [1, 2]}, "world": "simulated: cpu", "step": 3}
+    check_same_training(tmp_path, found, {"options": {"seed": 0, "dims": (1, 2)}, "world": "simulated: cpu"})
+    with pytest.raises(InvalidInput, match="made with world 'simulated: cpu', this training has 'measured: cpu'"):
+        check_same_training(tmp_path, found, {"world": "measured: cpu"})

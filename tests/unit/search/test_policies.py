@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search import strategy_named, strategy_names
+from shardwright.search.policies import takes_policy, with_policy
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+
+LEARNED = ("autoshard", "dreamshard", "dreamshard+")
+
+
+def test_strategies_that_learn_take_a_policy_and_others_do_not():
+    assert [name for name in strategy_names() if takes_policy(strategy_named(name))] == list(LEARNED)
+    assert not takes_policy(strategy_named("rnn"))  # trains anew on every task
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_named_policy_takes_the_place_of_the_bundled_one(name):
+    strategy = strategy_named(name)
+    chosen = with_policy(strategy, Path("my.safetensors"))
+    assert chosen.policy == Path("my.safetensors")
+    assert chosen.name == name
+    assert strategy.policy is None
+
+
+@pytest.mark.parametrize("name", ["greedy", "auto", "rnn"])
+def test_other_strategies_refuse_a_policy(name):
+    with pytest.raises(InvalidInput, match="takes no policy; name one that places by a learned policy"):
+        with_policy(strategy_named(name), Path("my.safetensors"))
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_without_a_policy_for_the_device_the_reason_says_how_to_learn_one(name):
+    task = sw.Task([sw.Table("t", 100, 16)], sw.Topology(devices_per_host=2, device="abacus"), 64)
+    assert name not in strategy_names(task)
+    with pytest.raises(InfeasibleTask, match="no policy for device 'abacus' is bundled.*shardwright learn.*--policy"):
+        sw.plan(task, strategy=name, cost_model=SimpleCostModel())
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_policy_file_that_is_not_there_is_bad_input(name, tmp_path):
+    strategy = with_policy(strategy_named(name), tmp_path / "none.safetensors")
+    with pytest.raises(InvalidInput, match="none.safetensors: cannot be read"):
+        sw.plan(task_of(4, 2), strategy=strategy, cost_model=SimpleCostModel())
