@@ -4,8 +4,9 @@
     time of a device  = head(sum of its shards' latents)             forward and backward
 
 A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the
-relative error even over the three decades that times span. With the `convex` head the time is a convex function of the sums, which is
-what the lower bound rests on.
+relative error even over the three decades that times span. Features beyond those of the training sets count as the nearest that were
+among them: there the factor stays what it was, and the first estimate alone extrapolates. With the `convex` head the time is a convex
+function of the sums, which is what the lower bound rests on.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
 SHAPES: dict[str, tuple[int, ...]] = {
     "feature_mean": (len(FEATURES),),
     "feature_std": (len(FEATURES),),
+    "feature_low": (len(FEATURES),),
+    "feature_high": (len(FEATURES),),
     "scale": (len(SCALES),),
     "encoder.0.weight": (HIDDEN, len(FEATURES)),
     "encoder.0.bias": (HIDDEN,),
@@ -104,7 +107,7 @@ class ComputeModel:
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 32)` encodings of n shards given as columns."""
         w = self.weights
-        x = (features(works) - w["feature_mean"]) / w["feature_std"]
+        x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
         factor = hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"]
         return factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]

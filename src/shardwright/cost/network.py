@@ -42,13 +42,12 @@ class ComputeNetwork(nn.Module):
         if self.head_kind == "convex":
             self._linear("head.1").weight.clamp_(min=0)
 
-    def export(self, mean: Floats, std: Floats, scale: Floats, metadata: dict[str, str]) -> ComputeModel:
-        """The trained model, for numpy."""
+    def export(self, constants: dict[str, Floats], metadata: dict[str, str]) -> ComputeModel:
+        """The trained model, for numpy; `constants` are those of its weights that are not trained."""
         weights = {
             name.replace("skip", "head.skip"): value.detach().numpy().astype(np.float32)
             for name, value in self.named_parameters()
         }
-        constants = {"feature_mean": mean, "feature_std": std, "scale": scale}
         return ComputeModel(self.head_kind, weights | {k: v.astype(np.float32) for k, v in constants.items()}, metadata)
 
     def _head_weight(self) -> Tensor:

@@ -97,20 +97,27 @@ def train(
         )
     parts = split(samples, options.seed)
     raw = features(parts[0].works)
-    mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), 1e-3)
-    scale = _first_estimate(parts[0])
-    batches = [_Tensors(part, mean, std, scale) for part in parts[:2]]
+    constants = {
+        "feature_mean": raw.mean(axis=0),
+        "feature_std": np.maximum(raw.std(axis=0), 1e-3),
+        "feature_low": raw.min(axis=0),
+        "feature_high": raw.max(axis=0),
+        "scale": _first_estimate(parts[0]),
+    }
+    batches = [_Tensors(part, constants) for part in parts[:2]]
     network, epochs = _fit(batches[0], batches[1], options, progress)
-    model = network.export(mean, std, scale, metadata or {})
+    model = network.export(constants, metadata or {})
     return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
 
 
 class _Tensors:
     """Samples as tensors: `(m, f)` features and `(m,)` estimates of all shards, `(n, 2)` times of the sets."""
 
-    def __init__(self, samples: Samples, mean: Floats, std: Floats, scale: Floats) -> None:
-        self._x_mf = torch.tensor((features(samples.works) - mean) / std, dtype=torch.float32)
-        self._estimate_m = torch.tensor(scales(samples.works) @ scale, dtype=torch.float32)
+    def __init__(self, samples: Samples, constants: dict[str, Floats]) -> None:
+        x_mf = np.clip(features(samples.works), constants["feature_low"], constants["feature_high"])
+        x_mf = (x_mf - constants["feature_mean"]) / constants["feature_std"]
+        self._x_mf = torch.tensor(x_mf, dtype=torch.float32)
+        self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float32)
         self._starts_n, self._counts_n = torch.tensor(samples.starts[:-1]), torch.tensor(samples.shard_counts)
         self._times_n2 = torch.tensor(samples.times, dtype=torch.float32)
 

@@ -1,9 +1,10 @@
 """Random sets of tables to measure: what one device might hold, drawn from a pool of real tables.
 
 As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. So that the learned model
-holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, and some sets share one dim or an upper bound on
-it, as tasks do. So that it holds for what searches make of tables, a quarter of the sets has 16 to 60 shards, some shards are random
-row blocks of their tables, and some sets hold replicas, which see a part of the batch.
+holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling
+factor of another, and some sets share one dim or an upper bound on it, as tasks do. So that it holds for what searches make of tables, a
+quarter of the sets has 16 to 60 shards, some shards are random row blocks of their tables, and in some sets part of the shards are
+replicas, which see a part of the batch.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ MAX_POOLING = 200.0
 
 _COMMON_DIM_SHARE, _BOUNDED_DIM_SHARE = 0.25, 0.25
 _LARGE_SETS = 5  # beside each USUAL_TABLES sets of 1, 2, … tables
+_SCALED_SHARE, _SMALLEST_SCALE = 0.25, 1e-3
+_MIXED_SHARE = 0.15
 _BLOCK_SHARE, _SMALLEST_BLOCK = 0.15, 1 / 16
-_REPLICATED_SETS, _REPLICA_SHARE = 0.2, 0.5  # of sets; of the shards in these
+_REPLICATED_SETS, _REPLICA_SHARE = 0.3, 0.5  # of sets; of the shards in these
 _HOLDERS, _SMALLEST_PART = (2, 4, 8, 16), 8  # devices that share a replicated table's batch; samples
 _PURE_SEQUENCES = 0.5  # of the sets with sequences; in the others each table is one or not
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
@@ -94,17 +97,20 @@ class SampleSpace:
         tables = _cut_to_fit(tables, self.optimizer, self.room_bytes)
         works = [_draw_work(table, batch_size, rng) for table in tables]
         if rng.random() < _REPLICATED_SETS:
-            works = [_as_replica(work, rng) if rng.random() < _REPLICA_SHARE else work for work in works]
+            holders = int(rng.choice(_HOLDERS))
+            works = [_as_replica(work, holders) if rng.random() < _REPLICA_SHARE else work for work in works]
         if rng.random() < self.sequence_share:
             share = 1.0 if rng.random() < _PURE_SEQUENCES else 0.5
             works = _as_sequences(works, rng.random(count) < share, self.room_bytes // 16)
         return TableSet(sample, batch_size, tuple(works), tuple(int(seed) for seed in rng.integers(2**62, size=count)))
 
     def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
-        """A jittered table of the pool, with `dim` columns."""
-        table = self.pool[int(rng.integers(len(self.pool)))]
-        rows = int(np.clip(table.rows * rng.lognormal(0, _ROW_JITTER), 1, MAX_ROWS))
-        pooling = float(min(table.pooling * rng.lognormal(0, _POOLING_JITTER), MAX_POOLING))
+        """A jittered table of the pool, with `dim` columns; some are scaled down, and some get the pooling factor of another."""
+        table, other = (self.pool[int(index)] for index in rng.integers(len(self.pool), size=2))
+        scale = math.exp(rng.uniform(math.log(_SMALLEST_SCALE), 0)) if rng.random() < _SCALED_SHARE else 1.0
+        rows = int(np.clip(table.rows * scale * rng.lognormal(0, _ROW_JITTER), 1, MAX_ROWS))
+        pooling = (other if rng.random() < _MIXED_SHARE else table).pooling
+        pooling = float(min(pooling * rng.lognormal(0, _POOLING_JITTER), MAX_POOLING))
         exponent = table.access.exponent
         if exponent is not None and exponent > 0:
             exponent = max(0.0, exponent + _SKEW_JITTER * rng.standard_normal())
@@ -148,9 +154,9 @@ def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], roo
     ]
 
 
-def _as_replica(work: ShardWork, rng: np.random.Generator) -> ShardWork:
+def _as_replica(work: ShardWork, holders: int) -> ShardWork:
     """The same shard on several devices, of which each sees a part of the batch."""
-    samples = max(min(work.samples, _SMALLEST_PART), work.samples // int(rng.choice(_HOLDERS)))
+    samples = max(min(work.samples, _SMALLEST_PART), work.samples // holders)
     return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 
 

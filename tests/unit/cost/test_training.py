@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,10 +26,25 @@ def test_numpy_agrees_with_torch(trained, samples):
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.copy_(torch.tensor(model.weights[names.get(name, name)]))
-        x = torch.tensor((features(samples.works) - model.weights["feature_mean"]) / model.weights["feature_std"])
+        w = model.weights
+        seen = np.clip(features(samples.works), w["feature_low"], w["feature_high"])
+        x = torch.tensor((seen - w["feature_mean"]) / w["feature_std"])
         estimate = torch.tensor(scales(samples.works) @ model.weights["scale"].astype(np.float64))
         expected = network(x, estimate, torch.tensor(samples.owner), len(samples)).numpy()
     np.testing.assert_allclose(predict(model, samples), np.maximum(expected, 0), rtol=1e-5)
+
+
+def test_features_beyond_the_training_sets_count_as_the_nearest_among_them(trained, samples):
+    works = samples.works
+    taller = replace(works, rows=works.rows * 1e6)
+    factor, far = (model_factor(trained.model, columns) for columns in (works, taller))
+    tallest = replace(works, rows=works.rows * 1e12)
+    np.testing.assert_allclose(far, model_factor(trained.model, tallest), rtol=1e-9)
+    assert not np.allclose(factor, far)
+
+
+def model_factor(model, works):
+    return model.encode_arrays(works) / (scales(works) @ model.weights["scale"].astype(np.float64))[:, None]
 
 
 def test_a_convex_model_is_convex_in_the_sums(trained_convex):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shardwright.search.learned.arrays import Floats
-from shardwright.search.learned.environment import UNPLACED, PlacementBatch
+from shardwright.search.learned.environment import PlacementBatch
 
 PHASES = 4
 
@@ -57,9 +57,3 @@ class Buffer:
         """Take over what `tensors` gave."""
         for name in vars(self):
             setattr(self, name, tensors[f"buffer.{name}"])
-
-
-def occupied(batch: PlacementBatch, assignment_eu: Tensor) -> Tensor:
-    """`(e, d)` whether a device holds anything."""
-    placed_eu = (assignment_eu != UNPLACED).float()
-    return (batch.sums(placed_eu[..., None], assignment_eu)[..., 0] > 0) | batch.fixed_ecd.any(dim=1)

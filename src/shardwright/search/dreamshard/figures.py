@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.dreamshard.buffer import Buffer
-from shardwright.search.dreamshard.cost_training import mean_errors, relative_errors
+from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors
 from shardwright.search.dreamshard.mdp import Choose, Rollout, encode, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.weights import Objective, checked
@@ -62,12 +62,7 @@ def cost_errors(
         costs = world.costs(list(zip(kept, placements, strict=True)))
         buffer = Buffer(encoded.batch.units, encoded.batch.devices)
         buffer.add(kept_e, episodes.assignment_eu[kept_e], costs)
-        objective = cast(Objective, policy.metadata.get("objective", "step"))
-        held = encode(network, PlacementBatch.of(kept))
-        units, devices = held.batch.units, held.batch.devices
-        return mean_errors(
-            relative_errors(network, held, buffer.assignment_mu[:, :units], buffer.phases_mdp[:, :devices], objective)
-        )
+        return mean_errors(CostErrors(network, encoded.batch, buffer, _objective(policy)).of(torch.arange(len(buffer))))
 
 
 def network_of(policy: SavedPolicy) -> DreamShardNetwork:
@@ -77,6 +72,10 @@ def network_of(policy: SavedPolicy) -> DreamShardNetwork:
         InvalidInput: an array is missing or has another shape.
     """
     weights = {name: torch.from_numpy(array.copy()) for name, array in checked(policy).items()}
-    network = DreamShardNetwork(weights["feature_mean"], weights["feature_std"], torch.Generator())
+    network = DreamShardNetwork(weights["feature_mean"], weights["feature_std"], torch.Generator(), _objective(policy))
     network.load_state_dict(weights)
     return network
+
+
+def _objective(policy: SavedPolicy) -> Objective:
+    return "embedding" if policy.metadata.get("objective") == "embedding" else "step"

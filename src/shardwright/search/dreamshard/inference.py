@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from shardwright.search.dreamshard.weights import ENCODING, HEAD_HIDDEN, HEADS, LEAST_EVEN, checked
+from shardwright.search.dreamshard.weights import ENCODING, HEAD_HIDDEN, HEADS, LEAST_EVEN, MOST_LOG, SIZES, checked
 from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 
@@ -142,9 +142,10 @@ class Policy:
 
     def _encoder(self, name: str, x: Floats) -> Floats:
         x = (x - self._w["feature_mean"]) / self._w["feature_std"]
+        size = np.exp(np.clip(x[:, :SIZES] @ self._w[f"{name}.powers"], -MOST_LOG, MOST_LOG))
         for layer in (0, 1):
             x = np.maximum(x @ self._w[f"{name}.layers.{layer}.weight"].T + self._w[f"{name}.layers.{layer}.bias"], 0.0)
-        return x
+        return x * size
 
 
 @njit(cache=True, nogil=True)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from shardwright.errors import ShardwrightError
+from shardwright.search.dreamshard.buffer import rows_of
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.weights import HEADS, LEAST_EVEN
 from shardwright.search.learned.environment import Environment, PlacementBatch
 
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Encoded:
         fixed_edh: sums of the encodings of settled shards.
         order_eu: units by their predicted cost alone on a device, largest first, as in [dreamshard]; the padding comes last.
         even_ek: ms of a device that holds an even share of everything.
+        copies: how often each task occurs, next to each other.
     """
 
     batch: PlacementBatch
@@ -38,6 +39,13 @@ class Encoded:
     fixed_edh: Tensor
     order_eu: Tensor
     even_ek: Tensor
+    copies: int = 1
+
+    def repeat(self, times: int) -> Encoded:
+        """Every task `times` times, next to each other."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
+        return Encoded(self.batch.repeat(times), **repeated, copies=times * self.copies)
 
     def sums(self, assignment_eu: Tensor) -> Tensor:
         """`(e, d, h)` sums of encodings over devices."""
@@ -91,10 +99,10 @@ class Rollout:
 
     def __init__(self, network: DreamShardNetwork, encoded: Encoded) -> None:
         self._network, self._encoded = network, encoded
-        batch, cost = encoded.batch, network.cost
+        cost = network.cost
         self._hidden_euq = cost.hidden(encoded.units_euh) - cost.heads.bias
         self._start_edq = cost.hidden(encoded.fixed_edh)
-        self._load_eu, self._start_ed = loads(network, batch)
+        self._load_eu, self._start_ed = loads(network, encoded)
 
     @torch.no_grad()
     def play(self, choose: Choose) -> Episodes:
@@ -128,16 +136,34 @@ class Rollout:
         )
 
 
-def loads(network: DreamShardNetwork, batch: PlacementBatch) -> tuple[Tensor, Tensor]:
+def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]:
     """What units, and settled shards on their devices, add to logits: `(e, u)` and `(e, d)`.
 
     The linear layer of the logit is applied to each unit rather than to the sum over a device, which is the same.
     """
-    policy = network.policy
+    policy, copies = network.policy, encoded.copies
+    batch = rows_of(encoded.batch, torch.arange(0, encoded.batch.episodes, copies))
     mean_e1 = (batch.unit_count_e / batch.device_ed.sum(dim=1)).clamp(min=1.0)[:, None]
     units_euh = batch.by_unit(policy.encoder(network.standardised(batch.features_ebf)))
     fixed_edh = batch.by_device(policy.encoder(network.standardised(batch.fixed_ecf)))
-    return policy.load(units_euh) / mean_e1, policy.load(fixed_edh) / mean_e1
+    load_eu, start_ed = policy.load(units_euh) / mean_e1, policy.load(fixed_edh) / mean_e1
+    return load_eu.repeat_interleave(copies, dim=0), start_ed.repeat_interleave(copies, dim=0)
+
+
+def estimates(network: DreamShardNetwork, episodes: Episodes) -> Tensor:
+    """`(t + 1, e)` ms of the predicted overall cost before the first step and after each, as if what is left were shared out evenly.
+
+    The last row is the cost of the placement. The rows before it say how much of that a step is to blame for.
+    """
+    encoded, devices = episodes.encoded, episodes.encoded.batch.device_ed
+    units_teh = _of_steps(encoded.units_euh, episodes.unit_te)
+    chosen_ted = _placed(episodes)
+    added_tedh = (chosen_ted[..., None] * units_teh[:, :, None]).cumsum(dim=0)
+    placed_tedh = torch.cat([torch.zeros_like(added_tedh[:1]), added_tedh])
+    left_teh = placed_tedh[-1].sum(dim=1) - placed_tedh.sum(dim=2)
+    even_ted = devices / devices.sum(dim=1, keepdim=True)
+    sums_tedh = encoded.fixed_edh + placed_tedh + left_teh[:, :, None] * even_ted[..., None]
+    return network.cost.overall_cost(sums_tedh.flatten(0, 1)).view(len(sums_tedh), -1)
 
 
 def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[Tensor, Tensor]:
@@ -146,11 +172,8 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     Returns:
         `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both 0 where there was no choice.
     """
-    batch = episodes.encoded.batch
-    load_eu, start_ed = loads(network, batch)
-    load_te = torch.gather(load_eu, 1, episodes.unit_te.T).T
-    chosen_ted = torch.nn.functional.one_hot(episodes.device_te, batch.devices).bool() & episodes.mask_ted
-    added_ted = chosen_ted * load_te[..., None]
+    load_eu, start_ed = loads(network, episodes.encoded)
+    added_ted = _placed(episodes) * _of_steps(load_eu[..., None], episodes.unit_te)
     load_ted = start_ed + added_ted.cumsum(dim=0) - added_ted
     logit_ted = network.policy.cost_logit(episodes.shares_tedk) + load_ted
     any_te = episodes.mask_ted.any(dim=2)
@@ -159,6 +182,17 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     taken_te = torch.gather(log_ted, 2, episodes.device_te[..., None])[..., 0]
     entropy_te = -(log_ted.exp() * open_ted * log_ted).sum(dim=2)
     return taken_te * any_te, entropy_te * any_te
+
+
+def _placed(episodes: Episodes) -> Tensor:
+    """`(t, e, d)` 1 where a step placed its unit, else 0."""
+    chosen_ted = torch.nn.functional.one_hot(episodes.device_te, episodes.mask_ted.shape[2]).bool()
+    return (chosen_ted & episodes.mask_ted).float()
+
+
+def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:
+    """`(t, e, h)` what each step's unit has."""
+    return torch.gather(units_euh, 1, unit_te.T[..., None].expand(-1, -1, units_euh.shape[2])).transpose(0, 1)
 
 
 def likeliest(logit_ed: Tensor, mask_ed: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ What the paper leaves open, and is settled here:
   the table to place, and can only balance what lies already.
 - Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
   number of units a device holds on average: tasks of any number of tables and devices look alike.
-- Costs are learned relative to their size (see `cost_training`), in units of the mean cost of each head.
+- Costs are learned relative to their size (see `cost_errors`), in units of the mean cost of each head.
 
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
@@ -25,24 +25,35 @@ import math
 import torch
 from torch import Tensor, nn
 
-from shardwright.search.dreamshard.weights import COST_HIDDEN, ENCODING, HEAD_HIDDEN, HEADS, HIDDEN
+from shardwright.search.dreamshard.weights import (
+    COST_HIDDEN,
+    ENCODING,
+    HEAD_HIDDEN,
+    HEADS,
+    HIDDEN,
+    MOST_LOG,
+    SIZES,
+    Objective,
+)
 from shardwright.search.learned.arrays import TABLE_FEATURES
 
 
 class Encoder(nn.Module):
-    """Table features to an encoding that is summed over tables: 21→128→32, ReLU after both layers."""
+    """Table features to an encoding that is summed over tables: 21→128→32, ReLU after both layers, times a power law of the sizes."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             [_linear(len(TABLE_FEATURES), HIDDEN, generator), _linear(HIDDEN, ENCODING, generator)]
         )
+        self.powers = nn.Parameter(torch.rand((SIZES, ENCODING), generator=generator) / 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(..., h)` encodings of `(..., f)` standardised features."""
+        """`(..., h)` encodings of `(..., f)` standardised features; never negative."""
+        size = torch.exp((x[..., :SIZES] @ self.powers).clamp(-MOST_LOG, MOST_LOG))
         for layer in self.layers:
             x = torch.relu(layer(x))
-        return x
+        return x * size
 
 
 class CostNetwork(nn.Module):
@@ -50,8 +61,9 @@ class CostNetwork(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, objective: Objective, generator: torch.Generator) -> None:
         super().__init__()
+        self._objective = objective
         self.encoder = Encoder(generator)
         self.heads = _linear(ENCODING, HEADS * HEAD_HIDDEN, generator)
         self.mix = nn.Parameter(_uniform((HEADS, HEAD_HIDDEN), HEAD_HIDDEN, generator))
@@ -71,10 +83,13 @@ class CostNetwork(nn.Module):
         return found
 
     def overall_cost(self, sums_edh: Tensor) -> Tensor:
-        """`(e,)` ms of a step from the sums of all devices. Encodings are not negative, so devices that do not exist change nothing."""
+        """`(e,)` ms of a step from the sums of all devices; those that hold nothing, or do not exist, change nothing."""
         first, second = self.overall
-        found: Tensor = second(torch.relu(first(sums_edh.amax(dim=1))))[:, 0]
-        return found * self.scale[HEADS]
+        held_ed1 = (sums_edh > 0).any(dim=2, keepdim=True)
+        known_edk = self.device_costs(self.hidden(sums_edh)).clamp(min=0.0) * held_ed1
+        slowest_e = known_edk.amax(dim=1).sum(dim=1) if self._objective == "step" else known_edk.sum(dim=2).amax(dim=1)
+        rest: Tensor = second(torch.relu(first(sums_edh.amax(dim=1))))[:, 0]
+        return slowest_e + rest * self.scale[HEADS]
 
 
 class PolicyNetwork(nn.Module):
@@ -108,16 +123,19 @@ class DreamShardNetwork(nn.Module):
         mean_f: mean of each feature over the training tasks.
         std_f: standard deviation likewise.
         generator: draws the weights.
+        objective: what the overall cost is.
     """
 
     feature_mean: Tensor
     feature_std: Tensor
 
-    def __init__(self, mean_f: Tensor, std_f: Tensor, generator: torch.Generator) -> None:
+    def __init__(
+        self, mean_f: Tensor, std_f: Tensor, generator: torch.Generator, objective: Objective = "step"
+    ) -> None:
         super().__init__()
         self.register_buffer("feature_mean", mean_f.clone())
         self.register_buffer("feature_std", std_f.clone())
-        self.cost = CostNetwork(generator)
+        self.cost = CostNetwork(objective, generator)
         self.policy = PolicyNetwork(generator)
 
     def standardised(self, x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class DreamShardOptions:
         episodes: episodes an update plays of each task.
         learning_rate: of Adam, for both networks; falls linearly to 0 over the iterations.
         entropy_weight: how much a policy that stays undecided is preferred.
+        trace_decay: how much the outcome of later steps counts for a step, from 0 to 1, each further step by this factor less.
         objective: what the overall cost is: "step", the sum over phases of the slowest device's time, or "embedding", the papers'
             embedding cost, the slowest device's sum.
         seed: the same seed gives the same policy, on one thread.
@@ -38,6 +39,7 @@ class DreamShardOptions:
     episodes: int = 10
     learning_rate: float = 5e-4
     entropy_weight: float = 0.001
+    trace_decay: float = 1.0
     objective: Objective = "step"
     seed: int = 0
 
@@ -53,5 +55,7 @@ class DreamShardOptions:
             raise InvalidInput(f"learning_rate is {self.learning_rate!r}, must be a positive number")
         if not (math.isfinite(self.entropy_weight) and self.entropy_weight >= 0):
             raise InvalidInput(f"entropy_weight is {self.entropy_weight!r}, must be a number of at least 0")
+        if not 0 <= self.trace_decay <= 1:
+            raise InvalidInput(f"trace_decay is {self.trace_decay!r}, must be a number from 0 to 1")
         if self.objective not in get_args(Objective):
             raise InvalidInput(f"objective is {self.objective!r}, must be one of {', '.join(get_args(Objective))}")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.dreamshard.buffer import Buffer, rows_of
-from shardwright.search.dreamshard.cost_training import CostTrainer, mean_errors, relative_errors, set_scale, targets
-from shardwright.search.dreamshard.mdp import Episodes, Rollout, encode, log_probabilities, sampler
+from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors, set_scale, targets
+from shardwright.search.dreamshard.mdp import Episodes, Rollout, encode, estimates, log_probabilities, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
@@ -44,10 +44,11 @@ class Training:
         self._generator = torch.Generator().manual_seed(options.seed)
         self._rng = np.random.default_rng(options.seed)
         self._batch = PlacementBatch.of(tasks)
-        self.network = DreamShardNetwork(*_statistics(tasks), self._generator)
+        self.network = DreamShardNetwork(*_statistics(tasks), self._generator, options.objective)
         self._buffer = Buffer(self._batch.units, self._batch.devices)
         self._cost_adam = torch.optim.Adam(self.network.cost.parameters(), options.learning_rate)
         self._policy_adam = torch.optim.Adam(self.network.policy.parameters(), options.learning_rate)
+        self._errors = CostErrors(self.network, self._batch, self._buffer, options.objective)
         self.iteration = 0
 
     def iterate(self) -> dict[str, float]:
@@ -103,10 +104,7 @@ class Training:
             set_scale(self.network.cost, self._batch, self._buffer, self.options.objective)
         phases_mdp = self._buffer.phases_mdp[first:]
         with torch.no_grad():
-            encoded = encode(self.network, rows_of(self._batch, task_m))
-            errors = mean_errors(
-                relative_errors(self.network, encoded, assignment_mu, phases_mdp, self.options.objective)
-            )
+            errors = mean_errors(self._errors.of(torch.arange(first, len(self._buffer))))
         latency = float(targets(phases_mdp, self.options.objective)[1].mean())
         named = {f"cost_error_{name}": error for name, error in errors.items()}
         return {"latency_ms": latency, "cost_error": float(np.mean(list(errors.values()))), **named}
@@ -129,27 +127,33 @@ class Training:
         )
 
     def _learn_costs(self) -> None:
-        trainer = CostTrainer(self.network, self._batch, self._buffer, self.options.objective, self._cost_adam)
+        """Teach the cost network on placements drawn from the buffer."""
         for _ in range(self.options.cost_updates):
-            trainer.update(self.options.cost_batch, self._generator)
+            index = torch.randint(len(self._buffer), (self.options.cost_batch,), generator=self._generator)
+            loss = torch.stack([(error**2).mean() for error in self._errors.of(index)]).sum()
+            self._cost_adam.zero_grad()
+            loss.backward()
+            self._cost_adam.step()
 
     def _learn_policy(self) -> dict[str, float]:
         """REINFORCE on the estimated MDP."""
         rewards, entropies = [], []
         for _ in range(self.options.policy_updates):
             index = torch.randint(len(self._tasks), (self.options.policy_tasks,), generator=self._generator)
-            batch = rows_of(self._batch, index.repeat_interleave(self.options.episodes))
+            batch = rows_of(self._batch, index)
             with torch.no_grad():
-                episodes = Rollout(self.network, encode(self.network, batch)).play(sampler(self._generator))
-                reward_e = self._rewards(episodes)
-            if not bool(reward_e.isfinite().all()):
+                encoded = encode(self.network, batch).repeat(self.options.episodes)
+                episodes = Rollout(self.network, encoded).play(sampler(self._generator))
+                estimate_te = estimates(self.network, episodes)
+            reward_e = -estimate_te[-1]
+            if not bool(estimate_te.isfinite().all()):
                 raise ShardwrightError(
                     "the reward became NaN or infinite: the training has diverged; lower learning_rate"
                 )
             log_te, entropy_te = log_probabilities(self.network, episodes)
-            advantage_e = _normalised(reward_e.view(-1, self.options.episodes)).flatten()
+            advantage_te = self._advantages(episodes, estimate_te)
             steps = episodes.mask_ted.any(dim=2).sum()
-            loss = -(log_te * advantage_e + self.options.entropy_weight * entropy_te).sum() / steps
+            loss = -(log_te * advantage_te + self.options.entropy_weight * entropy_te).sum() / steps
             self._policy_adam.zero_grad()
             loss.backward()
             self._policy_adam.step()
@@ -157,19 +161,17 @@ class Training:
             entropies.append(float(entropy_te.detach().sum() / steps))
         return {"reward": float(np.mean(rewards)), "entropy": float(np.mean(entropies))}
 
-    def _rewards(self, episodes: Episodes) -> Tensor:
-        """`(e,)` minus the predicted overall cost in ms; an episode that failed pays mean costs on top."""
-        cost = self.network.cost
-        overall_e = cost.overall_cost(episodes.encoded.sums(episodes.assignment_eu))
-        failed_e = episodes.excess_e > 0
-        penalty_e = torch.where(failed_e, _FAILED + episodes.excess_e, 0.0) * cost.scale[-1]
-        return -(overall_e + penalty_e)
-
-
-def _normalised(reward_ne: Tensor) -> Tensor:
-    """Rewards of each task's episodes less their mean, over their standard deviation."""
-    centred = reward_ne - reward_ne.mean(dim=1, keepdim=True)
-    return centred / (reward_ne.std(dim=1, keepdim=True) + 1e-8)
+    def _advantages(self, episodes: Episodes, estimate_te: Tensor) -> Tensor:
+        """`(t, e)` how much better a step's outcome was than that of the same step in the task's other episodes."""
+        gain_te = estimate_te[:-1] - estimate_te[1:]
+        gain_te[-1] -= _FAILED * self.network.cost.scale[-1] * (episodes.excess_e + (episodes.excess_e > 0))
+        following_e = torch.zeros_like(gain_te[0])
+        for step in reversed(range(len(gain_te))):
+            following_e = gain_te[step] + self.options.trace_decay * following_e
+            gain_te[step] = following_e
+        gain_tne = gain_te.unflatten(1, (-1, self.options.episodes))
+        centred_tne = gain_tne - gain_tne.mean(dim=2, keepdim=True)
+        return (centred_tne / (centred_tne.std(dim=(0, 2), keepdim=True) + 1e-8)).flatten(1)
 
 
 def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,10 @@ from shardwright.search.learned.policy_files import SavedPolicy
 
 NAME = "dreamshard"
 HIDDEN, ENCODING, HEAD_HIDDEN, COST_HIDDEN = 128, 32, 64, 64
+SIZES = 4
+"""Features that are logarithms of sizes; they come first."""
+MOST_LOG = 8.0
+"""Largest logarithm of the factor by which sizes change an encoding: a stop for tables unlike those learned from."""
 HEADS = 3
 """Forward, backward, backward communication."""
 LEAST_EVEN = 0.01
@@ -31,6 +35,7 @@ def _encoder(name: str) -> dict[str, tuple[int, ...]]:
         f"{name}.layers.0.bias": (HIDDEN,),
         f"{name}.layers.1.weight": (ENCODING, HIDDEN),
         f"{name}.layers.1.bias": (ENCODING,),
+        f"{name}.powers": (SIZES, ENCODING),
     }
 
 

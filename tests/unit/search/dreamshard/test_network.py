@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from shardwright.search.dreamshard.figures import network_of
@@ -34,12 +37,24 @@ def test_cost_of_a_set_does_not_depend_on_order_and_sums_encodings():
     assert costs.shape == (3,)
 
 
-def test_overall_cost_takes_the_maximum_over_devices():
-    cost = network().cost
+@pytest.mark.parametrize("objective", ["step", "embedding"])
+def test_overall_cost_depends_on_devices_as_a_set_and_not_on_empty_ones(objective):
+    cost = network_of(replace(random_policy(), metadata={"objective": objective})).cost
     sums = torch.rand(1, 4, 32)
-    below = torch.cat([sums, 0.5 * sums[:, :1]], dim=1)  # a device below another one in everything
-    torch.testing.assert_close(cost.overall_cost(sums), cost.overall_cost(below))
-    assert not torch.allclose(cost.overall_cost(sums), cost.overall_cost(2 * sums))
+    expected = cost.overall_cost(sums)
+    torch.testing.assert_close(cost.overall_cost(sums.flip(1)), expected)
+    torch.testing.assert_close(cost.overall_cost(torch.cat([sums, torch.zeros(1, 3, 32)], dim=1)), expected)
+    assert not torch.allclose(cost.overall_cost(2 * sums), expected)
+
+
+def test_overall_cost_sums_the_slowest_phases_or_takes_the_slowest_device():
+    sums = torch.rand(1, 4, 32)
+    step, embedding = (
+        network_of(replace(random_policy(), metadata={"objective": o})).cost for o in ("step", "embedding")
+    )
+    known = step.device_costs(step.hidden(sums))[0].clamp(min=0)
+    difference = known.amax(dim=0).sum() - known.sum(dim=1).amax()
+    torch.testing.assert_close(step.overall_cost(sums)[0] - embedding.overall_cost(sums)[0], difference)
 
 
 def test_encodings_are_not_negative_so_that_padded_devices_do_not_count():
