@@ -21,6 +21,7 @@ import numpy as np
 import results_table
 from learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from learned_journal import Journal, Row
+from learned_strategies import model_version
 from learned_tasks import VALIDATION_SEED, Setting, draw_tasks
 from learned_training import add_training_options, options_of
 
@@ -73,7 +74,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def version(training: TrainingTasks, strategy: str, options: argparse.Namespace) -> str:
     """What a training's rows depend on besides the seed."""
     return " ".join(
-        [training.digest, f"{options.setting.name} {options.tasks}", *getattr(options, f"{strategy}_option")]
+        [
+            training.digest,
+            model_version(),
+            f"{options.setting.name} {options.tasks}",
+            *getattr(options, f"{strategy}_option"),
+        ]
     )
 
 

@@ -75,7 +75,7 @@ def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
 
 
 def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namespace, command: str) -> None:
-    versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
+    versions = ", ".join(f"{entrant.name}: {entrant.made_with}" for entrant in entrants(options) if entrant.made_with)
     tables = []
     for setting, measurements in found.items():
         caption = (

@@ -19,7 +19,7 @@ import plots
 import results_table
 from learned_journal import Journal, Row
 from learned_outcome import COLUMNS, Outcome, key, line, planned
-from learned_strategies import COLOURS, Entrant, entrants
+from learned_strategies import COLOURS, Entrant, entrants, model_version
 from learned_tables import Costs, by_setting, closed_table, mean_table, search_table
 from learned_tasks import SETTINGS, TEST_SEED, Setting, draw_task
 
@@ -79,10 +79,10 @@ def wanted_rows(rows: list[Row], chosen: list[Entrant], options: argparse.Namesp
 
 
 def write_page(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
-    versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
+    versions = ", ".join(f"{entrant.name}: {entrant.made_with}" for entrant in entrants(options) if entrant.made_with)
     means = (
         f"Mean step, ms: the sum over the four phases of the slowest device. {options.tasks} tasks a setting, seed {TEST_SEED}, tables "
-        f"from the half of the pool that no policy was trained on, all whole. {versions}. The bound is `certified`'s. "
+        f"from the half of the pool that no policy was trained on, all whole. {model_version()}; {versions}. The bound is `certified`'s. "
         "(of n): a mean over n tasks only, not comparable with those beside it; the next table compares on the same tasks."
     )
     share = (

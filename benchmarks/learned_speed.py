@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"Medians over {options.repeats} tasks, one process. CPU time is free of what else the machine does; features: the part from the "
         "task to its arrays, which every policy needs."
     )
-    heads = ("strategy", "version", "tables × devices", "call, ms", "CPU ms", "features, ms")
+    heads = ("strategy", "made with", "tables × devices", "call, ms", "CPU ms", "features, ms")
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
     command = f"python benchmarks/{NAME}.py {given}".rstrip()
     write_results(NAME, "Inference of learned policies", [(caption, heads, rows)], command)
@@ -65,7 +65,7 @@ def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> t
     call, cpu = median_times(lambda task: entrant.strategy.search(task, model, seed=0, deadline=None), tasks)
     features, _ = median_times(PlacementArrays.of, [replace(task) for task in tasks])
     shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, features))
-    return entrant.name, entrant.version, f"{setting.tables} × {setting.devices}", *shown
+    return entrant.name, entrant.made_with, f"{setting.tables} × {setting.devices}", *shown
 
 
 if __name__ == "__main__":

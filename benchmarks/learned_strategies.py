@@ -6,8 +6,10 @@ import hashlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from shardwright.cost.files import bundled_models
 from shardwright.search.autoshard.strategy import AutoShard
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
@@ -34,18 +36,23 @@ class Entrant:
 
     Attributes:
         strategy: the strategy.
-        version: changes with whatever its plans depend on besides the task: options, and the policy's digest.
+        made_with: options and policy, as far as its plans depend on them.
         time_limit: seconds a search; None for no limit.
     """
 
     strategy: Strategy
-    version: str
+    made_with: str
     time_limit: float | None = None
 
     @property
     def name(self) -> str:
         """The strategy's name."""
         return self.strategy.name
+
+    @property
+    def version(self) -> str:
+        """Changes with whatever its results depend on besides the task."""
+        return ", ".join(part for part in (self.made_with, model_version()) if part)
 
 
 def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:
@@ -92,7 +99,17 @@ def entrant(name: str, options: Namespace) -> Entrant:
 def digest(path: Path | None, strategy: str) -> str:
     """As in "policy 0123abcd": what the policy file's bytes are."""
     chosen = path or bundled_policy(strategy, "cpu")
-    return "no policy" if chosen is None else f"policy {hashlib.sha256(chosen.read_bytes()).hexdigest()[:8]}"
+    return "no policy" if chosen is None else f"policy {_short(chosen)}"
+
+
+@cache
+def model_version() -> str:
+    """As in "model 0123abcd": what the bundled CPU cost model's bytes are."""
+    return f"model {_short(bundled_models()['cpu'])}"
+
+
+def _short(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
 
 def with_policy(name: str, path: Path) -> Strategy:

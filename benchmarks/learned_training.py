@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learned_strategies import SORTED, with_policy
+from learned_strategies import SORTED, model_version, with_policy
 
 import shardwright as sw
 from shardwright.cli.learn_options import options_from_texts
@@ -88,7 +88,7 @@ def learned(strategy: str, what: str, tasks: Sequence[Task], options: Any, folde
         folder: where policies lie.
     """
     model = cost_model_for("cpu")
-    about = [strategy, asdict(options), training_tasks(tasks).digest, model.name]
+    about = [strategy, asdict(options), training_tasks(tasks).digest, model_version()]
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"{strategy}-{what}-{digest}.safetensors"
     if path.exists():

@@ -13,6 +13,8 @@ from shardwright.search.autoshard.replay import ShardBatch
 from shardwright.search.autoshard.rollout import Trajectory, go_through
 from shardwright.search.autoshard.vtrace import v_trace
 
+_WORTH = 0.1  # of the mean cost of a device
+
 
 class PolicyLoss(NamedTuple):
     """The loss, and what is shown of it.
@@ -53,6 +55,10 @@ def policy_loss(
 
 
 def cost_loss(network: AutoShardNetwork, shards: ShardBatch) -> Tensor:
-    """Mean squared error of predicted costs, in units of `cost_scale`."""
+    """Mean squared relative error of predicted costs; what costs next to nothing is not worth being exact.
+
+    The paper squares the error in ms, with which tables that cost little are priced badly, although they come last and level the devices.
+    """
     predicted_s = network.relative_cost(shards.sums(network.encode(shards.features_nf)))
-    return (predicted_s - shards.cost_s / network.cost_scale).square().mean()
+    true_s = shards.cost_s / network.cost_scale
+    return ((predicted_s - true_s) / (true_s + _WORTH)).square().mean()

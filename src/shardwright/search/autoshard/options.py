@@ -13,7 +13,7 @@ class AutoShardOptions:
     """Options of a training; the defaults not named here are those of the paper and its public code.
 
     Attributes:
-        steps: environment steps of the whole training.
+        steps: environment steps of the whole training. The paper's 100,000 are a sixth of these, which suit a simulated world.
         unroll: steps of an actor's unroll. An unroll holds whole episodes here, as many as come nearest.
         batch: unrolls of a learner step.
         lag: learner steps between two copies of the learner's policy to the actors: with what it is that old, the actors play.
@@ -29,7 +29,7 @@ class AutoShardOptions:
         seed: of the weights, the tasks drawn, the actions.
     """
 
-    steps: int = 100_000
+    steps: int = 600_000
     unroll: int = 100
     batch: int = 8
     lag: int = 4

@@ -63,7 +63,8 @@ class Episodes:
         unit_te: unit placed at each step.
         device_te: device chosen at each step.
         mask_ted: devices that could be chosen; none where the episode had ended, or had no device for the unit.
-        shares_tedk: log(1 + cost of every device with the unit over that of an even share).
+        shares_tedk: log(1 + cost over that of an even share) of every device with the unit.
+        start_edk: the same before the first step.
     """
 
     encoded: Encoded
@@ -73,6 +74,7 @@ class Episodes:
     device_te: Tensor
     mask_ted: Tensor
     shares_tedk: Tensor
+    start_edk: Tensor
 
 
 def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
@@ -104,23 +106,31 @@ class Rollout:
         self._start_edq = cost.hidden(encoded.fixed_edh)
         self._load_eu, self._start_ed = loads(network, encoded)
 
+    def _shares(self, hidden_edq: Tensor) -> Tensor:
+        """`(e, d, k)` log(1 + cost over that of an even share)."""
+        costs_edk = self._network.cost.device_costs(hidden_edq).clamp(min=0.0)
+        return torch.log1p(costs_edk / self._encoded.even_ek[:, None])
+
     @torch.no_grad()
     def play(self, choose: Choose) -> Episodes:
         """Place all units on the devices that `choose` names from `(e, d)` logits and masks."""
-        encoded, network = self._encoded, self._network
+        encoded, policy = self._encoded, self._network.policy
         environment = Environment(encoded.batch, encoded.order_eu)
         hidden_edq, load_ed = self._start_edq.clone(), self._start_ed.clone()
+        start_edk = self._shares(hidden_edq)
+        value_ed = policy.value(start_edk)
         rows = torch.arange(encoded.batch.episodes)
         devices, masks, shares = [], [], []
         while not environment.done:
             current_e, mask_ed = environment.current_e, environment.mask()
             added_edq = hidden_edq + self._hidden_euq[rows, current_e][:, None]
-            share_edk = torch.log1p(network.cost.device_costs(added_edq).clamp(min=0.0) / encoded.even_ek[:, None])
-            logit_ed = network.policy.cost_logit(share_edk) + load_ed
-            device_e = choose(logit_ed, mask_ed)
+            share_edk = self._shares(added_edq)
+            added_ed = policy.value(share_edk)
+            device_e = choose(load_ed + added_ed - value_ed, mask_ed)
             placed_e = environment.step(device_e, mask_ed)
             moved = rows[placed_e], device_e[placed_e]
             hidden_edq[moved] = added_edq[moved]
+            value_ed[moved] = added_ed[moved]
             load_ed[moved] += self._load_eu[rows, current_e][placed_e]
             devices.append(device_e)
             masks.append(mask_ed)
@@ -133,6 +143,7 @@ class Rollout:
             torch.stack(devices),
             torch.stack(masks),
             torch.stack(shares),
+            start_edk,
         )
 
 
@@ -173,9 +184,11 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
         `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both 0 where there was no choice.
     """
     load_eu, start_ed = loads(network, episodes.encoded)
-    added_ted = _placed(episodes) * _of_steps(load_eu[..., None], episodes.unit_te)
+    chosen_ted = _placed(episodes)
+    added_ted = chosen_ted * _of_steps(load_eu[..., None], episodes.unit_te)
     load_ted = start_ed + added_ted.cumsum(dim=0) - added_ted
-    logit_ted = network.policy.cost_logit(episodes.shares_tedk) + load_ted
+    value_ted = network.policy.value(torch.cat([episodes.start_edk[None], episodes.shares_tedk]))
+    logit_ted = load_ted + value_ted[1:] - torch.gather(value_ted, 0, _last_changes(chosen_ted))
     any_te = episodes.mask_ted.any(dim=2)
     open_ted = episodes.mask_ted | ~any_te[..., None]
     log_ted = torch.log_softmax(logit_ted.masked_fill(~open_ted, -torch.inf), dim=2).masked_fill(~open_ted, 0.0)
@@ -188,6 +201,13 @@ def _placed(episodes: Episodes) -> Tensor:
     """`(t, e, d)` 1 where a step placed its unit, else 0."""
     chosen_ted = torch.nn.functional.one_hot(episodes.device_te, episodes.mask_ted.shape[2]).bool()
     return (chosen_ted & episodes.mask_ted).float()
+
+
+def _last_changes(chosen_ted: Tensor) -> Tensor:
+    """`(t, e, d)` before each step, the number (from 1) of the last one that placed a unit on the device; 0 if none has."""
+    number_t = torch.arange(1, len(chosen_ted) + 1)
+    last_ted = (chosen_ted.long() * number_t[:, None, None]).cummax(dim=0).values
+    return torch.cat([torch.zeros_like(last_ted[:1]), last_ted[:-1]])
 
 
 def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:

@@ -108,12 +108,17 @@ class PolicyNetwork(nn.Module):
         found: Tensor = sums @ self.logit.weight[0, :ENCODING]
         return found
 
-    def cost_logit(self, shares: Tensor) -> Tensor:
-        """`(...,)` part of the logit that comes from `(..., k)` costs over those of an even share."""
+    def value(self, shares: Tensor) -> Tensor:
+        """`(...,)` how good it is for a device to have `(..., k)` shares."""
+        x = GAIN * shares
         for layer in self.costs:
-            shares = torch.relu(layer(shares))
-        found: Tensor = shares @ self.logit.weight[0, ENCODING:]
+            x = torch.relu(layer(x))
+        found: Tensor = x @ self.logit.weight[0, ENCODING:] - PRIOR * shares.sum(-1)
         return found
+
+
+GAIN = 4.0
+PRIOR = 0.0
 
 
 class DreamShardNetwork(nn.Module):

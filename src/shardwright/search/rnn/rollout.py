@@ -46,7 +46,7 @@ class Sequence:
 
     def encode(self, network: SequenceToSequence) -> Tensor:
         """`(u, h)` encodings of the units in the order of their turns."""
-        return network.encode(self.features_bf, self.unit_b, len(self.order_u))
+        return network.encode(self.features_bf, self.unit_b)
 
 
 @dataclass(frozen=True, eq=False)

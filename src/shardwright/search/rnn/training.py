@@ -91,7 +91,7 @@ def train_placement(
     ledger = PlanLedger(arrays, world)
     with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = SequenceToSequence(len(TABLE_FEATURES), arrays.devices, options.hidden)
+        network = SequenceToSequence(len(TABLE_FEATURES), len(arrays), arrays.devices, options.hidden)
         generator = torch.Generator().manual_seed(seed)
         sequence = Sequence.of(arrays, options.episodes)
         if _learn(network, sequence, ledger, options, generator, deadline):

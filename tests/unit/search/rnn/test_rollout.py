@@ -14,7 +14,7 @@ def made(task, episodes=6):
     arrays = PlacementArrays.of(task)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = SequenceToSequence(21, arrays.devices, 8)
+        network = SequenceToSequence(21, len(arrays), arrays.devices, 8)
     return network, Sequence.of(arrays, episodes), torch.Generator().manual_seed(0)
 
 

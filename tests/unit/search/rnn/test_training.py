@@ -79,7 +79,7 @@ def test_failed_episodes_cost_more_than_any_plan():
     assert train_placement(arrays, world, RnnOptions(updates=2, episodes=4, hidden=4), seed=0, deadline=None) is None
     assert world.asked == []
     ledger = PlanLedger(roomy, world)
-    network, generator = SequenceToSequence(21, 2, 4), torch.Generator().manual_seed(0)
+    network, generator = SequenceToSequence(21, 5, 2, 4), torch.Generator().manual_seed(0)
     good = ledger.costs(roll_out(network, Sequence.of(roomy, 4), generator))
     bad = ledger.costs(roll_out(network, Sequence.of(arrays, 4), generator))
     assert bad.min() > good.max() == ledger.worst_ms
