@@ -78,14 +78,27 @@ class Traffic:
 
 def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
     """Bytes that the shards of a plan send per step, by pass, device and link class."""
+    held = np.zeros((2, task.topology.devices))
+    for shard in shards:
+        if len(shard.devices) == 1:
+            held[:, shard.devices[0]] += served_bytes(shard_work(task, shard))
+    return traffic_of(task, held, [shard for shard in shards if len(shard.devices) > 1])
+
+
+def traffic_of(task: Task, held: Floats, replicated: Sequence[Shard]) -> Traffic:
+    """The same, from what single holders serve.
+
+    Args:
+        task: the task.
+        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of the blocks that one device holds alone.
+        replicated: the other shards.
+    """
     devices = task.topology.devices
     result = Traffic(LinkTraffic(devices), LinkTraffic(devices))
     if devices > 1:
-        single = [shard for shard in shards if len(shard.devices) == 1]
-        _add_single_holders(task, single, result)
-        for shard in shards:
-            if len(shard.devices) > 1:
-                _add_replicated(task, shard, result)
+        _add_single_holders(task.topology, held, result)
+        for shard in replicated:
+            _add_replicated(task, shard, result)
     return result
 
 
@@ -101,12 +114,8 @@ def served_bytes(work: ShardWork) -> tuple[float, float]:
     return values, _ID_BYTES * work.lookups
 
 
-def _add_single_holders(task: Task, shards: Sequence[Shard], result: Traffic) -> None:
+def _add_single_holders(topology: Topology, held: Floats, result: Traffic) -> None:
     """Blocks on one device: everything the device holds goes, in equal parts, to all devices."""
-    topology = task.topology
-    held = np.zeros((2, topology.devices))  # values and ids by holder, of all samples
-    for shard in shards:
-        held[:, shard.devices[0]] += served_bytes(shard_work(task, shard))
     part = held / topology.devices  # for the samples of one device
     host_part = part.reshape(2, topology.hosts, -1).sum(axis=2).repeat(topology.devices_per_host, axis=1)
     peers = np.array([topology.devices_per_host - 1, topology.devices - topology.devices_per_host])[:, None]

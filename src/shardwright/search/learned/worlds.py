@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms
+from shardwright.cost.communication import communication_ms, served_bytes, traffic_of
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 
 FORWARD, FORWARD_COMMUNICATION, BACKWARD_COMMUNICATION, BACKWARD = range(4)
@@ -58,9 +59,7 @@ class SimulatedWorld:
     """
 
     cost_model: CostModel
-    _latents: WeakKeyDictionary[PlacementArrays, tuple[Floats, Floats]] = field(
-        default_factory=WeakKeyDictionary, repr=False
-    )
+    _known: WeakKeyDictionary[PlacementArrays, _Encoded] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def name(self) -> str:
@@ -68,32 +67,65 @@ class SimulatedWorld:
         return f"simulated: {self.cost_model.name}"
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
-        """Predicted phases."""
+        """Predicted phases.
+
+        Raises:
+            ShardwrightError: the cost model predicted NaN.
+        """
         return [self._cost(arrays, assignment) for arrays, assignment in placed]
 
     def _cost(self, arrays: PlacementArrays, assignment: Ints) -> Floats:
-        units, fixed = self._encoded(arrays)
-        sums = arrays.fixed_on.T @ fixed
-        np.add.at(sums, assignment, units)
+        if arrays not in self._known:
+            self._known[arrays] = _encode(arrays, self.cost_model)
+        known = self._known[arrays]
+        sums, held = known.fixed.copy(), known.fixed_held.copy()
+        np.add.at(sums, assignment, known.units)
+        np.add.at(held.T, assignment, known.served)
         occupied = np.bincount(assignment, minlength=arrays.devices) + arrays.fixed_on.sum(axis=0) > 0
         compute = np.where(occupied[:, None], self.cost_model.pricing.price(sums), 0.0)
         if np.isnan(compute).any():
             raise ShardwrightError(
                 f"cost model {self.cost_model.name} predicted NaN; it must predict finite times: train it again"
             )
-        forward, backward = communication_ms(arrays.task, arrays.shards(assignment))
-        return np.stack([compute[:, 0], forward, backward, compute[:, 1]], axis=1)
+        flows, topology = traffic_of(arrays.task, held, known.replicated), arrays.task.topology
+        links = flows.forward.milliseconds(topology), flows.backward.milliseconds(topology)
+        return np.stack([compute[:, 0], *links, compute[:, 1]], axis=1)
 
-    def _encoded(self, arrays: PlacementArrays) -> tuple[Floats, Floats]:
-        """`(n, latent)` encodings of the units and `(f, latent)` of the settled shards; kept as long as the task is."""
-        if arrays not in self._latents:
-            blocks = [block for unit in arrays.units.free for block in unit.blocks]
-            works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
-            encoded = self.cost_model.encode(works)
-            units = np.zeros((len(arrays), encoded.shape[1]))
-            np.add.at(units, arrays.unit_of, encoded[: len(blocks)])
-            self._latents[arrays] = units, encoded[len(blocks) :]
-        return self._latents[arrays]
+
+@dataclass(frozen=True, eq=False)
+class _Encoded:
+    """What a task's units and settled shards add to their devices.
+
+    Attributes:
+        units: `(n, latent)`.
+        served: `(n, 2)` bytes of values and of ids.
+        fixed: `(d, latent)` of settled shards.
+        fixed_held: `(2, d)` bytes that settled shards on single devices serve.
+        replicated: the other settled shards.
+    """
+
+    units: Floats
+    served: Floats
+    fixed: Floats
+    fixed_held: Floats
+    replicated: tuple[Shard, ...]
+
+
+def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
+    blocks = [block for unit in arrays.units.free for block in unit.blocks]
+    works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
+    encoded, bytes_ = cost_model.encode(works), np.array([served_bytes(work) for work in works]).reshape(-1, 2)
+    units, served = np.zeros((len(arrays), encoded.shape[1])), np.zeros((len(arrays), 2))
+    np.add.at(units, arrays.unit_of, encoded[: len(blocks)])
+    np.add.at(served, arrays.unit_of, bytes_[: len(blocks)])
+    alone = arrays.fixed_on.sum(axis=1) == 1
+    return _Encoded(
+        units,
+        served,
+        arrays.fixed_on.T @ encoded[len(blocks) :],
+        (arrays.fixed_on[alone].T @ bytes_[len(blocks) :][alone]).T,
+        tuple(shard for shard in arrays.units.fixed if len(shard.devices) > 1),
+    )
 
 
 @dataclass(frozen=True)

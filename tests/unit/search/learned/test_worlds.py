@@ -44,7 +44,7 @@ def test_tasks_are_encoded_once_and_forgotten_with_the_task():
     world.costs([(second, np.ones(5, int))])
     assert model.calls == [4, 5]
     del first
-    assert len(world._latents) == 1
+    assert len(world._known) == 1
 
 
 def test_nan_of_the_cost_model_is_an_error_that_names_it():
