@@ -40,7 +40,7 @@ def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: Buffer, objectiv
 
 
 class CostErrors:
-    """Errors of the cost network on placements of a buffer. Tables that occur in several tasks are encoded once.
+    """Errors of the cost network on placements of a buffer. Where tasks share tables, each is encoded once.
 
     Args:
         network: the networks.
@@ -58,12 +58,15 @@ class CostErrors:
         """As `relative_errors`, for placements of the buffer."""
         task_e, assignment_eu = self._buffer.task_m[index], self._buffer.assignment_mu[index]
         batch, network = self._batch, self._network
-        encodings = network.cost.encoder(network.standardised(self._features))
+        if len(self._features) < task_e.numel() * batch.unit_eb.shape[1]:
+            encoded_ebh = network.cost.encoder(network.standardised(self._features))[self._index_eb[task_e]]
+        else:
+            encoded_ebh = network.cost.encoder(network.standardised(batch.features_ebf[task_e]))
         device_eu = torch.nn.functional.pad(
             torch.where(assignment_eu < 0, batch.devices, assignment_eu), (0, 1), value=batch.devices
         )
         device_eb = torch.gather(device_eu, 1, batch.unit_eb[task_e])
-        sums_edh = _by_device(encodings[self._index_eb[task_e]], device_eb, batch.devices)
+        sums_edh = _by_device(encoded_ebh, device_eb, batch.devices)
         held_ed = _by_device(torch.ones(*device_eb.shape, 1), device_eb, batch.devices)[..., 0] > 0
         if batch.fixed_ecd.shape[1]:
             fixed_ech = network.cost.encoder(network.standardised(batch.fixed_ecf[task_e]))

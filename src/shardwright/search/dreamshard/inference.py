@@ -2,8 +2,8 @@
 
 Letters: n units, d devices, q pre-activations of the cost heads (192), k heads (3), c and h hidden numbers of the cost features.
 
-All sums of encodings enter through linear layers first, so a device is kept as what those layers make of its sum. A device is priced anew
-for every unit, because it is judged with that unit on it.
+All sums of encodings enter through linear layers first, so a device is kept as what those layers make of its sum, beside its value; both
+change where a unit is placed only. With the unit in turn, every device is priced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from shardwright.search.dreamshard.weights import ENCODING, HEAD_HIDDEN, HEADS, LEAST_EVEN, MOST_LOG, SIZES, checked
+from shardwright.search.dreamshard.weights import (
+    ENCODING,
+    FARTHEST,
+    HEAD_HIDDEN,
+    HEADS,
+    LEAST_EVEN,
+    MOST_LOG,
+    SHARE_GAIN,
+    SIZES,
+    checked,
+)
 from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 
@@ -82,7 +92,7 @@ class Policy:
         self.heads = Heads(
             mix=w["cost.mix"] * scale[:, None],
             bias=w["cost.bias"] * scale,
-            first=w["policy.costs.0.weight"],
+            first=w["policy.costs.0.weight"] * SHARE_GAIN,
             first_bias=w["policy.costs.0.bias"],
             second=w["policy.costs.1.weight"],
             second_bias=w["policy.costs.1.bias"],
@@ -141,7 +151,7 @@ class Policy:
         return units, arrays.fixed_on.T.astype(np.float64) @ encoded[len(arrays.features) :]
 
     def _encoder(self, name: str, x: Floats) -> Floats:
-        x = (x - self._w["feature_mean"]) / self._w["feature_std"]
+        x = np.clip((x - self._w["feature_mean"]) / self._w["feature_std"], -FARTHEST, FARTHEST)
         size = np.exp(np.clip(x[:, :SIZES] @ self._w[f"{name}.powers"], -MOST_LOG, MOST_LOG))
         for layer in (0, 1):
             x = np.maximum(x @ self._w[f"{name}.layers.{layer}.weight"].T + self._w[f"{name}.layers.{layer}.bias"], 0.0)
@@ -155,18 +165,24 @@ def _place(
     mix: Floats, bias: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
 ) -> Ints:  # fmt: skip
     """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
+    devices, nothing = used.size, np.zeros(hidden.shape[1])
     states, loads, used = start.copy(), start_load.copy(), used.copy()
     assignment = np.full(order.size, STUCK)
     costs, wide = np.empty(mix.shape[0]), np.empty(first.shape[0])
+    values, added = np.empty(devices), np.empty(devices)
+    for device in range(devices):
+        _shares(states[device], nothing, mix, bias, per_even, costs)
+        values[device] = _value(costs, wide, first, first_bias, second, second_bias, logit)
     for unit in order:
         best, highest = STUCK, -np.inf
-        for device in range(used.size):
+        for device in range(devices):
             if not allowed[unit, device] or used[device] + unit_bytes[unit] > memory[device]:
                 continue
             if rivals.size and np.any(rivals[unit] & (assignment == device)):
                 continue
-            _device_shares(states[device], hidden[unit], mix, bias, per_even, costs)
-            value = loads[device] + _cost_logit(costs, wide, first, first_bias, second, second_bias, logit)
+            _shares(states[device], hidden[unit], mix, bias, per_even, costs)
+            added[device] = _value(costs, wide, first, first_bias, second, second_bias, logit)
+            value = loads[device] + added[device] - values[device]
             if noise.size:
                 value += noise[unit, device]
             if value > highest or best < 0:
@@ -176,13 +192,14 @@ def _place(
         assignment[unit] = best
         used[best] += unit_bytes[unit]
         loads[best] += load[unit]
+        values[best] = added[best]
         for index in range(states.shape[1]):
             states[best, index] += hidden[unit, index]
     return assignment
 
 
 @njit(cache=True, nogil=True)
-def _device_shares(
+def _shares(
     state: Floats, added: Floats, mix: Floats, bias: Floats, per_even: Floats, shares: npt.NDArray[np.float64]
 ) -> None:
     """log(1 + costs of a device with a unit added, over those of an even share)."""
@@ -196,10 +213,10 @@ def _device_shares(
 
 
 @njit(cache=True, nogil=True)
-def _cost_logit(
+def _value(
     shares: Floats, wide: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats
 ) -> float:
-    """The part of the logit that comes from costs."""
+    """How good it is for a device to have such shares."""
     for row in range(first.shape[0]):
         total = first_bias[row]
         for column in range(shares.size):

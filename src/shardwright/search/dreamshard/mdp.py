@@ -227,7 +227,9 @@ def sampler(generator: torch.Generator) -> Choose:
         open_ed = mask_ed | ~mask_ed.any(dim=1, keepdim=True)
         weight_ed = torch.softmax(logit_ed.masked_fill(~open_ed, -torch.inf), dim=1)
         if not bool(weight_ed.isfinite().all()):
-            raise ShardwrightError("the policy's logits became NaN: the training has diverged; lower learning_rate")
+            raise ShardwrightError(
+                "the policy's logits became NaN: the training has diverged; lower cost_rate or policy_rate"
+            )
         return torch.multinomial(weight_ed, 1, generator=generator)[:, 0]
 
     return choose

@@ -6,13 +6,17 @@ The published architecture: an encoder 21→128→32 for each block, a SUM over 
 backward and backward communication, and for the overall cost the MAX over devices of the sums and a head 32→64→1; the policy has an
 encoder of its own, its sum over a device, and the three costs through 3→64→32; a linear layer 64→1 gives the logit of a device.
 
-What the paper leaves open, and is settled here:
+What the paper leaves open, or does not need on its larger budget of measurements, is settled here:
 
-- A device is judged as it would be WITH the unit that is placed. The published code judges devices as they are; its policy does not see
-  the table to place, and can only balance what lies already.
+- What the logit sees. The published code judges devices as they are; its policy does not see the table to place, and can only balance what
+  lies already. Here the cost part of the logit is what a device's value changes by when it gets the unit, the value being the linear layer
+  of 3→64→32. The part from the policy's own encoder is a sum over what lies on a device, as published.
 - Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
   number of units a device holds on average: tasks of any number of tables and devices look alike.
 - Costs are learned relative to their size (see `cost_errors`), in units of the mean cost of each head.
+- An encoding is multiplied by a learned power of the table's sizes, as times span decades and sums are of times, not of their logarithms.
+- The overall head corrects what the device heads imply, the sum of their maxima over devices (or the maximum of the sums). On its own it
+  ranked placements near the policy's no better than chance, and they are all that a policy in training sees.
 
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
@@ -28,10 +32,12 @@ from torch import Tensor, nn
 from shardwright.search.dreamshard.weights import (
     COST_HIDDEN,
     ENCODING,
+    FARTHEST,
     HEAD_HIDDEN,
     HEADS,
     HIDDEN,
     MOST_LOG,
+    SHARE_GAIN,
     SIZES,
     Objective,
 )
@@ -110,15 +116,11 @@ class PolicyNetwork(nn.Module):
 
     def value(self, shares: Tensor) -> Tensor:
         """`(...,)` how good it is for a device to have `(..., k)` shares."""
-        x = GAIN * shares
+        x = SHARE_GAIN * shares
         for layer in self.costs:
             x = torch.relu(layer(x))
-        found: Tensor = x @ self.logit.weight[0, ENCODING:] - PRIOR * shares.sum(-1)
+        found: Tensor = x @ self.logit.weight[0, ENCODING:]
         return found
-
-
-GAIN = 4.0
-PRIOR = 0.0
 
 
 class DreamShardNetwork(nn.Module):
@@ -144,8 +146,8 @@ class DreamShardNetwork(nn.Module):
         self.policy = PolicyNetwork(generator)
 
     def standardised(self, x: Tensor) -> Tensor:
-        """`(..., f)` features as the encoders take them."""
-        return (x - self.feature_mean) / self.feature_std
+        """`(..., f)` features as the encoders take them; those far from what was learned from are drawn in."""
+        return ((x - self.feature_mean) / self.feature_std).clamp(-FARTHEST, FARTHEST)
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:

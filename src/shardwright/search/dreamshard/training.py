@@ -26,6 +26,7 @@ from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.worlds import World
 
 _TRIES = 20  # rounds of sampling until enough placements keep memory and constraints
+_BETAS = (0.9, 0.99)  # of Adam for the cost network: the second moment follows a training of a few thousand updates
 _FAILED = 1.0  # mean costs that an episode pays in which a unit found no device, beside the excess
 
 
@@ -46,8 +47,8 @@ class Training:
         self._batch = PlacementBatch.of(tasks)
         self.network = DreamShardNetwork(*_statistics(tasks), self._generator, options.objective)
         self._buffer = Buffer(self._batch.units, self._batch.devices)
-        self._cost_adam = torch.optim.Adam(self.network.cost.parameters(), options.learning_rate)
-        self._policy_adam = torch.optim.Adam(self.network.policy.parameters(), options.learning_rate)
+        self._cost_adam = torch.optim.Adam(self.network.cost.parameters(), options.cost_rate, _BETAS)
+        self._policy_adam = torch.optim.Adam(self.network.policy.parameters(), options.policy_rate)
         self._errors = CostErrors(self.network, self._batch, self._buffer, options.objective)
         self.iteration = 0
 
@@ -58,10 +59,9 @@ class Training:
             ShardwrightError: the world returned costs that are not finite, or a reward became NaN.
             InfeasibleTask: the policy finds no placements that keep memory and constraints.
         """
-        rate = self.options.learning_rate * (1 - self.iteration / self.options.iterations)
-        for optimizer in (self._cost_adam, self._policy_adam):
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+        left = 1 - self.iteration / self.options.iterations
+        self._cost_adam.param_groups[0]["lr"] = self.options.cost_rate * left
+        self._policy_adam.param_groups[0]["lr"] = self.options.policy_rate * left
         figures = self._collect()
         self._learn_costs()
         figures |= self._learn_policy()
@@ -148,7 +148,7 @@ class Training:
             reward_e = -estimate_te[-1]
             if not bool(estimate_te.isfinite().all()):
                 raise ShardwrightError(
-                    "the reward became NaN or infinite: the training has diverged; lower learning_rate"
+                    "the reward became NaN or infinite: the training has diverged; lower cost_rate or policy_rate"
                 )
             log_te, entropy_te = log_probabilities(self.network, episodes)
             advantage_te = self._advantages(episodes, estimate_te)
@@ -171,7 +171,8 @@ class Training:
             gain_te[step] = following_e
         gain_tne = gain_te.unflatten(1, (-1, self.options.episodes))
         centred_tne = gain_tne - gain_tne.mean(dim=2, keepdim=True)
-        return (centred_tne / (centred_tne.std(dim=(0, 2), keepdim=True) + 1e-8)).flatten(1)
+        advantage_tne: Tensor = centred_tne / (centred_tne.std(dim=(0, 2), keepdim=True) + 1e-8)
+        return advantage_tne.flatten(1)
 
 
 def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,10 @@ SIZES = 4
 """Features that are logarithms of sizes; they come first."""
 MOST_LOG = 8.0
 """Largest logarithm of the factor by which sizes change an encoding: a stop for tables unlike those learned from."""
+FARTHEST = 3.0
+"""Most standard deviations that a feature may be from its mean; features of unseen tables may lie far outside of what was learned from."""
+SHARE_GAIN = 4.0
+"""Factor on shares, which differ by little between devices where it matters."""
 HEADS = 3
 """Forward, backward, backward communication."""
 LEAST_EVEN = 0.01

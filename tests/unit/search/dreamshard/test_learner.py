@@ -12,6 +12,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.dreamshard.figures import cost_errors
 from shardwright.search.dreamshard.inference import Policy
 from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
+from shardwright.search.dreamshard.variants import with_variants
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.records import TrainingRecord
@@ -22,7 +23,7 @@ from tests.unit.search.dreamshard.policies import training_set, whole_tables
 
 WORLD = SimulatedWorld(simple_cost_model())
 BRIEF = DreamShardOptions(
-    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4
+    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, variants=0
 )
 
 
@@ -74,12 +75,13 @@ def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
         cost_batch=32,
         policy_updates=15,
         episodes=8,
-        learning_rate=3e-3,
     )
     record = Figures()
     learned = learn_dreamshard(training_set(20), WORLD, options, record=record)
     untrained = learn_dreamshard(
-        training_set(20), WORLD, replace(options, iterations=1, cost_updates=1, policy_updates=1, learning_rate=1e-9)
+        training_set(20),
+        WORLD,
+        replace(options, iterations=1, cost_updates=1, policy_updates=1, cost_rate=1e-9, policy_rate=1e-9),
     )
     unseen = training_set(10, first_seed=1000)
     assert mean_step(Policy(learned), unseen) < 0.9 * mean_step(Policy(untrained), unseen)
@@ -138,7 +140,7 @@ def test_costs_that_are_not_numbers_stop_with_the_state_saved(tmp_path):
 
 def test_a_reward_that_is_not_a_number_stops():
     with pytest.raises(ShardwrightError, match="became NaN.*no checkpoint"):
-        learn_dreamshard(training_set(3), WORLD, replace(BRIEF, learning_rate=1e30))
+        learn_dreamshard(training_set(3), WORLD, replace(BRIEF, cost_rate=1e30))
 
 
 def test_tasks_of_different_sizes_with_little_memory_train_together():
@@ -174,6 +176,24 @@ def test_the_objective_changes_what_is_learned():
     assert embedding.weights["cost.scale"][3] < step.weights["cost.scale"][3]
 
 
+def test_variants_differ_from_their_tasks_in_rows_and_pooling_only():
+    tasks = training_set(2)
+    found = with_variants(tasks, 3, 0)
+    assert [arrays.task for arrays in found[:2]] == tasks
+    assert len(found) == 8
+    for arrays, task in zip(found[2:], [tasks[0]] * 3 + [tasks[1]] * 3, strict=True):
+        for table, original in zip(arrays.task.tables, task.tables, strict=True):
+            assert replace(table, rows=original.rows, pooling=original.pooling, access=original.access) == original
+            assert 0.3 < table.pooling / original.pooling < 3
+    assert [arrays.task for arrays in with_variants(tasks, 3, 0)] == [arrays.task for arrays in found]
+    tight = whole_tables(
+        tables(5),
+        2,
+        memory=int(max(arrays.bytes.max() for arrays in with_variants([whole_tables(tables(5), 2)], 0, 0))),
+    )
+    assert len(with_variants([tight], 20, 0)) < 21  # variants with a table that fits no device are left out
+
+
 def test_no_training_task_is_refused():
     with pytest.raises(InvalidInput, match="no task"):
         learn_dreamshard([], WORLD, BRIEF)
@@ -192,7 +212,16 @@ def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("iterations", 0), ("episodes", 1), ("seed", -1), ("learning_rate", 0.0), ("objective", "both")],
+    [
+        ("iterations", 0),
+        ("episodes", 1),
+        ("seed", -1),
+        ("cost_rate", 0.0),
+        ("policy_rate", float("nan")),
+        ("trace_decay", 2),
+        ("collected", 1.5),
+        ("objective", "both"),
+    ],
 )
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(InvalidInput, match=f"{option} is"):
