@@ -1,4 +1,4 @@
-"""How well compute models predict held-out samples, by head and by the number of samples, beside repeat noise.
+"""How well compute models predict held-out samples, by head, by what the sets hold and by the number of samples, beside repeat noise.
 
 python benchmarks/cost_model.py samples/cpu
 """
@@ -11,48 +11,94 @@ from pathlib import Path
 import numpy as np
 from results_table import write_results
 
-from shardwright.cost.accuracy import Accuracy, accuracy, repeat_noise
-from shardwright.cost.dataset import Floats, Samples, samples_of
+from shardwright.cost.accuracy import Accuracy, accuracy, predict, repeat_noise
+from shardwright.cost.dataset import Floats, Samples, join, samples_of
 from shardwright.cost.features import scales
+from shardwright.cost.model import ComputeModel
 from shardwright.cost.training import TrainingOptions, split, train
 from shardwright.measure.store import read_samples
 
 SIZES = (1000, 2000, 4000, 8000)
-HEADS = ("sets", "mean error", "median error", "forward", "backward", "Spearman", "1-3 tables", "4-7", "8-11", "12-15")
+FEWEST = 10  # sets that an error is stated of
+RANGES = ("1-3", "4-7", "8-11", "12-15", "16+")
+HEADS = (
+    "sets",
+    "mean error",
+    "median error",
+    "forward",
+    "backward",
+    "Spearman",
+    *(f"{tables} tables" for tables in RANGES),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("samples", type=Path)
+    parser.add_argument("samples", type=Path, nargs="+", help="sample stores, used together")
     parser.add_argument("--seeds", type=int, default=2, help="splits and initial weights to try")
     options = parser.parse_args()
-    samples = samples_of(read_samples(options.samples))
-    measured = len(np.unique(samples.sample))
+    samples = join([samples_of(read_samples(folder)) for folder in options.samples])
+    measured = np.unique(samples.sample)
 
     by_head = [("linear in sizes", *row(linear_error(samples)))]
+    by_kind = []
     for head in ("convex", "mlp"):
         for seed in range(options.seeds):
             result = train(samples, TrainingOptions(head=head, seed=seed))
             by_head.append((f"{head}, seed {seed}", *row(result.accuracy)))
+            if (head, seed) == ("convex", 0):
+                by_kind = kinds(result.model, split(samples, seed)[2])
     by_size = []
+    shuffled = np.random.default_rng(0).permutation(measured)
     for size in SIZES:
-        if size < measured:
-            part = samples.select(samples.sample < np.sort(np.unique(samples.sample))[size])
+        if size < len(measured):
+            part = samples.select(np.isin(samples.sample, shuffled[:size]))
             by_size.append((f"convex, {size} samples", *row(train(part, TrainingOptions()).accuracy)))
     noise = repeat_noise(samples) or float("nan")
-    caption = (
-        f"{measured} samples; relative errors on held-out tenths. Measuring a set twice differs by {noise:.2%} (mean)."
+    caption = f"{len(measured)} samples; relative errors on held-out tenths. Measuring a set twice differs by {noise:.2%} (mean)."
+    kind_caption = (
+        "By what a held-out set holds (convex, seed 0). Shards that see other parts of the batch, or are not pooled, run in a call of "
+        "their own; bias: median of predicted / measured - 1."
     )
-    tables = [(caption, ("model", *HEADS), by_head), ("By number of samples.", ("model", *HEADS), by_size)]
+    tables = [
+        (caption, ("model", *HEADS), by_head),
+        (kind_caption, ("sets of", "sets", "mean error", "median error", "bias"), by_kind),
+        ("By number of samples.", ("model", *HEADS), by_size),
+    ]
     write_results(
         "cost_model", "Compute model on held-out CPU samples", tables, "python benchmarks/cost_model.py samples/cpu"
     )
 
 
-def row(result: Accuracy) -> tuple[str, ...]:
-    by_tables = [
-        f"{result.by_tables[key]:.2%}" if key in result.by_tables else "–" for key in ("1-3", "4-7", "8-11", "12-15")
+def kinds(model: ComputeModel, samples: Samples) -> list[tuple[str, ...]]:
+    """Errors by what the sets hold."""
+    samples = samples.select(samples.repeat == 0)
+    error = predict(model, samples).sum(axis=1) / samples.times.sum(axis=1) - 1
+    works, first = samples.works, samples.starts[:-1]
+    most, fewest = (ufunc.reduceat(works.samples, first) for ufunc in (np.maximum, np.minimum))
+    pooled = np.add.reduceat(works.pooled, first) / samples.shard_counts
+    alike = most == fewest
+    chosen = {f"pooled tables, batch {batch:.0f}": (pooled == 1) & alike & (most == batch) for batch in np.unique(most)}
+    chosen |= {
+        "pooled tables, some replicated": (pooled == 1) & ~alike,
+        "sequences only": (pooled == 0) & alike,
+        "pooled tables and sequences": (pooled > 0) & (pooled < 1) & alike,
+    }
+    return [
+        (
+            kind,
+            str(inside.sum()),
+            f"{np.abs(error[inside]).mean():.2%}",
+            f"{np.median(np.abs(error[inside])):.2%}",
+            f"{np.median(error[inside]):+.2%}",
+        )
+        for kind, inside in chosen.items()
+        if inside.sum() >= FEWEST
     ]
+
+
+def row(result: Accuracy) -> tuple[str, ...]:
+    by_tables = [f"{result.by_tables[key]:.2%}" if key in result.by_tables else "–" for key in RANGES]
     errors = (result.mean_error, result.median_error, result.forward_error, result.backward_error)
     return str(result.sets), *(f"{error:.2%}" for error in errors), f"{result.spearman:.4f}", *by_tables
 
