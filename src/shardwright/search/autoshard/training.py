@@ -17,6 +17,7 @@ from shardwright.search.autoshard.network import AutoShardNetwork, exported, new
 from shardwright.search.autoshard.options import AutoShardOptions
 from shardwright.search.autoshard.replay import ReplayBuffer
 from shardwright.search.autoshard.rollout import Trajectory, in_batches, placements, roll_out, scattered
+from shardwright.search.autoshard.variations import with_variations
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import (
     check_same_training,
@@ -74,16 +75,16 @@ class Training:
         self.options = options
         self.network = new_network(options.seed)
         self.round = 0
-        self._tasks = tasks
+        self._tasks = with_variations(tasks, options.variations, np.random.default_rng([options.seed, 1]))
         self._world = world
         self._rng = np.random.default_rng(options.seed)
-        self._buffer = ReplayBuffer(tasks, options.buffer)
+        self._buffer = ReplayBuffer(self._tasks, options.buffer)
         cost_parts = [*self.network.encoder.parameters(), *self.network.cost.parameters()]
         own = {id(parameter) for parameter in self.network.cost.parameters()}
         self._cost_optimizer = Adam(cost_parts)
         self._policy_optimizer = Adam([p for p in self.network.parameters() if id(p) not in own])
         self._learner_steps = 0
-        _set_statistics(self.network, tasks)
+        _set_statistics(self.network, self._tasks)
 
     def make_round(self) -> dict[str, float]:
         """Let the actors play, then learn from it.

@@ -10,7 +10,7 @@ import torch
 from shardwright.errors import InfeasibleTask
 from shardwright.search.dreamshard.buffer import Buffer
 from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors
-from shardwright.search.dreamshard.mdp import Choose, Rollout, encode, sampler
+from shardwright.search.dreamshard.mdp import Rollout, anywhere, encode, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.weights import Objective, checked
 from shardwright.search.learned.arrays import PlacementArrays
@@ -49,8 +49,7 @@ def cost_errors(
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         encoded = encode(network, PlacementBatch.of(arrays))
-        sample = sampler(generator)
-        choose: Choose = sample if placed_by == "policy" else lambda logit_ed, mask_ed: sample(0 * logit_ed, mask_ed)
+        choose = sampler(generator) if placed_by == "policy" else anywhere(generator)
         episodes = Rollout(network, encoded).play(choose)
         kept_e = (episodes.excess_e == 0).nonzero()[:, 0]
         if not len(kept_e):

@@ -14,8 +14,9 @@ import numpy as np
 from shardwright.errors import ShardwrightError
 from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.dreamshard.training import Training
-from shardwright.search.dreamshard.variants import with_variants
+from shardwright.search.dreamshard.variants import variants_of
 from shardwright.search.dreamshard.weights import NAME
+from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import check_same_training, load_checkpoint, save_checkpoint
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.records import TrainingRecord
@@ -54,7 +55,8 @@ def learn_dreamshard(
     """
     options = options or DreamShardOptions()
     known = training_tasks(tasks)
-    training = Training(with_variants(known.tasks, options.variants, options.seed), world, options)
+    arrays = [PlacementArrays.of(task) for task in known.tasks]
+    training = Training(arrays, variants_of(known.tasks, options.variants, options.seed), world, options)
     identity: dict[str, Any] = {
         "strategy": NAME,
         "options": asdict(options),

@@ -162,19 +162,20 @@ def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]
 
 
 def estimates(network: DreamShardNetwork, episodes: Episodes) -> Tensor:
-    """`(t + 1, e)` ms of the predicted overall cost before the first step and after each, as if what is left were shared out evenly.
+    """`(t + 1, e)` ms that a placement costs by what is known before the first step and after each.
 
-    The last row is the cost of the placement. The rows before it say how much of that a step is to blame for.
+    After a step this is what the heads say of the slowest device so far, but no less than an even share: what comes later can still go
+    to others. The last row is the predicted overall cost. Differences between rows say how much of that a step is to blame for.
     """
-    encoded, devices = episodes.encoded, episodes.encoded.batch.device_ed
-    units_teh = _of_steps(encoded.units_euh, episodes.unit_te)
-    chosen_ted = _placed(episodes)
-    added_tedh = (chosen_ted[..., None] * units_teh[:, :, None]).cumsum(dim=0)
-    placed_tedh = torch.cat([torch.zeros_like(added_tedh[:1]), added_tedh])
-    left_teh = placed_tedh[-1].sum(dim=1) - placed_tedh.sum(dim=2)
-    even_ted = devices / devices.sum(dim=1, keepdim=True)
-    sums_tedh = encoded.fixed_edh + placed_tedh + left_teh[:, :, None] * even_ted[..., None]
-    return network.cost.overall_cost(sums_tedh.flatten(0, 1)).view(len(sums_tedh), -1)
+    encoded = episodes.encoded
+    chosen_tek = torch.gather(
+        episodes.shares_tedk, 2, episodes.device_te[..., None, None].expand(-1, -1, 1, episodes.shares_tedk.shape[3])
+    )[:, :, 0]
+    chosen_tek = chosen_tek * _placed(episodes).any(dim=2)[..., None]
+    largest_tek = torch.cat([episodes.start_edk.amax(dim=1)[None], chosen_tek]).cummax(dim=0).values
+    slowest_te = (largest_tek.expm1().clamp(min=1.0) * encoded.even_ek).sum(dim=2)
+    overall_e = network.cost.overall_cost(encoded.sums(episodes.assignment_eu))
+    return torch.cat([slowest_te[:-1], overall_e[None]])
 
 
 def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[Tensor, Tensor]:
@@ -218,6 +219,12 @@ def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:
 def likeliest(logit_ed: Tensor, mask_ed: Tensor) -> Tensor:
     """`(e,)` the device with the highest logit that the mask allows; any where it allows none."""
     return logit_ed.masked_fill(~mask_ed, -torch.inf).argmax(dim=1)
+
+
+def anywhere(generator: torch.Generator) -> Choose:
+    """A choice of devices at random, all alike."""
+    sample = sampler(generator)
+    return lambda logit_ed, mask_ed: sample(torch.zeros_like(logit_ed), mask_ed)
 
 
 def sampler(generator: torch.Generator) -> Choose:

@@ -33,10 +33,13 @@ from shardwright.search.dreamshard.weights import (
     COST_HIDDEN,
     ENCODING,
     FARTHEST,
+    FIRST_POWER,
+    FIRST_URGENCY,
     HEAD_HIDDEN,
     HEADS,
     HIDDEN,
     MOST_LOG,
+    MOST_URGENT,
     SHARE_GAIN,
     SIZES,
     Objective,
@@ -106,8 +109,14 @@ class PolicyNetwork(nn.Module):
         self.encoder = Encoder(generator)
         self.costs = nn.ModuleList([_linear(HEADS, COST_HIDDEN, generator), _linear(COST_HIDDEN, ENCODING, generator)])
         self.logit = nn.Linear(2 * ENCODING, 1, bias=False)
-        with torch.no_grad():
-            self.logit.weight.copy_(_uniform((1, 2 * ENCODING), 2 * ENCODING, generator))
+        torch.nn.init.zeros_(self.logit.weight)
+        self.urgency = nn.Parameter(torch.zeros(HEADS))
+        self.power = nn.Parameter(torch.full((HEADS,), FIRST_POWER))
+
+    @torch.no_grad()
+    def start_from(self, scale: Tensor) -> None:
+        """Before training, let each cost count as much as it is of a device's whole cost, by the scale of the heads."""
+        self.urgency.copy_(torch.log(FIRST_URGENCY * scale[:HEADS] / scale[:HEADS].sum()))
 
     def load(self, sums: Tensor) -> Tensor:
         """`(...,)` part of the logit that comes from `(..., h)` sums of the policy's encodings; linear in them."""
@@ -119,7 +128,8 @@ class PolicyNetwork(nn.Module):
         x = SHARE_GAIN * shares
         for layer in self.costs:
             x = torch.relu(layer(x))
-        found: Tensor = x @ self.logit.weight[0, ENCODING:]
+        worse = torch.exp((self.urgency + self.power * (shares - math.log(2))).clamp(max=MOST_URGENT)).sum(dim=-1)
+        found: Tensor = x @ self.logit.weight[0, ENCODING:] - worse
         return found
 
 

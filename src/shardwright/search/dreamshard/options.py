@@ -20,13 +20,15 @@ class DreamShardOptions:
 
     Attributes:
         iterations: rounds of collecting costs, updates of the cost network and updates of the policy.
-        collected: placements that the world prices in each iteration.
+        collected: placements of training tasks, sampled from the policy, that the world prices in each iteration.
+        explored: random placements of training tasks and variants that it prices as well.
         cost_updates: updates of the cost network in each iteration.
         cost_batch: placements an update of the cost network learns from.
         policy_updates: REINFORCE updates in each iteration.
         policy_tasks: tasks of which an update plays episodes.
         episodes: episodes an update plays of each task.
-        variants: tasks made of each training task, with rows and pooling factors of every table changed at random; see `variants`.
+        variants: tasks made of each training task, with rows, pooling factors and access profiles of its tables changed at random; see
+            `variants`.
         cost_rate: learning rate of Adam for the cost network; falls linearly to 0 over the iterations.
         policy_rate: the same for the policy.
         entropy_weight: how much a policy that stays undecided is preferred.
@@ -37,22 +39,28 @@ class DreamShardOptions:
     """
 
     iterations: int = 10
-    collected: int = 100
-    cost_updates: int = 300
+    collected: int = 50
+    explored: int = 250
+    cost_updates: int = 900
     cost_batch: int = 64
-    policy_updates: int = 50
+    policy_updates: int = 60
     policy_tasks: int = 4
     episodes: int = 16
-    variants: int = 3
+    variants: int = 6
     cost_rate: float = 2e-3
-    policy_rate: float = 5e-3
+    policy_rate: float = 1e-2
     entropy_weight: float = 0.001
-    trace_decay: float = 0.95
+    trace_decay: float = 0.97
     objective: Objective = "step"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"episodes": 2, "variants": 0, "seed": 0}  # rewards of an episode are compared with those of others
+        least = {
+            "episodes": 2,
+            "explored": 0,
+            "variants": 0,
+            "seed": 0,
+        }  # rewards of an episode are compared with those of others
         for name, value in vars(self).items():
             if name == "objective":
                 continue
@@ -72,5 +80,5 @@ class DreamShardOptions:
 
 
 _WHOLE = (
-    "iterations", "collected", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "variants", "seed",
+    "iterations", "collected", "explored", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "variants", "seed",
 )  # fmt: skip

@@ -12,7 +12,16 @@ from torch import Tensor
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.dreamshard.buffer import Buffer, rows_of
 from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors, set_scale, targets
-from shardwright.search.dreamshard.mdp import Episodes, Rollout, encode, estimates, log_probabilities, sampler
+from shardwright.search.dreamshard.mdp import (
+    Choose,
+    Episodes,
+    Rollout,
+    anywhere,
+    encode,
+    estimates,
+    log_probabilities,
+    sampler,
+)
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
@@ -35,13 +44,21 @@ class Training:
 
     Args:
         tasks: the training tasks.
+        variants: further tasks that the cost network learns from.
         world: prices placements.
         options: how to learn.
     """
 
-    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[PlacementArrays],
+        variants: Sequence[PlacementArrays],
+        world: World,
+        options: DreamShardOptions,
+    ) -> None:
         self.options = options
-        self._tasks, self._world = tasks, world
+        self._given, self._world = len(tasks), world
+        self._tasks = tasks = [*tasks, *variants]
         self._generator = torch.Generator().manual_seed(options.seed)
         self._rng = np.random.default_rng(options.seed)
         self._batch = PlacementBatch.of(tasks)
@@ -89,8 +106,23 @@ class Training:
         self.iteration = int(state["iteration"])
 
     def _collect(self) -> dict[str, float]:
-        """Price placements of random tasks by the current policy; what the cost network says of them before it has seen them."""
-        task_m, assignment_mu = self._sampled(self.options.collected)
+        """Price placements by the current policy, and random ones; what the cost network says of the former before it has seen them."""
+        first = len(self._buffer)
+        self._price(*self._sampled(self.options.collected, self._given, sampler(self._generator)))
+        last = len(self._buffer)
+        if self.options.explored:
+            self._price(*self._sampled(self.options.explored, len(self._tasks), anywhere(self._generator)))
+        if first == 0:
+            set_scale(self.network.cost, self._batch, self._buffer, self.options.objective)
+            self.network.policy.start_from(self.network.cost.scale)
+        with torch.no_grad():
+            errors = mean_errors(self._errors.of(torch.arange(first, last)))
+        latency = float(targets(self._buffer.phases_mdp[first:last], self.options.objective)[1].mean())
+        named = {f"cost_error_{name}": error for name, error in errors.items()}
+        return {"latency_ms": latency, "cost_error": float(np.mean(list(errors.values()))), **named}
+
+    def _price(self, task_m: Tensor, assignment_mu: Tensor) -> None:
+        """Add placements to the buffer, with what they cost in the world."""
         placed = [
             (self._tasks[task], assignment_mu[row, : len(self._tasks[task])].numpy())
             for row, task in enumerate(task_m.tolist())
@@ -98,29 +130,20 @@ class Training:
         costs = self._world.costs(placed)
         if not all(np.isfinite(found).all() for found in costs):
             raise ShardwrightError(f"world '{self._world.name}' returned costs that are not finite numbers")
-        first = len(self._buffer)
         self._buffer.add(task_m, assignment_mu, costs)
-        if first == 0:
-            set_scale(self.network.cost, self._batch, self._buffer, self.options.objective)
-        phases_mdp = self._buffer.phases_mdp[first:]
-        with torch.no_grad():
-            errors = mean_errors(self._errors.of(torch.arange(first, len(self._buffer))))
-        latency = float(targets(phases_mdp, self.options.objective)[1].mean())
-        named = {f"cost_error_{name}": error for name, error in errors.items()}
-        return {"latency_ms": latency, "cost_error": float(np.mean(list(errors.values()))), **named}
 
-    def _sampled(self, count: int) -> tuple[Tensor, Tensor]:
-        """Tasks and sampled placements of them that keep memory and constraints."""
-        tasks, assignments = [], []
+    def _sampled(self, count: int, tasks: int, choose: Choose) -> tuple[Tensor, Tensor]:
+        """Random ones of the first so many tasks, and placements of them that keep memory and constraints."""
+        found, assignments = [], []
         for _ in range(_TRIES):
-            index = torch.randint(len(self._tasks), (count,), generator=self._generator)
+            index = torch.randint(tasks, (count,), generator=self._generator)
             with torch.no_grad():
                 encoded = encode(self.network, rows_of(self._batch, index))
-            episodes = Rollout(self.network, encoded).play(sampler(self._generator))
-            tasks.append(index[episodes.excess_e == 0])
+            episodes = Rollout(self.network, encoded).play(choose)
+            found.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
-            if sum(len(part) for part in tasks) >= count:
-                return torch.cat(tasks)[:count], torch.cat(assignments)[:count]
+            if sum(len(part) for part in found) >= count:
+                return torch.cat(found)[:count], torch.cat(assignments)[:count]
         raise InfeasibleTask(
             f"of {_TRIES * count} sampled placements of the training tasks fewer than {count} kept memory and constraints; "
             "train on tasks with more memory"
@@ -139,7 +162,7 @@ class Training:
         """REINFORCE on the estimated MDP."""
         rewards, entropies = [], []
         for _ in range(self.options.policy_updates):
-            index = torch.randint(len(self._tasks), (self.options.policy_tasks,), generator=self._generator)
+            index = torch.randint(self._given, (self.options.policy_tasks,), generator=self._generator)
             batch = rows_of(self._batch, index)
             with torch.no_grad():
                 encoded = encode(self.network, batch).repeat(self.options.episodes)

@@ -22,6 +22,12 @@ FARTHEST = 3.0
 """Most standard deviations that a feature may be from its mean; features of unseen tables may lie far outside of what was learned from."""
 SHARE_GAIN = 4.0
 """Factor on shares, which differ by little between devices where it matters."""
+FIRST_POWER = 28.0
+"""Of (1 + share) / 2 in the value of a device before training."""
+FIRST_URGENCY = 10.0
+"""Its factor then: the larger, the more a sample of the policy keeps to the likeliest device."""
+MOST_URGENT = 20.0
+"""Largest logarithm of such a power."""
 HEADS = 3
 """Forward, backward, backward communication."""
 LEAST_EVEN = 0.01
@@ -62,6 +68,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "policy.costs.1.weight": (ENCODING, COST_HIDDEN),
     "policy.costs.1.bias": (ENCODING,),
     "policy.logit.weight": (1, 2 * ENCODING),
+    "policy.urgency": (HEADS,),
+    "policy.power": (HEADS,),
 }
 """Arrays of a policy; heads are stacked: rows 64 k … 64 k + 63 of `cost.heads` belong to head k."""
 

@@ -18,7 +18,9 @@ from shardwright.task import Table, Task, Topology
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import tables
 
-QUICK = AutoShardOptions(steps=320, unroll=20, batch=4, lag=2, buffer=300, buffer_batch=32, cost_updates=3, scattered=4)
+QUICK = AutoShardOptions(
+    steps=320, unroll=20, batch=4, lag=2, buffer=300, buffer_batch=32, cost_updates=3, scattered=4, variations=1
+)
 """Two rounds of two learner steps."""
 
 

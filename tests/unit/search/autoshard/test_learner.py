@@ -186,7 +186,7 @@ def test_options_that_make_no_sense_are_refused(option, value):
 
 def test_a_feature_that_never_varies_is_ignored():
     """Nothing can be learned of it; with random weights on it, tasks in which it does vary would be placed at random."""
-    policy = learn_autoshard([varied_task(0)], simulated(), replace(QUICK, steps=80))
+    policy = learn_autoshard([varied_task(0)], simulated(), replace(QUICK, steps=80, variations=0))
     features = PlacementArrays.of(varied_task(0)).features
     same = features.std(axis=0) < 1e-6
     assert same.any()
