@@ -8,6 +8,7 @@ change where a unit is placed only. With the unit in turn, every device is price
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from shardwright.search.dreamshard.weights import (
     HEADS,
     LEAST_EVEN,
     MOST_LOG,
+    MOST_URGENT,
     SHARE_GAIN,
     SIZES,
     checked,
@@ -41,6 +43,8 @@ class Heads(NamedTuple):
         first: `(c, k)` and `first_bias` `(c,)` of the cost features.
         second: `(h, c)` and `second_bias` `(h,)` likewise.
         logit: `(h,)`.
+        urgency: `(k,)` logarithm of the factor of a power of each share.
+        power: `(k,)` the power.
     """
 
     mix: Floats
@@ -50,6 +54,8 @@ class Heads(NamedTuple):
     second: Floats
     second_bias: Floats
     logit: Floats
+    urgency: Floats
+    power: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +103,8 @@ class Policy:
             second=w["policy.costs.1.weight"],
             second_bias=w["policy.costs.1.bias"],
             logit=w["policy.logit.weight"][0, ENCODING:].copy(),
+            urgency=w["policy.urgency"] - w["policy.power"] * math.log(2),
+            power=w["policy.power"],
         )
 
     def encode(self, arrays: PlacementArrays) -> Encoded:
@@ -163,6 +171,7 @@ def _place(
     order: Ints, hidden: Floats, start: Floats, per_even: Floats, load: Floats, start_load: Floats, noise: Floats,
     unit_bytes: Ints, used: Ints, memory: Ints, allowed: Bools, rivals: Bools,
     mix: Floats, bias: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
+    urgency: Floats, power: Floats,
 ) -> Ints:  # fmt: skip
     """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
     devices, nothing = used.size, np.zeros(hidden.shape[1])
@@ -172,7 +181,7 @@ def _place(
     values, added = np.empty(devices), np.empty(devices)
     for device in range(devices):
         _shares(states[device], nothing, mix, bias, per_even, costs)
-        values[device] = _value(costs, wide, first, first_bias, second, second_bias, logit)
+        values[device] = _value(costs, wide, first, first_bias, second, second_bias, logit, urgency, power)
     for unit in order:
         best, highest = STUCK, -np.inf
         for device in range(devices):
@@ -181,7 +190,7 @@ def _place(
             if rivals.size and np.any(rivals[unit] & (assignment == device)):
                 continue
             _shares(states[device], hidden[unit], mix, bias, per_even, costs)
-            added[device] = _value(costs, wide, first, first_bias, second, second_bias, logit)
+            added[device] = _value(costs, wide, first, first_bias, second, second_bias, logit, urgency, power)
             value = loads[device] + added[device] - values[device]
             if noise.size:
                 value += noise[unit, device]
@@ -214,8 +223,9 @@ def _shares(
 
 @njit(cache=True, nogil=True)
 def _value(
-    shares: Floats, wide: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats
-) -> float:
+    shares: Floats, wide: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
+    urgency: Floats, power: Floats,
+) -> float:  # fmt: skip
     """How good it is for a device to have such shares."""
     for row in range(first.shape[0]):
         total = first_bias[row]
@@ -228,4 +238,6 @@ def _value(
         for column in range(wide.size):
             total += second[row, column] * wide[column]
         result += logit[row] * max(total, 0.0)
+    for head in range(shares.size):
+        result -= np.exp(min(urgency[head] + power[head] * shares[head], MOST_URGENT))
     return result

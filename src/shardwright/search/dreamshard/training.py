@@ -107,11 +107,12 @@ class Training:
 
     def _collect(self) -> dict[str, float]:
         """Price placements by the current policy, and random ones; what the cost network says of the former before it has seen them."""
-        first = len(self._buffer)
-        self._price(*self._sampled(self.options.collected, self._given, sampler(self._generator)))
-        last = len(self._buffer)
+        first, last = len(self._buffer), len(self._buffer) + self.options.collected
+        tasks, assignments = self._sampled(self.options.collected, self._given, sampler(self._generator))
         if self.options.explored:
-            self._price(*self._sampled(self.options.explored, len(self._tasks), anywhere(self._generator)))
+            more, further = self._sampled(self.options.explored, len(self._tasks), anywhere(self._generator))
+            tasks, assignments = torch.cat([tasks, more]), torch.cat([assignments, further])
+        self._price(tasks, assignments)
         if first == 0:
             set_scale(self.network.cost, self._batch, self._buffer, self.options.objective)
             self.network.policy.start_from(self.network.cost.scale)

@@ -12,18 +12,26 @@ from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.dreamshard.figures import cost_errors
 from shardwright.search.dreamshard.inference import Policy
 from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
-from shardwright.search.dreamshard.variants import with_variants
+from shardwright.search.dreamshard.variants import variants_of
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.testing.model import simple_cost_model
-from shardwright.testing.tasks import tables
+from shardwright.testing.tasks import constrained_task, tables
 from tests.unit.search.dreamshard.policies import training_set, whole_tables
 
 WORLD = SimulatedWorld(simple_cost_model())
 BRIEF = DreamShardOptions(
-    iterations=3, collected=6, cost_updates=10, cost_batch=8, policy_updates=2, policy_tasks=2, episodes=4, variants=0
+    iterations=3,
+    collected=6,
+    cost_updates=10,
+    cost_batch=8,
+    policy_updates=2,
+    policy_tasks=2,
+    episodes=4,
+    explored=6,
+    variants=1,
 )
 
 
@@ -176,22 +184,26 @@ def test_the_objective_changes_what_is_learned():
     assert embedding.weights["cost.scale"][3] < step.weights["cost.scale"][3]
 
 
-def test_variants_differ_from_their_tasks_in_rows_and_pooling_only():
-    tasks = training_set(2)
-    found = with_variants(tasks, 3, 0)
-    assert [arrays.task for arrays in found[:2]] == tasks
-    assert len(found) == 8
-    for arrays, task in zip(found[2:], [tasks[0]] * 3 + [tasks[1]] * 3, strict=True):
-        for table, original in zip(arrays.task.tables, task.tables, strict=True):
+def test_variants_hold_some_tables_of_their_task_changed_in_rows_pooling_and_access_only():
+    tasks = [*training_set(2), constrained_task()]
+    found = variants_of(tasks, 5, 0)
+    assert len(found) == 15
+    for arrays, task in zip(found, [task for task in tasks for _ in range(5)], strict=True):
+        originals = {table.name: table for table in task.tables}
+        assert min(task.topology.devices, len(task.tables)) <= len(arrays.task.tables) <= len(task.tables)
+        for table in arrays.task.tables:
+            original = originals[table.name]
             assert replace(table, rows=original.rows, pooling=original.pooling, access=original.access) == original
-            assert 0.3 < table.pooling / original.pooling < 3
-    assert [arrays.task for arrays in with_variants(tasks, 3, 0)] == [arrays.task for arrays in found]
-    tight = whole_tables(
-        tables(5),
-        2,
-        memory=int(max(arrays.bytes.max() for arrays in with_variants([whole_tables(tables(5), 2)], 0, 0))),
-    )
-    assert len(with_variants([tight], 20, 0)) < 21  # variants with a table that fits no device are left out
+            assert abs(np.log(table.rows / original.rows)) < 1.01 + 1 / original.rows
+            assert task.constraints.of(table.name) == arrays.task.constraints.of(table.name)
+    assert len({len(arrays.task.tables) for arrays in found}) > 3
+    assert [arrays.task for arrays in variants_of(tasks, 5, 0)] == [arrays.task for arrays in found]
+
+
+def test_variants_of_which_a_table_fits_no_device_are_left_out():
+    task = training_set(1, size=5)[0]
+    largest = int(PlacementArrays.of(task).bytes.max())
+    assert 0 < len(variants_of([whole_tables(task.tables, 2, memory=largest)], 20, 0)) < 20
 
 
 def test_no_training_task_is_refused():
