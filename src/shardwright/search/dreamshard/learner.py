@@ -14,7 +14,6 @@ import numpy as np
 from shardwright.errors import ShardwrightError
 from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.dreamshard.training import Training
-from shardwright.search.dreamshard.variants import variants_of
 from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import check_same_training, load_checkpoint, save_checkpoint
@@ -55,8 +54,7 @@ def learn_dreamshard(
     """
     options = options or DreamShardOptions()
     known = training_tasks(tasks)
-    arrays = [PlacementArrays.of(task) for task in known.tasks]
-    training = Training(arrays, variants_of(known.tasks, options.variants, options.seed), world, options)
+    training = Training([PlacementArrays.of(task) for task in known.tasks], world, options)
     identity: dict[str, Any] = {
         "strategy": NAME,
         "options": asdict(options),

@@ -6,17 +6,20 @@ The published architecture: an encoder 21→128→32 for each block, a SUM over 
 backward and backward communication, and for the overall cost the MAX over devices of the sums and a head 32→64→1; the policy has an
 encoder of its own, its sum over a device, and the three costs through 3→64→32; a linear layer 64→1 gives the logit of a device.
 
-What the paper leaves open, or does not need on its larger budget of measurements, is settled here:
+What the paper leaves open is settled here, and some of it is done otherwise, because that works better:
 
 - What the logit sees. The published code judges devices as they are; its policy does not see the table to place, and can only balance what
   lies already. Here the cost part of the logit is what a device's value changes by when it gets the unit, the value being the linear layer
   of 3→64→32. The part from the policy's own encoder is a sum over what lies on a device, as published.
+- Where learning begins. The linear layer begins at zero, and beside it the value has a high power of each cost, with learned factor and
+  power: an untrained policy balances what its cost network estimates, and REINFORCE goes on from there. From random weights it came to
+  rely on its own encoder, which knows the tables of training by heart and misjudges others.
 - Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
   number of units a device holds on average: tasks of any number of tables and devices look alike.
 - Costs are learned relative to their size (see `cost_errors`), in units of the mean cost of each head.
 - An encoding is multiplied by a learned power of the table's sizes, as times span decades and sums are of times, not of their logarithms.
 - The overall head corrects what the device heads imply, the sum of their maxima over devices (or the maximum of the sums). On its own it
-  ranked placements near the policy's no better than chance, and they are all that a policy in training sees.
+  ranked placements of one task near the policy's hardly better than chance, and they are all that a policy in training sees.
 
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.

@@ -14,9 +14,9 @@ from shardwright.search.dreamshard.weights import Objective
 class DreamShardOptions:
     """How a policy is learned.
 
-    The paper's values are 10 placements in each iteration, 10 policy updates of 10 episodes of one task, no variants, and a learning rate
-    of 5e-4 for both networks. On 50 tables and 4 devices these leave costs of unseen tables 6% off and the policy close to where it began;
-    the defaults here take about two minutes on one core.
+    The paper's values are 10 placements in each iteration, none explored, 300 cost updates, 10 policy updates of 10 episodes of one task,
+    no variants, rates of 5e-4 and a trace_decay of 1. On tasks of 50 unseen tables on 4 devices they take 20 s and close a tenth of the
+    distance from the best heuristic to the bound; the defaults here take under two minutes and close half of it.
 
     Attributes:
         iterations: rounds of collecting costs, updates of the cost network and updates of the policy.

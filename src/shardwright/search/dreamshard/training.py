@@ -24,6 +24,7 @@ from shardwright.search.dreamshard.mdp import (
 )
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.dreamshard.variants import variants_of
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import (
     optimizer_tensors,
@@ -44,21 +45,14 @@ class Training:
 
     Args:
         tasks: the training tasks.
-        variants: further tasks that the cost network learns from.
         world: prices placements.
         options: how to learn.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[PlacementArrays],
-        variants: Sequence[PlacementArrays],
-        world: World,
-        options: DreamShardOptions,
-    ) -> None:
+    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
         self.options = options
         self._given, self._world = len(tasks), world
-        self._tasks = tasks = [*tasks, *variants]
+        self._tasks = tasks = [*tasks, *variants_of([known.task for known in tasks], options.variants, options.seed)]
         self._generator = torch.Generator().manual_seed(options.seed)
         self._rng = np.random.default_rng(options.seed)
         self._batch = PlacementBatch.of(tasks)
