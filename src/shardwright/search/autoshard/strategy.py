@@ -14,7 +14,6 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.autoshard.weights import LEAST_SHARE, NAME, AutoShardWeights
 from shardwright.search.learned.arrays import Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
-from shardwright.search.placement import Placement
 from shardwright.search.support import why_not_whole
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -58,7 +57,6 @@ class AutoShard:
             InvalidInput: the policy file cannot be read.
         """
         arrays = PlacementArrays.of(task)
-        Placement(task, arrays.units)  # raises where the settled shards alone break a rule
         file = self._file(task)
         if file is None:
             raise InfeasibleTask(f"strategy '{self.name}' cannot plan this task: {self.supports(task)}")

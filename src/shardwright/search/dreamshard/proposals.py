@@ -14,7 +14,6 @@ from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
-from shardwright.search.placement import Placement
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
@@ -35,14 +34,14 @@ def greedy_plan(task: Task, path: Path | None, strategy: str, seed: int) -> Plan
         InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
         InfeasibleTask: no placement was found that keeps memory and constraints.
     """
-    arrays = _arrays(task)
+    arrays = PlacementArrays.of(task)
     policy = policy_for(path, task)
     return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), strategy, seed)
 
 
 def best_plan(task: Task, path: Path | None, cost_model: CostModel, samples: int, strategy: str, seed: int) -> Plan:
     """The fastest, by the cost model, of the greedy placement and so many sampled ones; arguments and errors as in `greedy_plan`."""
-    arrays = _arrays(task)
+    arrays = PlacementArrays.of(task)
     policy = policy_for(path, task)
     encoded = policy.encode(arrays)
     placements = [greedy_placement(policy, encoded, seed), *sampled_placements(policy, encoded, samples, seed)]
@@ -84,13 +83,6 @@ def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) 
     rng = np.random.default_rng(seed)
     found = [policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count)]
     return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
-
-
-def _arrays(task: Task) -> PlacementArrays:
-    """The task as arrays; what fits nowhere, or lies where it may not, is told before anything is placed."""
-    arrays = PlacementArrays.of(task)
-    Placement(task, arrays.units)
-    return arrays
 
 
 @lru_cache(maxsize=8)

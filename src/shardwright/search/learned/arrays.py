@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InfeasibleTask
+from shardwright.search.placement import Placement
 from shardwright.search.units import Units, take_apart
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
@@ -63,9 +64,10 @@ class PlacementArrays:
         """Take a task apart.
 
         Raises:
-            InfeasibleTask: a table fits no device in any allowed way.
+            InfeasibleTask: a table fits no device in any allowed way, or settled shards alone break a rule.
         """
         units = take_apart(task)
+        Placement(task, units)
         devices = task.topology.devices
         blocks = [block for unit in units.free for block in unit.blocks]
         sizes = [len(unit.blocks) for unit in units.free]

@@ -11,7 +11,6 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, MissingDependency
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import SimulatedWorld, World
-from shardwright.search.placement import Placement
 from shardwright.search.rnn.options import RnnOptions
 from shardwright.search.support import why_not_whole
 from shardwright.sharding.plan import Plan
@@ -48,7 +47,6 @@ class Rnn:
             ShardwrightError: the world's answer is not a finite number.
         """
         arrays = PlacementArrays.of(task)
-        Placement(task, arrays.units)  # refuses settled shards that take too much memory or break a constraint
         if not len(arrays):
             return arrays.plan([], self.name, seed)
         if find_spec("torch") is None:
