@@ -134,8 +134,12 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
 
 
 def _row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
-    """One row block on each device the table may use."""
-    return _fixed_rows(task, table, np.flatnonzero(allowed))
+    """One row block on each device the table may use; few rows lie on several hosts all the same, since on one they are table_row_wise."""
+    ranks = np.flatnonzero(allowed)
+    near = task.topology.devices_per_host
+    found = _fixed_rows(task, table, ranks[np.lexsort((ranks // near, ranks % near))])
+    hosts = {task.topology.host_of(shard.devices[0]) for shard in found.fixed} if found else set()
+    return found if len(hosts) >= min(2, task.topology.hosts) else None
 
 
 def _host_row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:

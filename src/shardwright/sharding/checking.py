@@ -68,8 +68,7 @@ def check_constraints(task: Task, groups: dict[str, list[Shard]]) -> None:
     held = {name: {rank for shard in shards for rank in shard.devices} for name, shards in groups.items()}
     for name, limits in task.constraints.tables.items():
         kind = sharding_type_of(groups[name], task.table_by_name[name], task.topology)
-        # Row blocks that happen to lie on one host are row blocks still, as those of a table with few rows may.
-        if not (limits.allows(kind) or (kind == "table_row_wise" and limits.allows("row_wise"))):
+        if not limits.allows(kind):
             raise InvalidPlan(f"table '{name}' is sharded {kind}; allowed are {', '.join(limits.sharding_types or ())}")
         if limits.devices is not None and not held[name] <= set(limits.devices):
             raise InvalidPlan(

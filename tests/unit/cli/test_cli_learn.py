@@ -173,7 +173,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
         (["--steps", "5"], "--steps 5: dreamshard counts its training in iterations; give --iterations"),
         (["--option", "cost_update=5"], "did you mean 'cost_updates'?"),
         (["--option", "seed=5"], "seed is set already"),
-        (["--option", "learning_rate=-1"], "learning_rate is -1.0, must be a positive number"),
+        (["--option", "cost_rate=-1"], "cost_rate is -1.0, must be a finite number above 0"),
         (["--iterations", "0"], "Invalid value for '--iterations'"),
         (["--checkpoint", "no/such/state"], "its folder does not exist"),
         (["--log", "/dev/null/x"], "is no folder"),

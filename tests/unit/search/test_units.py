@@ -56,6 +56,13 @@ def test_max_shards_limits_row_blocks():
     assert len(blocks_of(task, "a")) == 2
 
 
+def test_few_row_blocks_lie_on_several_hosts_where_one_host_is_not_allowed():
+    task = task_with(TableConstraint(sharding_types=("row_wise",), max_shards=2), hosts=2)
+    assert {task.topology.host_of(shard.devices[0]) for shard in blocks_of(task, "a")} == {0, 1}
+    with pytest.raises(InfeasibleTask, match="no allowed way"):
+        take_apart(task_with(TableConstraint(sharding_types=("row_wise",), devices=(0, 1)), hosts=2))
+
+
 def test_colocated_tables_are_one_unit():
     tables = [Table(name, 100, 8) for name in "abcd"]
     task = Task(tables, Topology(devices_per_host=2), 64, constraints=Constraints(colocate=(("a", "b"), ("b", "c"))))

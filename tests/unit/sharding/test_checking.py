@@ -46,15 +46,3 @@ def test_too_many_shards_are_named():
     halves = [Shard("a", (0, 10), (0, 4), (0,)), Shard("a", (0, 10), (4, 8), (1,)), Shard.whole(TABLES[1], 1)]
     with pytest.raises(InvalidPlan, match="has 2 shards; at most 1"):
         plan_of(shards=halves, constraints=limits(max_shards=1)).check()
-
-
-@pytest.mark.parametrize(("kind", "good"), [("row_wise", True), ("table_row_wise", True), ("column_wise", False)])
-def test_row_blocks_that_lie_on_one_host_are_row_wise_too(kind, good):
-    blocks = [Shard("a", (0, 5), (0, 8), (0,)), Shard("a", (5, 10), (0, 8), (1,)), Shard.whole(TABLES[1], 1)]
-    topology = Topology(hosts=2, devices_per_host=2, memory="1 GB")
-    plan = Plan(Task(TABLES, topology, 8, constraints=limits(sharding_types=(kind,))), blocks)
-    if good:
-        plan.check()
-    else:
-        with pytest.raises(InvalidPlan, match="is sharded table_row_wise; allowed are column_wise"):
-            plan.check()

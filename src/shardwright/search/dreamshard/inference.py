@@ -239,5 +239,7 @@ def _value(
             total += second[row, column] * wide[column]
         result += logit[row] * max(total, 0.0)
     for head in range(shares.size):
-        result -= np.exp(min(urgency[head] + power[head] * shares[head], MOST_URGENT))
+        logarithm, steep = urgency[head] + power[head] * shares[head], max(power[head], 1.0)
+        beyond = np.expm1(max(logarithm - MOST_URGENT, 0.0) / steep)
+        result -= np.exp(min(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
     return result

@@ -131,7 +131,10 @@ class PolicyNetwork(nn.Module):
         x = SHARE_GAIN * shares
         for layer in self.costs:
             x = torch.relu(layer(x))
-        worse = torch.exp((self.urgency + self.power * (shares - math.log(2))).clamp(max=MOST_URGENT)).sum(dim=-1)
+        logarithm = self.urgency + self.power * (shares - math.log(2))
+        power = self.power.clamp(min=1.0)
+        beyond = torch.expm1((logarithm - MOST_URGENT).clamp(min=0.0) / power)  # of the cost at which the tangent begins
+        worse = (torch.exp(logarithm.clamp(max=MOST_URGENT)) * (1.0 + power * beyond)).sum(dim=-1)
         found: Tensor = x @ self.logit.weight[0, ENCODING:] - worse
         return found
 

@@ -27,7 +27,7 @@ FIRST_POWER = 28.0
 FIRST_URGENCY = 10.0
 """Its factor then: the larger, the more a sample of the policy keeps to the likeliest device."""
 MOST_URGENT = 20.0
-"""Largest logarithm of such a power."""
+"""Logarithm from which on such a power is continued as its tangent, so that no device is ever too slow to get worse."""
 HEADS = 3
 """Forward, backward, backward communication."""
 LEAST_EVEN = 0.01

@@ -9,6 +9,7 @@ import torch
 
 from shardwright.search.dreamshard.figures import network_of
 from shardwright.search.dreamshard.mdp import Rollout, encode, log_probabilities, sampler
+from shardwright.search.dreamshard.network import PolicyNetwork
 from shardwright.search.dreamshard.weights import SHAPES
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
@@ -97,3 +98,19 @@ def test_shares_of_a_step_price_the_device_with_the_unit():
     assert last == int(encoded.order_eu[0, -1])
     shares = episodes.shares_tedk[-1, 0, device]
     torch.testing.assert_close(shares.expm1() * encoded.even_ek[0], final.clamp(min=0), rtol=1e-4, atol=1e-5)
+
+
+def test_no_device_is_too_slow_to_get_worse():
+    """However hot two tables are, they are worse on one device than on two."""
+    policy = PolicyNetwork(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        policy.power.fill_(28.0)
+
+    def value(times_even: float) -> float:
+        return float(policy.value(torch.log1p(torch.full((3,), times_even))))
+
+    for hot in (0.5, 1.0, 3.0, 10.0, 40.0):
+        assert value(2 * hot) + value(0.0) < 2 * value(hot)
+    values = [value(share) for share in (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 100.0)]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
