@@ -133,7 +133,7 @@ class PolicyNetwork(nn.Module):
             x = torch.relu(layer(x))
         logarithm = self.urgency + self.power * (shares - math.log(2))
         power = self.power.clamp(min=1.0)
-        beyond = torch.expm1((logarithm - MOST_URGENT).clamp(min=0.0) / power)  # of the cost at which the tangent begins
+        beyond = torch.expm1((logarithm - MOST_URGENT).clamp(min=0.0) / power)
         worse = (torch.exp(logarithm.clamp(max=MOST_URGENT)) * (1.0 + power * beyond)).sum(dim=-1)
         found: Tensor = x @ self.logit.weight[0, ENCODING:] - worse
         return found
