@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -15,6 +13,7 @@ from shardwright.search.learned.worlds import World, step_ms
 from shardwright.search.rnn.network import SequenceToSequence
 from shardwright.search.rnn.options import RnnOptions
 from shardwright.search.rnn.rollout import Rollout, Sequence, likelihood, roll_out
+from shardwright.threads import one_thread
 
 _LAST_RATE = 0.1
 _MOST_NORM = 1.0
@@ -89,7 +88,7 @@ def train_placement(
         ShardwrightError: the world's answer is not a finite number.
     """
     ledger = PlanLedger(arrays, world)
-    with _one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = SequenceToSequence(len(TABLE_FEATURES), len(arrays), arrays.devices, options.hidden)
         generator = torch.Generator().manual_seed(seed)
@@ -147,14 +146,3 @@ class _Baseline:
         self._spread = spread if first else self._decay * self._spread + (1 - self._decay) * spread
         self._mean = self._decay * mean + (1 - self._decay) * float(cost.mean())
         return np.asarray((mean - cost) / max(self._spread, 1e-6 * abs(mean), 1e-12))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The networks are too small for several threads, and one gives the same plan everywhere."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
