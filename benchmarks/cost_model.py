@@ -60,13 +60,14 @@ def main() -> None:
         "By what a held-out set holds (convex, seed 0). Shards that see other parts of the batch, or are not pooled, run in a call of "
         "their own; bias: median of predicted / measured - 1."
     )
+    stores = " ".join(["STORE"] * len(options.samples)) if len(options.samples) > 1 else "samples/cpu"
     tables = [
         (caption, ("model", *HEADS), by_head),
         (kind_caption, ("sets of", "sets", "mean error", "median error", "bias"), by_kind),
         ("By number of samples.", ("model", *HEADS), by_size),
     ]
     write_results(
-        "cost_model", "Compute model on held-out CPU samples", tables, "python benchmarks/cost_model.py samples/cpu"
+        "cost_model", "Compute model on held-out CPU samples", tables, f"python benchmarks/cost_model.py {stores}"
     )
 
 
