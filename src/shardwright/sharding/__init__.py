@@ -1,8 +1,10 @@
 """The answer: shards, plans, their checking, memory account, diff and files."""
 
 from shardwright.sharding.costs import PHASES, DeviceCost, PlanCost
+from shardwright.sharding.layout import RowLayout, dealt_ranges
 from shardwright.sharding.memory import MemoryAccount, memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.shard import Shard, sharding_type_of
 from shardwright.sharding.work import ShardWork, shard_work
 
@@ -12,8 +14,11 @@ __all__ = [
     "MemoryAccount",
     "Plan",
     "PlanCost",
+    "RankMap",
+    "RowLayout",
     "Shard",
     "ShardWork",
+    "dealt_ranges",
     "memory_account",
     "shard_bytes",
     "shard_work",

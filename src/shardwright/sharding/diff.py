@@ -95,7 +95,7 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
     """What each device must fetch when `newer` replaces `older`.
 
     A device is the same in both if it has the same host, the same place in it and the same type. Blocks counted in different row orders
-    share no rows as far as the plans can tell, so such a table moves whole.
+    share no rows as far as the plans can tell, so such a table moves whole; so does a tier that is dealt out anew.
     """
     carried = carry(older, newer.task)
     task = newer.task
@@ -140,9 +140,7 @@ def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) 
     moves = []
     for rank in sorted(after):
         # Blocks of one plan are disjoint, so what stays is the plain sum of pairwise overlaps.
-        kept = sum(
-            new.overlap(old) for new in after[rank] for old in before.get(rank, []) if new.row_order == old.row_order
-        )
+        kept = sum(new.common(old) for new in after[rank] for old in before.get(rank, []))
         elements = sum(shard.area for shard in after[rank]) - kept
         if elements:
             moves.append(Move(name, rank, elements, _bytes(task, name, elements)))

@@ -25,6 +25,7 @@ class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
     devices: tuple[int, ...]
     row_order: RowOrder = "id"
     sharding_type: str = ""
+    tier: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +68,10 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         gap=plan.gap,
         search_s=plan.search_s,
         devices=[msgspec.convert(device, _DeviceFile, from_attributes=True) for device in cost.devices] if cost else [],
-        shards=[_ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table]) for s in plan.shards],
+        shards=[
+            _ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table], s.tier or msgspec.UNSET)
+            for s in plan.shards
+        ],
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -93,7 +97,9 @@ def load_plan(path: Path) -> Plan:
     content = convert(document, _PlanFile, place)
     task = task_from_dict(content.task, str(place.at("task")))
     with place.naming():
-        shards = tuple(Shard(s.table, s.rows, s.columns, s.devices, s.row_order) for s in content.shards)
+        shards = tuple(
+            Shard(s.table, s.rows, s.columns, s.devices, s.row_order, s.tier or None) for s in content.shards
+        )
         cost = _cost(content, task.topology.devices)
         plan = Plan(
             task,

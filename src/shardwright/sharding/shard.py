@@ -23,6 +23,8 @@ class Shard:
         columns: half-open range of columns.
         devices: ranks that hold the block, ascending; more than one means replicas.
         row_order: whether row ranges count ids ("id") or rows sorted hottest first ("hotness").
+        tier: with "hotness", the range of rows that is dealt out one by one to the blocks of this tier, so that each holds hot and
+            less hot rows alike; `sharding.layout` says which row lies where. None: the block holds the very rows of its range.
     """
 
     table: str
@@ -30,6 +32,7 @@ class Shard:
     columns: tuple[int, int]
     devices: tuple[int, ...]
     row_order: RowOrder = "id"
+    tier: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for field in ("rows", "columns"):
@@ -48,6 +51,19 @@ class Shard:
             raise InvalidInput(f"shard of '{self.table}': device {self.devices[0]} must not be negative")
         if self.row_order not in ("id", "hotness"):
             raise InvalidInput(f"shard of '{self.table}': row_order {self.row_order!r} must be 'id' or 'hotness'")
+        self._check_tier()
+
+    def _check_tier(self) -> None:
+        if self.tier is None:
+            return
+        if self.row_order != "hotness":
+            raise InvalidInput(
+                f"shard of '{self.table}': only rows in order of hotness are dealt out; leave its tier away"
+            )
+        if not self.tier[0] <= self.rows[0] < self.rows[1] <= self.tier[1]:
+            raise InvalidInput(
+                f"shard of '{self.table}': rows [{self.rows[0]}, {self.rows[1]}) must lie in its tier [{self.tier[0]}, {self.tier[1]})"
+            )
 
     @classmethod
     def whole(cls, table: Table, *devices: int) -> Shard:
@@ -74,6 +90,12 @@ class Shard:
         rows = min(self.rows[1], other.rows[1]) - max(self.rows[0], other.rows[0])
         columns = min(self.columns[1], other.columns[1]) - max(self.columns[0], other.columns[0])
         return max(rows, 0) * max(columns, 0)
+
+    def common(self, other: Shard) -> int:
+        """Elements that two blocks of one table in two plans are known to share: none where rows are ordered or dealt otherwise."""
+        if self.row_order != other.row_order or self.tier != other.tier or (self.tier and self.rows != other.rows):
+            return 0
+        return self.overlap(other)
 
 
 def sharding_type_of(shards: Sequence[Shard], table: Table, topology: Topology) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import pairwise
 
 from shardwright.errors import InvalidPlan
+from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
 
@@ -31,6 +33,33 @@ def check_tiling(table: Table, shards: Sequence[Shard]) -> None:
         raise InvalidPlan(
             f"table '{table.name}': {missing} of its {table.rows * table.dim} elements lie in no shard; blocks must tile the table"
         )
+    _check_tiers(table, shards)
+
+
+def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
+    """A tier is dealt out to all its blocks, so they alone fill it, are cut at the same rows in all columns, and are as even as cards.
+
+    Whether blocks fill a tier follows from the tiling, once no other block reaches into it.
+    """
+    tiers = sorted({shard.tier for shard in shards if shard.tier is not None})
+    for one, other in pairwise(tiers):
+        if other[0] < one[1]:
+            raise InvalidPlan(
+                f"table '{table.name}': its tiers {list(one)} and {list(other)} overlap; a row belongs to one tier"
+            )
+    for start, stop in tiers:
+        inside = [shard for shard in shards if start < shard.rows[1] and shard.rows[0] < stop]
+        alien = next((shard for shard in inside if shard.tier != (start, stop)), None)
+        if alien is not None:
+            raise InvalidPlan(
+                f"{_block(alien)} reaches into the tier [{start}, {stop}) without being dealt from it; name the tier"
+            )
+        found = {shard.rows for shard in inside}
+        if found != set(dealt_ranges((start, stop), len(found))):
+            raise InvalidPlan(
+                f"table '{table.name}': the {len(found)} row ranges of its tier [{start}, {stop}) must differ by one row at most, "
+                f"the larger ones first, and be the same in all columns; found {sorted(found)[:4]}"
+            )
 
 
 def _check_disjoint(shards: Sequence[Shard]) -> None:

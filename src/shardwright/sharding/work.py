@@ -47,7 +47,8 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     """The work of `shard` on each of its devices.
 
     With r replicas each serves `batch_size / r` samples. A row block gets the lookups that fall on its rows: by the access
-    profile where row ranges count hotness, by its share of the rows where they count ids (hot rows lie scattered).
+    profile where row ranges count hotness, by its share of the rows where they count ids (hot rows lie scattered) or where they
+    are dealt out of a tier.
     """
     table = task.table_by_name[shard.table]
     access, share = _block_access(table, shard)
@@ -62,4 +63,8 @@ def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:
         return table.access, 1.0
     if shard.row_order == "id":
         return table.access.thinned(shard.row_count), shard.row_count / table.rows
-    return table.access.block(*shard.rows), table.access.share_of(*shard.rows)
+    if shard.tier is None:
+        return table.access.block(*shard.rows), table.access.share_of(*shard.rows)
+    start, stop = shard.tier
+    part = shard.row_count / (stop - start)
+    return table.access.block(start, stop).thinned(shard.row_count), table.access.share_of(start, stop) * part

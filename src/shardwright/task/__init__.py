@@ -2,6 +2,7 @@
 
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
+from shardwright.task.exchange import Exchange
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import OPTIMIZERS, Task
 from shardwright.task.topology import PRESETS, Topology
@@ -13,6 +14,7 @@ __all__ = [
     "SHARDING_TYPES",
     "AccessProfile",
     "Constraints",
+    "Exchange",
     "Table",
     "TableConstraint",
     "Task",

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert
+from shardwright.task.exchange import Deduplication, Exchange, ReplicaGradients
 from shardwright.task.file_constraints import constraints_from_list, constraints_to_list
 from shardwright.task.file_tables import table_from_dict, table_to_dict
 from shardwright.task.file_topology import topology_from_dict, topology_to_dict
@@ -31,12 +32,18 @@ __all__ = [
 FORMAT = 1
 
 
+class _ExchangeFile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    deduplicate: Deduplication = "none"
+    replica_gradients: ReplicaGradients = "whole"
+
+
 class _TaskFile(Struct, forbid_unknown_fields=True):
     batch_size: int
     topology: str | dict[str, Any]
     tables: list[Any] | dict[str, Any]
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
+    exchange: _ExchangeFile = _ExchangeFile()
     format: int = FORMAT
 
 
@@ -97,8 +104,9 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     topology = topology_from_dict(content.topology, place.at("topology"))
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
     constraints = constraints_from_list(content.constraints, place.at("constraints"))
+    exchange = Exchange(content.exchange.deduplicate, content.exchange.replica_gradients)
     with place.naming():
-        return Task(tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints)
+        return Task(tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange)
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
@@ -112,6 +120,8 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     }
     if constraints := constraints_to_list(task.constraints):
         document["constraints"] = constraints
+    if task.exchange != Exchange():
+        document["exchange"] = to_builtins(_ExchangeFile(task.exchange.deduplicate, task.exchange.replica_gradients))
     return document
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.constraints import Constraints
+from shardwright.task.exchange import Exchange
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Topology
 
@@ -28,6 +29,7 @@ class Task:
         batch_size: samples per step over all devices together.
         optimizer: optimizer of the embedding weights; decides the optimizer state in memory.
         constraints: what plans may not do.
+        exchange: how devices exchange the rows of sequence tables.
     """
 
     tables: Sequence[Table]
@@ -35,6 +37,7 @@ class Task:
     batch_size: int
     optimizer: Optimizer = "rowwise_adagrad"
     constraints: Constraints = field(default_factory=Constraints)
+    exchange: Exchange = field(default_factory=Exchange)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))

@@ -240,11 +240,10 @@ def _bytes_for_spread(
             held = by_holder(carried.shards[table.name])
             blocks = by_holder(spread_shards(task, index, devices, copies))
             stays = sum(
-                new.overlap(old)
+                new.common(old)
                 for device, old_blocks in held.items()
                 for old in old_blocks
                 for new in blocks.get(device, [])
-                if old.row_order == new.row_order
             )
             total += (copied - stays / (table.rows * table.dim)) * _bytes_of(task, table)
     return total

@@ -1,0 +1,78 @@
+"""Which id has which rank by hotness: only the hottest ids are kept, since the order of cold rows does not matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RankMap:
+    """A bijection of the ids of a table and their ranks, hottest 0.
+
+    Attributes:
+        rows: rows of the table.
+        hottest: `(n,)` distinct ids, hottest first; they have the ranks 0 to n - 1. All other ids follow in ascending order.
+    """
+
+    rows: int
+    hottest: Ints
+
+    def __post_init__(self) -> None:
+        hottest = np.array(self.hottest, dtype=np.int64)
+        if hottest.ndim != 1 or hottest.size > self.rows:
+            raise InvalidInput(
+                f"rank map: {hottest.size} hottest ids for a table of {self.rows} rows; there must be one list of at most all rows"
+            )
+        if hottest.size and not 0 <= hottest.min() <= hottest.max() < self.rows:
+            raise InvalidInput(
+                f"rank map: ids from {hottest.min()} to {hottest.max()} for a table of {self.rows} rows; ids must be below the rows"
+            )
+        hottest.flags.writeable = False
+        object.__setattr__(self, "hottest", hottest)
+        if (np.diff(self.ascending) == 0).any():
+            raise InvalidInput("rank map: an id occurs twice among the hottest; every id has one rank")
+
+    @classmethod
+    def identity(cls, rows: int) -> RankMap:
+        """Ids that are ranks already."""
+        return cls(rows, np.zeros(0, dtype=np.int64))
+
+    @cached_property
+    def order(self) -> Ints:
+        """`(n,)` ranks of the hottest ids, by ascending id."""
+        return np.argsort(self.hottest).astype(np.int64)
+
+    @cached_property
+    def ascending(self) -> Ints:
+        """`(n,)` the hottest ids, ascending."""
+        ids: Ints = self.hottest[self.order]
+        return ids
+
+    def ranks(self, ids: Ints) -> Ints:
+        """`(m,)` ranks of `(m,)` ids."""
+        below = np.searchsorted(self.ascending, ids)
+        ranks = self.hottest.size + ids - below
+        if self.hottest.size:
+            nearest = np.minimum(below, self.hottest.size - 1)
+            ranks = np.where(self.ascending[nearest] == ids, self.order[nearest], ranks)
+        return ranks.astype(np.int64)
+
+    def ids(self, ranks: Ints) -> Ints:
+        """`(m,)` ids of `(m,)` ranks."""
+        cold = ranks - self.hottest.size
+        missing = self.ascending - np.arange(
+            self.hottest.size
+        )  # ids that are not among the hottest, below each that is
+        ids = cold + np.searchsorted(missing, cold, side="right")
+        if self.hottest.size:
+            ids = np.where(cold < 0, self.hottest[np.minimum(ranks, self.hottest.size - 1)], ids)
+        return ids.astype(np.int64)
