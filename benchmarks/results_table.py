@@ -14,7 +14,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def write_results(
-    name: str, title: str, tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[object]]]], command: str
+    name: str,
+    title: str,
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[object]]]],
+    command: str,
+    measured_on: str | None = None,
 ) -> Path:
     """Write `results/<name>.md`; the file of an earlier run is replaced, git keeps it.
 
@@ -23,11 +27,12 @@ def write_results(
         title: first line of the page.
         tables: caption, column heads and rows of each table.
         command: the command that makes the page anew.
+        measured_on: the hardware that the figures are of; by default this machine.
     """
     lines = [
         f"# {title}",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC · commit {commit()} · {hardware()}",
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC · commit {commit()} · {measured_on or hardware()}",
         "",
         f"    {command}",
         "",

@@ -19,8 +19,10 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
 from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.schedule import schedule
 from shardwright.measure.session import Measurement
 from shardwright.measure.store import _all_parts, read_samples
+from shardwright.measure.summary import summary_text
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.visits import MOST_VISITS
 from shardwright.measure.wire import describe_work
@@ -52,14 +54,13 @@ REPOSITORY = Path(__file__).parents[2]
 class FakeWorker:
     """A worker that starts no process."""
 
+    alive = True
+
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
 
-    def __enter__(self) -> FakeWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 def start(folder: Path, samples: int) -> subprocess.Popen[str]:
@@ -197,8 +198,38 @@ def test_a_store_from_a_busy_machine_is_improved_by_collecting_again(
     assert table["runs"].to_pylist() == [20] * 6
 
 
+def test_time_limits_end_a_collection_that_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quick(FakeWorker):
+        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
+            return Measurement(1.0, 2.0, 10, 1.0, {"runs": 1e-4})
+
+    monkeypatch.setattr(module, "Worker", Quick)
+    nothing = collect(tmp_path, samples=5, seconds=0, **SMALL)
+    assert (nothing.samples, nothing.measured, nothing.wanted) == (0, 0, 5)
+    whole = collect(tmp_path, samples=5, seconds=60, **SMALL)
+    assert (whole.samples, whole.measured, whole.failed) == (5, 6, 0)
+    assert whole.spent["runs"] == pytest.approx(6e-4)
+    lines = summary_text(whole).splitlines()
+    assert lines[0].startswith("5 samples in")
+    assert sum("ms a measurement" in line for line in lines) == len(whole.spent) + 1
+    assert "5 samples are missing; the same command again goes on" in summary_text(nothing)
+
+
+@pytest.mark.slow
+def test_wide_sets_run_on_real_kernels(tmp_path: Path) -> None:
+    options: dict[str, Any] = {**SMALL, "batch_sizes": (16,), "backend": "embedding_bag", "space": "wide"}
+    summary = collect(tmp_path, samples=6, seed=1, **options)
+    assert summary.samples == 6
+    table = read_samples(tmp_path)
+    space = module._breadth("wide", (16,), None, None, 16_000_000)
+    expected = SampleSpace(POOL, 1, (16,), "rowwise_adagrad", 15_840_000, space.sequence_share, space)
+    assert table["optimizer"].to_pylist() == [expected.draw(number).optimizer for number in table["sample"].to_pylist()]
+    with pytest.raises(InvalidInput, match="was collected with"):
+        collect(tmp_path, samples=7, seed=1, **{**options, "optimizer": "sgd"})
+
+
 def test_each_20th_sample_is_measured_again_later() -> None:
-    order = list(module._schedule(45))
+    order = list(schedule(45))
     assert [key for key in order if key[1] == 0] == [(sample, 0) for sample in range(45)]
     assert [sample for sample, repeat in order if repeat == 1] == [0, 20, 40]
     assert order.index((20, 1)) - order.index((20, 0)) >= 10

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.arena import Arena
+from shardwright.measure.arena import Arena, fill_randomly
 from shardwright.measure.backend import EPSILON, FusedCall, FusedInput, load_backend
 from shardwright.measure.fused import DeviceCalls, fused_input
 from shardwright.measure.groups import KernelGroup, kernel_groups
@@ -214,3 +214,13 @@ def test_an_arena_too_small_is_said_with_sizes() -> None:
 def test_an_arena_larger_than_memory_is_refused() -> None:
     with pytest.raises(MeasurementFailed, match="are free on cpu; scale the tables down"):
         Arena(2**60, CPU)
+
+
+def test_random_fills_are_good_weights_and_states() -> None:
+    buffer = torch.zeros(100_003)
+    fill_randomly(buffer)
+    halves = buffer.view(torch.float16).float()
+    assert 0.007 < float(halves.min()) < float(halves.max()) <= 0.25
+    assert float(halves.std()) > 0.01
+    assert bool((buffer > torch.finfo(torch.float32).tiny).all())
+    assert float(buffer.max()) < 1e-6

@@ -14,13 +14,14 @@ from shardwright.cli.collect_collectives import collectives_collected
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Device, OtherHardware, Seed, option
-from shardwright.cli.output import emit, percent
+from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_folder
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.checks import CHECKS
 from shardwright.task.units import parse_bytes
 
-_OF_KERNELS = ("optimizer", "backend", "sequence_share", "memory")
+_OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds")
 _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
 
 
@@ -48,12 +49,16 @@ def run(
         option(
             "--batch-size",
             metavar="N",
-            text="Samples a batch; repeat for several. (default 1024, for collectives four sizes)",
+            text="Samples a batch; repeat for several. (default: the space's, for collectives four sizes)",
         ),
     ] = None,
+    space: Annotated[
+        str | None,
+        option("--space", metavar="NAME", text="How wide to sample: usual, or wide. (default usual, on cuda wide)"),
+    ] = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", metavar="NAME", help="Optimizer inside backward.")
-    ] = "rowwise_adagrad",
+        str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")
+    ] = None,
     backend: Annotated[
         str | None, option("--backend", metavar="NAME", text="fbgemm, or embedding_bag where it is absent.")
     ] = None,
@@ -61,9 +66,16 @@ def run(
         str, typer.Option("--pool", metavar="NAME", help="Table pool that sets are drawn from.")
     ] = "dlrm-2021",
     sequence_share: Annotated[
-        float, typer.Option("--sequence-share", metavar="X", help="Share of sets with sequence tables.")
-    ] = 0.0,
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Room for the tables of a sample.")] = "4 GB",
+        float | None,
+        option("--sequence-share", metavar="X", text="Share of sets with sequence tables. (default: the space's)"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        option("--memory", metavar="SIZE", text="Room for the tables of a sample. (default 4 GB, on cuda 60 GB)"),
+    ] = None,
+    seconds: Annotated[
+        float | None, option("--seconds", metavar="N", text="Stop after this time; the same command again goes on.")
+    ] = None,
     world: Annotated[
         int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")
     ] = None,
@@ -104,6 +116,8 @@ def run(
     from shardwright.workload.pools import table_pool
 
     check_folder(output)
+    if device == "cuda" and not collectives:
+        _check_gpu(output, backend)
     tables, stopped = table_pool(pool), f"stopped; all samples measured so far are in {output}"
     with _resumable(stopped):
         if collectives:
@@ -126,32 +140,42 @@ def run(
                 output,
                 samples=8000 if samples is None else samples,
                 seed=seed,
-                batch_sizes=batch_size or (1024,),
+                space=space,
+                batch_sizes=batch_size,
                 device=device,
                 backend=backend,
                 optimizer=optimizer,
                 pool=tables,
                 sequence_share=sequence_share,
-                arena_bytes=parse_bytes(memory, "--memory"),
+                arena_bytes=None if memory is None else parse_bytes(memory, "--memory"),
+                seconds=seconds,
                 allow_other_hardware=allow_other_hardware,
             )
     if document is not None:
         emit(document, text, as_json=as_json)
 
 
+def _check_gpu(output: Path, backend: str | None) -> None:
+    """Check environment and kernels of a GPU, once, before samples are made of them.
+
+    Raises:
+        MeasurementFailed: something is wrong.
+    """
+    from shardwright.measure.checks.run import check_machine
+
+    wrong = check_machine(output, "cuda", backend, say=note)
+    if wrong:
+        raise MeasurementFailed(f"{wrong[0]} (all of it is in {output / CHECKS})")
+
+
 def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
     """What to say of kernels after collecting them, as data and as text."""
     from shardwright.measure.collect import collect
+    from shardwright.measure.summary import summary_text
 
     with progress("measuring") as report:
         summary = collect(output, **options, progress=report)
-    rate = summary.measured / summary.seconds
-    text = (
-        f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)\n"
-        f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median); "
-        f"{percent(summary.disturbed)} of the measurements were made while the machine was not quiet\n"
-        f"next: shardwright train {summary.folder} -o model.safetensors"
-    )
+    text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
 

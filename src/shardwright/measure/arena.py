@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 4096  # bytes; a page, as a fresh allocation would have
 _FILL = 0.01  # positive and far from denormal, as fp32 and as a pair of fp16: valid as weights and as optimizer state
+_SMALL_HALVES = (0x2000, 0x3400)  # bits of fp16 from 0.008 to 0.25; a pair of them is a small positive fp32
+_TILE = 2**27
 
 
 class Arena:
@@ -31,6 +33,8 @@ class Arena:
         check_fits(size_bytes, device)
         try:
             self._buffer = torch.full((size_bytes // 4,), _FILL, dtype=torch.float32, device=device)
+            if device.type == "cuda":
+                fill_randomly(self._buffer)
         except RuntimeError as error:  # torch raises this, or its subclass OutOfMemoryError, when memory cannot be had
             raise MeasurementFailed(
                 f"arena: {format_bytes(size_bytes)} could not be allocated on {device}; use a smaller arena"
@@ -42,7 +46,7 @@ class Arena:
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A `(count,)` tensor with the values that happen to be there: finite and small.
+        """A `(count,)` tensor with the values that happen to be there: those of a fill, or what an earlier sample has made of them.
 
         Raises:
             MeasurementFailed: the arena is too small.
@@ -56,6 +60,17 @@ class Arena:
         start = self._used // 4
         self._used += needed
         return self._buffer[start : start + needed // 4].view(dtype)[:count]
+
+
+def fill_randomly(buffer: torch.Tensor) -> None:
+    """Fill an fp32 buffer with values that are small, positive and all different, also when they are read as fp16.
+
+    A GPU may be quicker with constant data, as fewer bits change.
+    """
+    import torch
+
+    for tile in buffer.view(torch.int16).split(_TILE):
+        tile.random_(*_SMALL_HALVES)
 
 
 def check_fits(size_bytes: int, device: torch.device) -> None:

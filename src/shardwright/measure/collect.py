@@ -6,35 +6,34 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from time import monotonic, time
-from typing import Any
+from time import monotonic
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure.backend import BACKENDS, default_backend
-from shardwright.measure.hardware import fingerprint
-from shardwright.measure.journal import Key
+from shardwright.measure.breadth import BREADTHS, Breadth, breadth_named
+from shardwright.measure.drawing import Drawer
+from shardwright.measure.failures import Failures
+from shardwright.measure.hardware import device_memory, fingerprint
 from shardwright.measure.printer import Printer
-from shardwright.measure.sampling import SampleSpace, TableSet, pool_digest
-from shardwright.measure.schedule import schedule as _schedule
-from shardwright.measure.session import Measurement
+from shardwright.measure.sampling import SampleSpace, pool_digest
+from shardwright.measure.schedule import schedule
 from shardwright.measure.store import SampleStore, read_samples
-from shardwright.measure.summary import CollectSummary, summarise
+from shardwright.measure.summary import CollectSummary, summarise, summary_text
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.wire import describe_work
+from shardwright.measure.visiting import Progress, Visitor
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
+from shardwright.task.units import parse_bytes
 
-_FLUSH_S = 30.0
-_AGAIN_AFTER_S = 60.0
 ARENA_BYTES = 4_000_000_000
-
-Progress = Callable[[int, int], None]
-"""Called after each visit with the measurements settled and wanted, in all."""
+_LARGEST_GPU_ARENA, _GPU_SHARE = 60 * 10**9, 0.45  # the rest is for ids, activations, gradients and what backward sorts
+_SPACES = {"cpu": "usual", "cuda": "wide"}
 
 
 def collect(
@@ -42,13 +41,15 @@ def collect(
     *,
     samples: int,
     seed: int = 0,
-    batch_sizes: Sequence[int] = (1024,),
+    space: str | None = None,
+    batch_sizes: Sequence[int] | None = None,
     device: str = "cpu",
     backend: str | None = None,
-    optimizer: str = "rowwise_adagrad",
+    optimizer: str | None = None,
     pool: Sequence[Table] | None = None,
-    sequence_share: float = 0.0,
-    arena_bytes: int = ARENA_BYTES,
+    sequence_share: float | None = None,
+    arena_bytes: int | None = None,
+    seconds: float | None = None,
     policy: TimingPolicy | None = None,
     allow_other_hardware: bool = False,
     progress: Progress | None = None,
@@ -57,19 +58,22 @@ def collect(
 
     Sample i follows from the seed and i alone. Every 20th sample is measured a second time ten samples later, rebuilt from scratch. A
     sample that was disturbed (see `shardwright.measure.sentinel`) is visited up to two more times, a minute later; the shortest
-    times count. Calling it again, with the machine quiet, so improves a store that was collected on a busy machine.
+    times count. Calling it again, with the machine quiet, so improves a store that was collected on a busy machine. On a GPU a sample
+    that cannot be measured is noted beside the store and skipped; on a CPU it ends the collection.
 
     Args:
         folder: the store; made if it does not exist.
         samples: how many samples the store is to hold in the end.
         seed: seed of the sets of tables.
-        batch_sizes: each sample draws one of these.
+        space: "usual" or "wide" (see `shardwright.measure.breadth`); by default "wide" on a GPU.
+        batch_sizes: each sample draws one of these; by default those of the space.
         device: "cpu" or "cuda".
         backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
-        optimizer: optimizer inside backward.
+        optimizer: optimizer inside backward; by default those of the space, of which each sample draws one.
         pool: tables to draw from; by default the "dlrm-2021" pool.
-        sequence_share: share of sets whose tables are not pooled.
-        arena_bytes: room for the weights and optimizer state of a set.
+        sequence_share: share of sets whose tables are not pooled; by default that of the space.
+        arena_bytes: room for the weights and optimizer state of a set; by default 4 GB, on a GPU 45% of its memory up to 60 GB.
+        seconds: stop after this time; by default when all samples are there.
         policy: how often to repeat each measurement; by default the device's own.
         allow_other_hardware: add to a store that was made on other hardware.
         progress: called after each visit with the measurements that are settled and those wanted.
@@ -79,103 +83,95 @@ def collect(
         MeasurementFailed: a kernel could not be run; what was measured before is kept.
     """
     _check_options(samples, seed, device, optimizer)
+    started, backend, arena = monotonic(), backend or default_backend(), arena_bytes or _usual_arena(device)
+    breadth = _breadth(space or _SPACES[device], batch_sizes, optimizer, sequence_share, arena)
+    drawn_from = _sample_space(pool, seed, breadth, arena)
+    hardware, request = fingerprint(device, backend), _request(drawn_from, arena)
+    path, on_cpu = Path(folder), device == "cpu"
+    with (
+        SampleStore(path, hardware, request, allow_other_hardware=allow_other_hardware) as store,
+        Drawer(drawn_from, ahead=not on_cpu) as drawer,
+    ):
+        visitor = Visitor(
+            drawer,
+            store,
+            None if on_cpu else Failures(path),
+            lambda: Worker(WorkerOptions(device, backend, arena, policy)),
+            started + (math.inf if seconds is None else seconds),
+        )
+        visitor.visit(list(schedule(samples)), progress)
+    measured = read_samples(path, allow_other_hardware=True) if len(store.visits) else None
+    return replace(
+        summarise(path, measured, visitor.measured, monotonic() - started),
+        wanted=samples,
+        failed=len(visitor.failures or ()),
+        spent=dict(visitor.spent),
+    )
+
+
+def _sample_space(pool: Sequence[Table] | None, seed: int, breadth: Breadth, arena_bytes: int) -> SampleSpace:
+    """The samples of a pool, by default "dlrm-2021", that fit an arena."""
     if pool is None:
         from shardwright.workload.pools import table_pool
 
         pool = table_pool("dlrm-2021")
-    backend = backend or default_backend()
     room = arena_bytes - arena_bytes // 100
-    space = SampleSpace(tuple(pool), seed, tuple(batch_sizes), optimizer, room, sequence_share)
-    request = {
-        "seed": seed,
-        "batch_sizes": list(batch_sizes),
-        "optimizer": optimizer,
-        "sequence_share": sequence_share,
-        "arena_bytes": arena_bytes,
-        "pool": pool_digest(pool),
-    }
-    started = monotonic()
-    hardware = fingerprint(device, backend)
-    with SampleStore(Path(folder), hardware, request, allow_other_hardware=allow_other_hardware) as store:
-        wanted = list(_schedule(samples))
-        todo = [key for key in wanted if not store.visits.settled(key)]
-        measured = 0
-        if todo:
-            with Worker(WorkerOptions(device, backend, arena_bytes, policy)) as worker:
-                for measured, left in enumerate(_measure(space, todo, worker, store), 1):  # noqa: B007
-                    if progress:
-                        progress(len(wanted) - left, len(wanted))
-    return summarise(Path(folder), read_samples(folder, allow_other_hardware=True), measured, monotonic() - started)
+    first = breadth.optimizers[0]
+    return SampleSpace(tuple(pool), seed, breadth.batch_sizes, first, room, breadth.sequence_share, breadth)
 
 
-def _measure(space: SampleSpace, todo: Sequence[Key], worker: Worker, store: SampleStore) -> Iterator[int]:
-    """Visit samples until all are settled; yields after each visit how many are not.
-
-    New samples come first. A disturbed one is visited again when a minute has passed, or nothing else is left.
-    """
-    new = deque(key for key in todo if not store.visits.seen(key))
-    again = deque((0.0, key) for key in todo if store.visits.seen(key))
-    flushed = monotonic()
-    while new or again:
-        due = again and (not new or again[0][0] <= monotonic())
-        key = again.popleft()[1] if due else new.popleft()
-        drawn = space.draw(key[0])
-        measurement = worker.measure(drawn.works, drawn.seeds, space.optimizer)
-        store.append(_row(drawn, key[1], space.optimizer, store.hardware["device_kind"], measurement))
-        if not store.visits.settled(key):
-            again.append((monotonic() + _AGAIN_AFTER_S, key))
-        if monotonic() - flushed > _FLUSH_S:
-            store.flush()
-            flushed = monotonic()
-        yield len(new) + len(again)
+def _breadth(
+    space: str,
+    batch_sizes: Sequence[int] | None,
+    optimizer: str | None,
+    sequence_share: float | None,
+    arena_bytes: int,
+) -> Breadth:
+    """The named breadth, with what was asked for in place of its own; smaller devices get smaller batches too."""
+    named = breadth_named(space)
+    return replace(
+        named,
+        batch_sizes=named.batch_sizes if batch_sizes is None else tuple(batch_sizes),
+        optimizers=named.optimizers if optimizer is None else (optimizer,),
+        sequence_share=named.sequence_share if sequence_share is None else sequence_share,
+        lookup_bytes=named.lookup_bytes if math.isinf(named.lookup_bytes) else min(named.lookup_bytes, arena_bytes / 3),
+    )
 
 
-def _row(drawn: TableSet, repeat: int, optimizer: str, device_kind: str, measurement: Measurement) -> dict[str, Any]:
-    """The store's row of a measured sample."""
+def _request(space: SampleSpace, arena_bytes: int) -> dict[str, object]:
+    """What sample numbers depend on."""
     return {
-        "sample": drawn.sample,
-        "repeat": repeat,
-        "batch_size": drawn.batch_size,
-        "optimizer": optimizer,
-        "device_kind": device_kind,
-        "forward_ms": measurement.forward_ms,
-        "backward_ms": measurement.backward_ms,
-        "runs": measurement.runs,
-        "sentinel": measurement.sentinel,
-        "measured_at": int(time() * 1000),
-        "shards": [describe_work(work) for work in drawn.works],
+        "seed": space.seed,
+        "batch_sizes": list(space.batch_sizes),
+        "optimizer": space.optimizer,
+        "sequence_share": space.sequence_share,
+        "arena_bytes": arena_bytes,
+        "pool": pool_digest(space.pool),
+        **space.breadth.request(),
     }
 
 
-def _check_options(samples: int, seed: int, device: str, optimizer: str) -> None:
+def _usual_arena(device: str) -> int:
+    """Room for the tables of a sample where none is given; on one kind of GPU always the same."""
+    return (
+        ARENA_BYTES if device == "cpu" else min(_LARGEST_GPU_ARENA, int(_GPU_SHARE * device_memory()) // 10**9 * 10**9)
+    )
+
+
+def _check_options(samples: int, seed: int, device: str, optimizer: str | None) -> None:
     if samples < 1:
         raise InvalidInput(f"samples is {samples}, must be at least 1")
     if seed < 0:
         raise InvalidInput(f"seed is {seed}, must not be negative")
-    if device not in ("cpu", "cuda"):
+    if device not in _SPACES:
         raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
-    if optimizer not in OPTIMIZERS:
+    if optimizer is not None and optimizer not in OPTIMIZERS:
         raise InvalidInput(f"optimizer is {optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line, for machines where only the measuring packages are installed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m shardwright.measure.collect", description="Measure random sets of tables."
-    )
-    parser.add_argument("-o", "--output", required=True, help="the sample store (a folder)")
-    parser.add_argument("-n", "--samples", type=int, default=8000, help="samples the store is to hold (default 8000)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[1024], help="one or more; each sample draws one")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--backend", choices=BACKENDS, help="default: fbgemm where it is installed")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="rowwise_adagrad")
-    parser.add_argument("--pool", default="dlrm-2021", help="name of the table pool (default dlrm-2021)")
-    parser.add_argument(
-        "--sequence-share", type=float, default=0.0, help="share of sets that are not pooled (default 0)"
-    )
-    parser.add_argument("--allow-other-hardware", action="store_true", help="add to a store made on other hardware")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         from shardwright.workload.pools import table_pool
 
@@ -183,12 +179,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.output,
             samples=options.samples,
             seed=options.seed,
+            space=options.space,
             batch_sizes=options.batch_size,
             device=options.device,
             backend=options.backend,
             optimizer=options.optimizer,
             pool=table_pool(options.pool),
             sequence_share=options.sequence_share,
+            arena_bytes=parse_bytes(options.memory, "--memory") if options.memory else None,
+            seconds=options.seconds,
             allow_other_hardware=options.allow_other_hardware,
             progress=Printer(),
         )
@@ -198,12 +197,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to go on", file=sys.stderr)
         return 130
-    print(
-        f"\n{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s; "
-        f"repeats differ by {summary.repeat_median:.1%} (median), {summary.repeat_mean:.1%} (mean); "
-        f"{summary.disturbed:.1%} measured on a machine that was not quiet"
-    )
+    print(f"\n{summary_text(summary)}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m shardwright.measure.collect", description="Measure random sets of tables."
+    )
+    add = parser.add_argument
+    add("-o", "--output", required=True, help="the sample store (a folder)")
+    add("-n", "--samples", type=int, default=8000, help="samples the store is to hold (default 8000)")
+    add("--seconds", type=float, help="stop after this time; the same command again goes on")
+    add("--seed", type=int, default=0)
+    add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
+    add("--batch-size", type=int, nargs="+", help="one or more; each sample draws one (default: the space's)")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--backend", choices=BACKENDS, help="default: fbgemm where it is installed")
+    add("--optimizer", choices=OPTIMIZERS, help="default: the space's")
+    add("--pool", default="dlrm-2021", help="name of the table pool (default dlrm-2021)")
+    add("--sequence-share", type=float, help="share of sets that are not pooled (default: the space's)")
+    add("--memory", metavar="SIZE", help="room for the tables of a sample, as in '4 GB'")
+    add("--allow-other-hardware", action="store_true", help="add to a store made on other hardware")
+    return parser
 
 
 if __name__ == "__main__":

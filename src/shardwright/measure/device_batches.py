@@ -1,7 +1,12 @@
-"""Batches drawn on the GPU itself, so that measuring spends its time in kernels and not in preparing and copying ids."""
+"""Batches drawn on the GPU itself, so that measuring spends its time in kernels and not in preparing and copying ids.
+
+All tables of a fused call are drawn together: a few dozen kernels however many tables there are. Only the random numbers are drawn table
+by table, so that the lookups of a table follow from its work and seed alone, whatever is drawn beside it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,48 +20,88 @@ if TYPE_CHECKING:
     from shardwright.sharding.work import ShardWork
 
 
-def draw_batch_on(work: ShardWork, seed: object, device: torch.device) -> FusedInput:
-    """A batch with the distribution of `shardwright.workload.batches.draw_batch`, drawn on `device`.
+def draw_batch_on(works: Sequence[ShardWork], seeds: Sequence[object], device: torch.device) -> FusedInput:
+    """Batches with the distribution of `shardwright.workload.batches.draw_batch`, drawn on `device`, one table after another.
 
     Args:
-        work: the shard's work.
-        seed: anything that `numpy.random.default_rng` takes.
+        works: n tables of one fused call: with the same samples, and all of them pooled or none.
+        seeds: n seeds: anything that `numpy.random.default_rng` takes.
         device: torch device that holds and draws the batch; a CPU works too.
     """
     import torch
 
-    rng = np.random.default_rng(seed)  # type: ignore[arg-type]
-    random = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
-    total = int(work.lookups + rng.random())
-    scatter = Scatter.draw(work.rows, rng)
-    ranks = _draw_ranks(work, total, random, device)
-    return FusedInput(
-        (ranks * scatter.multiplier + scatter.shift) % work.rows, _draw_offsets(work, total, random, device)
+    rngs = [np.random.default_rng(seed) for seed in seeds]  # type: ignore[arg-type]
+    generators = [torch.Generator(device).manual_seed(int(rng.integers(2**63))) for rng in rngs]
+    counts = [int(work.lookups + rng.random()) for work, rng in zip(works, rngs, strict=True)]
+    scatters = [Scatter.draw(work.rows, rng) for work, rng in zip(works, rngs, strict=True)]
+    tables = torch.arange(len(works), device=device)
+    owner = torch.repeat_interleave(tables, torch.tensor(counts, device=device), output_size=sum(counts))
+    ids = _draw_ranks(works, _uniform(counts, generators, device), owner, device)
+    facts = torch.tensor([(s.multiplier, s.shift, s.rows) for s in scatters], device=device)
+    ids.mul_(facts[:, 0][owner]).add_(facts[:, 1][owner]).remainder_(facts[:, 2][owner])
+    return FusedInput(ids, _draw_offsets(works, counts, owner, generators, device))
+
+
+def _uniform(counts: Sequence[int], generators: Sequence[torch.Generator], device: torch.device) -> torch.Tensor:
+    """`(sum of counts,)` numbers in [0, 1), each table's from its own generator; in fp64, since tables may have 10^9 rows."""
+    import torch
+
+    drawn = torch.empty(sum(counts), dtype=torch.float64, device=device)
+    for part, generator in zip(drawn.split(list(counts)), generators, strict=True):
+        part.uniform_(generator=generator)
+    return drawn
+
+
+def _draw_ranks(
+    works: Sequence[ShardWork], drawn: torch.Tensor, owner: torch.Tensor, device: torch.device
+) -> torch.Tensor:
+    """`(n,)` hotness ranks of all tables by the inverse of their access profiles.
+
+    Args:
+        works: the tables.
+        drawn: `(n,)` numbers in [0, 1).
+        owner: `(n,)` position of each lookup's table.
+        device: where all this lies.
+    """
+    import torch
+
+    sizes = [work.access.share.size for work in works]
+    stops = np.cumsum(sizes)
+    curves = np.stack(
+        [
+            np.concatenate([work.access.share for work in works]),
+            np.concatenate([work.access.rows for work in works]),
+            np.repeat(np.arange(len(works)), sizes),
+        ]
     )
+    share, rows, table = torch.from_numpy(curves).to(device)
+    edges = torch.from_numpy(np.stack([stops - sizes + 1, stops - 1, [work.rows - 1 for work in works]])).to(device)
+    # One search through all curves, each shifted to an interval of its own; rounding there may at worst miss by one segment.
+    right = torch.searchsorted(share + table, drawn + owner, right=True)
+    right = torch.minimum(torch.maximum(right, edges[0][owner]), edges[1][owner])
+    low, width = share[right - 1], share[right] - share[right - 1]
+    part = ((drawn - low) / width.clamp_min(torch.finfo(torch.float64).tiny)).clamp_(0, 1)
+    ranks = torch.lerp(rows[right - 1], rows[right], part).long()
+    return torch.minimum(ranks.clamp_(min=0), edges[2][owner])
 
 
-def _draw_ranks(work: ShardWork, total: int, random: torch.Generator, device: torch.device) -> torch.Tensor:
-    """`(total,)` hotness ranks by the inverse of the access profile; in fp64, since tables may have 10^9 rows."""
+def _draw_offsets(
+    works: Sequence[ShardWork],
+    counts: Sequence[int],
+    owner: torch.Tensor,
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+) -> torch.Tensor:
+    """`(tables × samples + 1,)` starts of the bags: as even as can be where pooled, else as chance deals them."""
     import torch
 
-    share = torch.from_numpy(work.access.share.copy()).to(device)
-    rows = torch.from_numpy(work.access.rows.copy()).to(device)
-    drawn = torch.rand(total, generator=random, device=device, dtype=torch.float64)
-    right = torch.searchsorted(share, drawn, right=True).clamp_(1, share.numel() - 1)
-    low, high = share[right - 1], share[right]
-    part = (drawn - low) / (high - low).clamp_min(torch.finfo(torch.float64).tiny)
-    ranks = (rows[right - 1] + part * (rows[right] - rows[right - 1])).long()
-    return ranks.clamp_(0, work.rows - 1)
-
-
-def _draw_offsets(work: ShardWork, total: int, random: torch.Generator, device: torch.device) -> torch.Tensor:
-    """`(samples + 1,)` starts of the bags."""
-    import torch
-
-    if work.pooled:
-        sizes = torch.full((work.samples,), total // work.samples, dtype=torch.int64, device=device)
-        sizes[torch.randperm(work.samples, generator=random, device=device)[: total % work.samples]] += 1
+    samples, tables = works[0].samples, len(works)
+    if works[0].pooled:
+        order = _uniform([samples] * tables, generators, device).view(tables, samples).argsort(dim=1)
+        even = torch.tensor([divmod(count, samples) for count in counts], device=device)
+        longer = torch.arange(samples, device=device) < even[:, 1:]
+        sizes = torch.empty_like(order).scatter_(1, order, even[:, :1] + longer).flatten()
     else:
-        bags = torch.randint(work.samples, (total,), generator=random, device=device)
-        sizes = torch.bincount(bags, minlength=work.samples)
+        bags = (_uniform(counts, generators, device) * samples).long().clamp_(max=samples - 1)
+        sizes = torch.bincount(owner * samples + bags, minlength=tables * samples)
     return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))

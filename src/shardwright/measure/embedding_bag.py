@@ -51,9 +51,9 @@ class EmbeddingBagCall:
         found = torch.autograd.grad(outputs, self._weights, gradients)
         with torch.no_grad():
             for weights, state, gradient in zip(self._weights, self._state, found, strict=True):
-                merged = gradient.coalesce()
+                merged = gradient.float().coalesce()  # summed in fp32, as fused kernels do
                 rows = merged.indices()[0]
-                step = self._direction(merged.values().float(), rows, *state)
+                step = self._direction(merged.values(), rows, *state)
                 weights.index_add_(0, rows, step.to(weights.dtype), alpha=-self._rate)
 
     def weights(self) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,22 +31,30 @@ class DeviceCalls:
         optimizer: optimizer inside backward.
         backend: builds the calls.
         arena: holds the tables.
+
+    Attributes:
+        spent: seconds that it took to build the calls and to draw the batches.
     """
 
     def __init__(
         self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
     ) -> None:
-        self._calls: list[FusedCall] = []
-        self._batches: list[list[FusedInput]] = []
+        groups = kernel_groups(works)
         rotated = 1 if arena.device.type == "cpu" else _ROTATED
-        for group in kernel_groups(works):
-            self._calls.append(backend.build(group, optimizer, arena))
-            members = [seeds[member] for member in group.members]
-            self._batches.append(
-                [fused_input(group, [(seed, turn) for seed in members], arena.device) for turn in range(rotated)]
-            )
+        began = perf_counter()
+        self._calls: list[FusedCall] = [backend.build(group, optimizer, arena) for group in groups]
+        built = perf_counter()
+        self._batches: list[list[FusedInput]] = [
+            [
+                fused_input(group, [(seeds[member], turn) for member in group.members], arena.device)
+                for turn in range(rotated)
+            ]
+            for group in groups
+        ]
+        wait_for(arena.device)
+        self.spent = {"build": built - began, "batches": perf_counter() - built}
         self._outputs: list[Sequence[torch.Tensor]] = []
-        self._gradients: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._gradients: dict[tuple[int, tuple[torch.Size, ...]], list[torch.Tensor]] = {}
 
     def forward(self, run: int) -> None:
         """Look up."""
@@ -54,21 +63,27 @@ class DeviceCalls:
 
     def backward(self, run: int) -> None:
         """Update with the gradients of the last lookup."""
-        turn = run % len(self._batches[0])
         for position, (call, outputs) in enumerate(zip(self._calls, self._outputs, strict=True)):
-            call.backward(outputs, self._gradients_like(position, turn, outputs))
+            call.backward(outputs, self._gradients_like(position, outputs))
 
-    def _gradients_like(self, position: int, turn: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _gradients_like(self, position: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Constant gradients of the outputs' shapes; made in the first, uncounted runs and kept.
 
         So small that optimizer state, which only grows, stays put over any number of samples.
         """
-        kept = self._gradients.get((position, turn))
+        key = (position, tuple(output.shape for output in outputs))
+        kept = self._gradients.get(key)
         if kept is None:
-            kept = self._gradients[position, turn] = [
-                output.detach().new_full(output.shape, 1e-6) for output in outputs
-            ]
+            kept = self._gradients[key] = [output.detach().new_full(output.shape, 1e-6) for output in outputs]
         return kept
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what it was told."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
 
 
 def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.device) -> FusedInput:
@@ -82,7 +97,7 @@ def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.devic
     if device.type == "cuda":
         from shardwright.measure.device_batches import draw_batch_on
 
-        return _join([draw_batch_on(work, seed, device) for work, seed in zip(group.works, seeds, strict=True)])
+        return draw_batch_on(group.works, seeds, device)
     drawn = [draw_batch(work, np.random.default_rng(seed)) for work, seed in zip(group.works, seeds, strict=True)]  # type: ignore[arg-type]
     return _join([_as_tensors(batch) for batch in drawn]) if len(drawn) > 1 else _as_tensors(drawn[0])
 

@@ -65,6 +65,19 @@ def gpu_model() -> str:
     return str(torch.cuda.get_device_name())
 
 
+def device_memory() -> int:
+    """Bytes of memory of the current CUDA device, used or not.
+
+    Raises:
+        MissingDependency: torch is not installed.
+        MeasurementFailed: there is no CUDA device.
+    """
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        raise MeasurementFailed(NO_CUDA)
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
 def available_memory() -> int:
     """Bytes of main memory that can be allocated without swapping, cgroup limits respected."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

@@ -68,13 +68,20 @@ def rows_to_table(rows: Sequence[dict[str, Any]], columns: pa.Schema | None = No
     return pa.Table.from_pylist(list(rows), schema=columns or schema())
 
 
-def write_part(path: Path, table: pa.Table, identity: dict[str, Any]) -> None:
-    """Write a part atomically, with the identity in its metadata and a checksum on each page."""
+def write_part(path: Path, table: pa.Table, identity: dict[str, Any], **encoding: Any) -> None:
+    """Write a part atomically, with the identity in its metadata and a checksum on each page.
+
+    Args:
+        path: the part.
+        table: its samples.
+        identity: what they were measured on and for.
+        **encoding: options of `pyarrow.parquet.write_table`, for parts that are to be small.
+    """
     import pyarrow.parquet as pq
 
     labelled = table.replace_schema_metadata({_METADATA_KEY: json.dumps(identity).encode()})
     buffer = BytesIO()
-    pq.write_table(labelled, buffer, compression="zstd", write_page_checksum=True)
+    pq.write_table(labelled, buffer, compression="zstd", write_page_checksum=True, **encoding)
     write_atomically(path, buffer.getvalue())
 
 

@@ -1,13 +1,13 @@
 """What plans cost on this machine: the fused kernels of each device's shards, one device after another.
 
 Plans are compared, so their measurements are interleaved: in each round every device of every plan is rebuilt and measured once, in
-random order, and a device's time is its shortest over the rounds. A slow minute of the machine then touches all plans alike.
+random order. A slow minute of the machine then touches all plans alike. A device's time is its shortest over the rounds on a CPU, and
+their median on a GPU.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,20 +16,16 @@ import numpy.typing as npt
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.backend import default_backend
+from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import available_memory
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker_client import Worker, WorkerOptions
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
-from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-_PAGE = 4096
 _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and what else the process needs
 
 
@@ -41,7 +37,7 @@ class MeasuredPlan:
         plan: the plan.
         forward_ms: `(devices,)` lookups of each device's shards.
         backward_ms: `(devices,)` backward of the same, optimizer included.
-        rounds: how often each device was measured; the times are the shortest.
+        rounds: how often each device was measured.
     """
 
     plan: Plan
@@ -58,27 +54,6 @@ class MeasuredPlan:
     def device_ms(self) -> Floats:
         """`(devices,)` forward and backward time together."""
         return self.forward_ms + self.backward_ms
-
-
-@dataclass(frozen=True)
-class _DeviceWork:
-    """The shards of one device in a fixed order, so that devices with the same work are recognised and measured once."""
-
-    works: tuple[ShardWork, ...]
-    seeds: tuple[int, ...]
-    optimizer: str
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes of weights and optimizer state."""
-        return sum(
-            work.weight_bytes + optimizer_bytes(self.optimizer, work.rows, work.dim) + 4 * _PAGE for work in self.works
-        )
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the batch: ids, outputs, gradients."""
-        return sum(buffer_bytes(work) for work in self.works)
 
 
 def measure_plans(
@@ -115,25 +90,20 @@ def measure_plans(
         raise InvalidInput(f"rounds is {rounds}, must be at least 1")
     if device not in ("cpu", "cuda"):
         raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
-    per_plan = [_device_works(plan, seed) for plan in plans]
+    per_plan = [device_works(plan, seed) for plan in plans]
     distinct = list(dict.fromkeys(work for works in per_plan for work in works if work.works))
     if device == "cpu":
         _check_memory(distinct)
-    options = WorkerOptions(
-        device,
-        backend or default_backend(),
-        max((work.table_bytes for work in distinct), default=0) + _PAGE,
-        policy or _short(device),
-    )
-    best = _measure_distinct(distinct, rounds, seed, options, progress) if distinct else {}
-    return [_measured(plan, works, best, rounds) for plan, works in zip(plans, per_plan, strict=True)]
+    options = WorkerOptions(device, backend or default_backend(), arena_bytes(distinct), policy or short_policy(device))
+    times = _measure_distinct(distinct, rounds, seed, options, progress) if distinct else {}
+    return [_measured(plan, works, times, rounds) for plan, works in zip(plans, per_plan, strict=True)]
 
 
 def _measure_distinct(
-    distinct: Sequence[_DeviceWork], rounds: int, seed: int, options: WorkerOptions, progress: Progress | None
-) -> dict[_DeviceWork, Floats]:
-    """The shortest `(2,)` forward and backward time of each work over the rounds, each round in a new random order."""
-    best = {work: np.full(2, np.inf) for work in distinct}
+    distinct: Sequence[DeviceWork], rounds: int, seed: int, options: WorkerOptions, progress: Progress | None
+) -> dict[DeviceWork, Floats]:
+    """The `(2,)` forward and backward time of each work over the rounds, each round in a new random order."""
+    runs: dict[DeviceWork, list[tuple[float, float]]] = {work: [] for work in distinct}
     rng = np.random.default_rng(seed)
     done = 0
     with Worker(options) as worker:
@@ -141,41 +111,30 @@ def _measure_distinct(
             for position in rng.permutation(len(distinct)):
                 work = distinct[position]
                 result = worker.measure(work.works, work.seeds, work.optimizer)
-                best[work] = np.minimum(best[work], [result.forward_ms, result.backward_ms])
+                runs[work].append((result.forward_ms, result.backward_ms))
                 done += 1
                 if progress:
                     progress(done, rounds * len(distinct))
-    return best
+    return {work: over_rounds(times, options.device) for work, times in runs.items()}
 
 
-def _measured(plan: Plan, works: Sequence[_DeviceWork], best: dict[_DeviceWork, Floats], rounds: int) -> MeasuredPlan:
-    times = np.array([best[work] if work.works else np.zeros(2) for work in works])
+def over_rounds(times: Sequence[Sequence[float]], device: str) -> Floats:
+    """`(2,)` forward and backward ms of a device's work from those of `(rounds, 2)` rounds."""
+    return np.min(times, axis=0) if device == "cpu" else np.median(times, axis=0)
+
+
+def _measured(plan: Plan, works: Sequence[DeviceWork], found: dict[DeviceWork, Floats], rounds: int) -> MeasuredPlan:
+    times = np.array([found[work] if work.works else np.zeros(2) for work in works])
     return MeasuredPlan(plan, times[:, 0], times[:, 1], rounds)
 
 
-def _device_works(plan: Plan, seed: int) -> list[_DeviceWork]:
-    """The work of each device."""
-    return [_device_work(plan.task, shards, seed) for shards in plan.by_device]
-
-
-def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> _DeviceWork:
-    pairs = [(shard_work(task, shard), _lookup_seed(shard, seed)) for shard in shards]
-    pairs.sort(key=lambda pair: (pair[1], pair[0].dim, pair[0].rows, pair[0].lookups))
-    return _DeviceWork(tuple(work for work, _ in pairs), tuple(number for _, number in pairs), task.optimizer)
-
-
-def _lookup_seed(shard: Shard, seed: int) -> int:
-    """The seed of a shard's lookups: by table and rows, so that column blocks, replicas and other plans see the same ones."""
-    text = f"{seed} {shard.table} {shard.rows} {shard.row_order}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-
-
-def _short(device: str) -> TimingPolicy:
+def short_policy(device: str) -> TimingPolicy:
+    """How often a work is run within a round: less often than a sample, as rounds repeat it anyway."""
     base = TimingPolicy.of(device)
     return TimingPolicy(base.statistic, warm_up=2, min_runs=5, max_runs=base.max_runs, precision=base.precision)
 
 
-def _check_memory(distinct: Sequence[_DeviceWork]) -> None:
+def _check_memory(distinct: Sequence[DeviceWork]) -> None:
     """Check that the largest device's tables and batch fit this machine's memory."""
     needed = max((work.table_bytes + work.buffer_bytes for work in distinct), default=0) + _SLACK_BYTES
     free = available_memory()

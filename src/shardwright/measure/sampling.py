@@ -4,7 +4,7 @@ As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), 
 holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling
 factor of another, and some sets share one dim or an upper bound on it, as tasks do. So that it holds for what searches make of tables, a
 quarter of the sets has 16 to 60 shards, some shards are random row blocks of their tables, and in some sets part of the shards are
-replicas, which see a part of the batch.
+replicas, which see a part of the batch. How wide all this ranges is a `shardwright.measure.breadth.Breadth`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
+from shardwright.measure.breadth import BREADTHS, Breadth
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 from shardwright.task.table import DTYPE_BYTES, Table
 
-DIMS = tuple(range(4, 129, 4))
+DIMS = tuple(range(4, BREADTHS["usual"].largest_dim + 1, 4))
 USUAL_TABLES = 15
 MAX_TABLES = 60
 MAX_ROWS = 10_000_000
@@ -35,8 +36,12 @@ _SCALED_SHARE, _SMALLEST_SCALE = 0.25, 1e-3
 _MIXED_SHARE = 0.15
 _BLOCK_SHARE, _SMALLEST_BLOCK = 0.15, 1 / 16
 _REPLICATED_SETS, _REPLICA_SHARE = 0.3, 0.5  # of sets; of the shards in these
-_HOLDERS, _SMALLEST_PART = (2, 4, 8, 16), 8  # devices that share a replicated table's batch; samples
+_SMALLEST_PART = 8  # samples of the batch that a device sees of a replicated table
 _PURE_SEQUENCES = 0.5  # of the sets with sequences; in the others each table is one or not
+_PURE_FP16 = 0.8  # likewise of the sets with weights in half precision
+_FREE_ROWS, _FREE_POOLING, _FREE_SKEW = (1e2, 1e7), (0.5, MAX_POOLING), (0.0, 1.4)  # of tables that are in no pool
+_UNIFORM_SHARE = 0.15  # of the free tables
+_SHORTEST_READ, _ID_BYTES = 64, 64  # bytes a looked-up row costs at least; ids, and what backward sorts of them
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
 _PAGE = 4096
 
@@ -50,12 +55,14 @@ class TableSet:
         batch_size: samples of the batch.
         works: the shards.
         seeds: one per shard, for its lookups.
+        optimizer: optimizer inside backward.
     """
 
     sample: int
     batch_size: int
     works: tuple[ShardWork, ...]
     seeds: tuple[int, ...]
+    optimizer: str
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,10 @@ class SampleSpace:
         pool: the tables to draw from.
         seed: seed of the collection.
         batch_sizes: batch sizes to draw from.
-        optimizer: decides how much state lies beside the weights.
+        optimizer: decides how much state lies beside the weights; where the breadth names several, each sample draws one of these.
         room_bytes: what weights and optimizer state of a set must fit; the largest tables are cut to fewer rows until they do.
         sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
+        breadth: ranges and shares of all else.
     """
 
     pool: Sequence[Table]
@@ -77,6 +85,7 @@ class SampleSpace:
     optimizer: str = "rowwise_adagrad"
     room_bytes: int = 4_000_000_000
     sequence_share: float = 0.0
+    breadth: Breadth = BREADTHS["usual"]
 
     def __post_init__(self) -> None:
         if not self.pool:
@@ -91,21 +100,31 @@ class SampleSpace:
     def draw(self, sample: int) -> TableSet:
         """The set of tables of a sample."""
         rng = np.random.default_rng([self.seed, sample])
-        count = _table_count(self.seed, sample)
+        count, wide = _table_count(self.seed, sample), self.breadth
+        optimizer = str(rng.choice(wide.optimizers)) if len(wide.optimizers) > 1 else self.optimizer
         batch_size = int(rng.choice(self.batch_sizes))
-        tables = [self._draw_table(dim, rng) for dim in _draw_dims(count, rng)]
-        tables = _cut_to_fit(tables, self.optimizer, self.room_bytes)
+        tables = [self._draw_table(dim, rng) for dim in _draw_dims(count, wide.largest_dim, rng)]
+        if _hits(rng, wide.fp16_share):
+            tables = _as_fp16(tables, rng)
+        tables = _cut_to_fit(tables, optimizer, self.room_bytes)
         works = [_draw_work(table, batch_size, rng) for table in tables]
         if rng.random() < _REPLICATED_SETS:
-            holders = int(rng.choice(_HOLDERS))
+            holders = int(rng.choice(wide.holders))
             works = [_as_replica(work, holders) if rng.random() < _REPLICA_SHARE else work for work in works]
         if rng.random() < self.sequence_share:
             share = 1.0 if rng.random() < _PURE_SEQUENCES else 0.5
-            works = _as_sequences(works, rng.random(count) < share, self.room_bytes // 16)
-        return TableSet(sample, batch_size, tuple(works), tuple(int(seed) for seed in rng.integers(2**62, size=count)))
+            chosen = rng.random(count) < share
+            if _hits(rng, wide.sequence_dim_share):
+                works = _with_one_dim(works, chosen, self.room_bytes, rng)
+            works = _as_sequences(works, chosen, self.room_bytes // 16)
+        works = _with_fewer_lookups(works, wide.lookup_bytes)
+        seeds = tuple(int(seed) for seed in rng.integers(2**62, size=count))
+        return TableSet(sample, batch_size, tuple(works), seeds, optimizer)
 
     def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
         """A jittered table of the pool, with `dim` columns; some are scaled down, and some get the pooling factor of another."""
+        if _hits(rng, self.breadth.free_share):
+            return _draw_free_table(dim, rng)
         table, other = (self.pool[int(index)] for index in rng.integers(len(self.pool), size=2))
         scale = math.exp(rng.uniform(math.log(_SMALLEST_SCALE), 0)) if rng.random() < _SCALED_SHARE else 1.0
         rows = int(np.clip(table.rows * scale * rng.lognormal(0, _ROW_JITTER), 1, MAX_ROWS))
@@ -126,14 +145,33 @@ def _table_count(seed: int, sample: int) -> int:
     return int(rng.permutation([*range(1, USUAL_TABLES + 1), *large])[position])
 
 
-def _draw_dims(count: int, rng: np.random.Generator) -> list[int]:
+def _hits(rng: np.random.Generator, share: float) -> bool:
+    """Whether a draw falls into a share; a share of 0 draws nothing, so that the samples of older stores stay what they were."""
+    return share > 0 and bool(rng.random() < share)
+
+
+def _draw_free_table(dim: int, rng: np.random.Generator) -> Table:
+    """A table that is in no pool: rows and pooling factor drawn on a logarithmic scale, from uniform to strongly skewed."""
+    rows, pooling = (math.exp(rng.uniform(*np.log(ends))) for ends in (_FREE_ROWS, _FREE_POOLING))
+    exponent = 0.0 if rng.random() < _UNIFORM_SHARE else rng.uniform(*_FREE_SKEW)
+    return Table("free", round(rows), dim, pooling, access=AccessProfile.zipf(round(rows), float(exponent)))
+
+
+def _draw_dims(count: int, largest: int, rng: np.random.Generator) -> list[int]:
     """Dims of a set: all alike, or up to a bound that is a power of two, or any."""
+    dims = range(4, largest + 1, 4)
     kind = rng.random()
     if kind < _COMMON_DIM_SHARE:
-        return [int(rng.choice(DIMS))] * count
+        return [int(rng.choice(dims))] * count
     bounded = kind < _COMMON_DIM_SHARE + _BOUNDED_DIM_SHARE
-    bound = 2 ** int(rng.integers(2, 8)) if bounded else DIMS[-1]
-    return [int(dim) for dim in rng.choice([dim for dim in DIMS if dim <= bound], count)]
+    bound = 2 ** int(rng.integers(2, math.floor(math.log2(largest)) + 1)) if bounded else largest
+    return [int(dim) for dim in rng.choice([dim for dim in dims if dim <= bound], count)]
+
+
+def _as_fp16(tables: Sequence[Table], rng: np.random.Generator) -> list[Table]:
+    """All tables in half precision, or some."""
+    pure = rng.random() < _PURE_FP16
+    return [replace(table, dtype="fp16") if pure or rng.random() < 0.5 else table for table in tables]
 
 
 def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> ShardWork:
@@ -154,29 +192,53 @@ def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], roo
     ]
 
 
+def _with_one_dim(
+    works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int, rng: np.random.Generator
+) -> list[ShardWork]:
+    """The shards, the chosen ones all with the dim of one of them: any one, or the smallest where the weights would not fit else."""
+    dims = [work.dim for work, sequence in zip(works, chosen, strict=True) if sequence]
+    for dim in (int(rng.choice(dims)), min(dims)) if dims else ():
+        alike = [replace(work, dim=dim) if sequence else work for work, sequence in zip(works, chosen, strict=True)]
+        if sum(work.weight_bytes + 8 * work.rows for work in alike) <= room_bytes:
+            return alike
+    return list(works)
+
+
 def _as_replica(work: ShardWork, holders: int) -> ShardWork:
     """The same shard on several devices, of which each sees a part of the batch."""
     samples = max(min(work.samples, _SMALLEST_PART), work.samples // holders)
     return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 
 
+def _with_fewer_lookups(works: Sequence[ShardWork], most_bytes: float) -> list[ShardWork]:
+    """The shards, those that read most with fewer lookups, until all lookups together read at most so many bytes."""
+    read = [work.lookups * (max(work.dim * DTYPE_BYTES[work.dtype], _SHORTEST_READ) + _ID_BYTES) for work in works]
+    limit = _even_limit(read, most_bytes)
+    return [
+        work if size <= limit else replace(work, lookups=work.lookups * limit / size)
+        for work, size in zip(works, read, strict=True)
+    ]
+
+
 def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> list[Table]:
     """The tables with the largest cut to fewer rows, so that weights and optimizer state fit."""
     sizes = [_bytes_of(table, optimizer) for table in tables]
-    room = room_bytes - 2 * _PAGE * len(tables)
-    # Fill up smallest first: the n-th smallest may take an even share of what the smaller ones leave.
-    limit = float(room)
-    for position, size in enumerate(sorted(sizes)):
-        limit = room / (len(sizes) - position)
-        if size > limit:
-            break
-        room -= size
-    else:
-        return list(tables)
+    limit = _even_limit(sizes, room_bytes - 2 * _PAGE * len(tables))
     return [
         table if size <= limit else table.scaled_rows(math.floor(table.rows * limit / size) / table.rows)
         for table, size in zip(tables, sizes, strict=True)
     ]
+
+
+def _even_limit(sizes: Sequence[float], room: float) -> float:
+    """What each of the sizes must be cut to so that they fit; smaller ones keep theirs. Infinite where nothing must be cut."""
+    # Fill up smallest first: the n-th smallest may take an even share of what the smaller ones leave.
+    for position, size in enumerate(sorted(sizes)):
+        limit = room / (len(sizes) - position)
+        if size > limit:
+            return limit
+        room -= size
+    return math.inf
 
 
 def _bytes_of(table: Table, optimizer: str) -> int:

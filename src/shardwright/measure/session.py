@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import NO_CUDA, load_backend
-from shardwright.measure.fused import DeviceCalls
+from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.sentinel import SENTINEL_BYTES, Sentinel
 from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
 from shardwright.sharding.work import ShardWork
+
+if TYPE_CHECKING:
+    import torch
 
 QUIET = 1.03
 """Highest sentinel ratio at which a measurement counts as undisturbed."""
@@ -27,12 +33,14 @@ class Measurement:
         runs: counted runs.
         sentinel: sentinel time relative to the quiet machine, the longer one of before and after; above `QUIET` the measurement
             was disturbed.
+        spent: seconds by step: build, batches, warm-up, runs, sentinel.
     """
 
     forward_ms: float
     backward_ms: float
     runs: int
     sentinel: float
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 class Session:
@@ -66,11 +74,38 @@ class Session:
             optimizer: optimizer inside backward.
 
         Raises:
-            MeasurementFailed: the arena is too small, or the backend cannot run this.
+            MeasurementFailed: the arena or the memory beside it is too small, or the backend cannot run this.
         """
-        self._arena.reset()
-        calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
-        before = self._sentinel.read()
-        timing = time_parts([calls.forward, calls.backward], self._clock, self._policy)
+        with _refusals_said(self._arena.device):
+            self._arena.reset()
+            calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
+            began = perf_counter()
+            before = self._sentinel.read()
+            timing = time_parts([calls.forward, calls.backward], self._clock, self._policy)
+            ratio = max(before, self._sentinel.read())
         forward, backward = timing.parts_ms
-        return Measurement(forward, backward, timing.runs, max(before, self._sentinel.read()))
+        timed = {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
+        spent = calls.spent | timed | {"sentinel": perf_counter() - began - sum(timed.values())}
+        return Measurement(forward, backward, timing.runs, ratio, spent)
+
+
+@contextmanager
+def _refusals_said(device: torch.device) -> Iterator[None]:
+    """A set that does not fit, or that the kernels refuse, is this set's failure, not the process's: the next one may run."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MeasurementFailed(
+            f"the batch does not fit beside the arena ({_first_line(error)}); use a smaller arena, or smaller batches"
+        ) from error
+    except RuntimeError as error:
+        wait_for(device)  # raises, and so ends the process, where the device is lost
+        raise MeasurementFailed(
+            f"the kernels cannot run this set ({_first_line(error)}); leave it out, or use another backend"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -39,6 +39,10 @@ class Visits:
         """Count a visit."""
         self._ratios[key_of(row)].append(row["sentinel"])
 
+    def __len__(self) -> int:
+        """How many samples were visited, repeats counted."""
+        return len(self._ratios)
+
     def seen(self, key: Key) -> bool:
         """Whether the sample has been visited."""
         return key in self._ratios

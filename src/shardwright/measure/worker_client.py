@@ -90,6 +90,11 @@ class Worker:
             raise self._ended() from None
         return Measurement(**self._read())
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
     def close(self) -> None:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):

@@ -37,6 +37,7 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
         "--memory",
         "64 MB",
     ]
+    options += ["--space", "wide", "--seconds", 60]
     options += ["--backend", "embedding_bag", "--pool", "dlrm-2022", "--sequence-share", 0.5, "--allow-other-hardware"]
     outcome = cli("collect", "-o", tmp_path / "samples", *options)
     assert outcome.code == 0
@@ -47,6 +48,8 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
     assert fake_collect == {
         "folder": tmp_path / "samples",
         "samples": 20,
+        "space": "wide",
+        "seconds": 60.0,
         "batch_sizes": [64, 128],
         "optimizer": "sgd",
         "seed": 5,
@@ -57,6 +60,29 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
         "device": "cpu",
         "allow_other_hardware": True,
     }
+
+
+def test_a_gpu_is_checked_before_anything_is_collected(cli, tmp_path, fake_collect, monkeypatch):
+    wrong, asked = [], []
+
+    def check_machine(folder, device, backend, *, say):
+        asked.append((folder, device, backend))
+        say("copy of 16 MiB: 4,000 GB/s")
+        return wrong
+
+    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", check_machine)
+    outcome = cli("collect", "-o", tmp_path / "samples", "--device", "cuda", "--json")
+    assert outcome.document["samples"] == 20
+    assert "4,000 GB/s" in outcome.err
+    assert asked == [(tmp_path / "samples", "cuda", None)]
+    fake_collect.clear()
+    wrong.append("FBGEMM 1.6.0 is built for torch 2.11")
+    outcome = cli("collect", "-o", tmp_path / "samples", "--device", "cuda")
+    assert outcome.code == 1
+    assert "is built for torch 2.11 (all of it is in" in outcome.err
+    assert not fake_collect
+    assert cli("collect", "-o", tmp_path / "samples", "--device", "cpu").code == 0
+    assert len(asked) == 2
 
 
 def test_noise_that_is_not_known_is_null_in_json(cli, tmp_path, fake_collect):

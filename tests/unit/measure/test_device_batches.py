@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,32 +19,50 @@ CPU = torch.device("cpu")
 
 
 @st.composite
-def works(draw: st.DrawFn) -> ShardWork:
-    rows = draw(st.integers(1, 10**6))
-    samples = draw(st.integers(1, 64))
-    return ShardWork(rows, 8, samples, draw(st.floats(0.01, 500)), draw(st.booleans()), draw(access_profiles(rows)))
+def groups(draw: st.DrawFn) -> list[ShardWork]:
+    samples, pooled = draw(st.integers(1, 64)), draw(st.booleans())
+    rows = draw(st.lists(st.integers(1, 10**6), min_size=1, max_size=4))
+    return [
+        ShardWork(count, 8, samples, draw(st.floats(0.01, 500)), pooled, draw(access_profiles(count))) for count in rows
+    ]
 
 
-@given(works(), st.integers(0, 2**32))
-def test_a_batch_is_well_formed_and_seeded(work: ShardWork, seed: int) -> None:
-    batch = draw_batch_on(work, seed, CPU)
-    ids, offsets = batch.indices.numpy(), batch.offsets.numpy()
+@given(groups(), st.integers(0, 2**32))
+def test_a_batch_is_well_formed_and_seeded(works: list[ShardWork], seed: int) -> None:
+    seeds = [(seed, place) for place in range(len(works))]
+    batch = draw_batch_on(works, seeds, CPU)
+    ids, offsets, samples = batch.indices.numpy(), batch.offsets.numpy(), works[0].samples
     assert ids.dtype == offsets.dtype == np.int64
-    assert offsets.shape == (work.samples + 1,)
+    assert offsets.shape == (len(works) * samples + 1,)
     assert (offsets[0], offsets[-1]) == (0, ids.size)
     assert (np.diff(offsets) >= 0).all()
-    assert ids.size in (math.floor(work.lookups), math.ceil(work.lookups))
-    assert ids.size == 0 or 0 <= ids.min() <= ids.max() < work.rows
-    again = draw_batch_on(work, seed, CPU)
-    assert torch.equal(again.indices, batch.indices)
-    assert torch.equal(again.offsets, batch.offsets)
+    for place, work in enumerate(works):
+        own = ids[offsets[place * samples] : offsets[(place + 1) * samples]]
+        bags = np.diff(offsets[place * samples : (place + 1) * samples + 1])
+        assert own.size in (math.floor(work.lookups), math.ceil(work.lookups))
+        assert own.size == 0 or 0 <= own.min() <= own.max() < work.rows
+        assert not work.pooled or bags.max() - bags.min() <= 1
+        alone = draw_batch_on([work], [seeds[place]], CPU)  # whatever is drawn beside it
+        assert torch.equal(alone.indices, torch.from_numpy(own))
+        assert torch.equal(alone.offsets.diff(), torch.from_numpy(bags))
 
 
-def test_rows_are_drawn_by_the_profile() -> None:
-    for exponent in (0.0, 0.8, 1.3):
-        access = AccessProfile.zipf(50_000, exponent)
-        batch = draw_batch_on(ShardWork(50_000, 8, 100, 40_000.0, True, access), 5, CPU)
-        expected = access.distinct_rows(40_000)
-        assert abs(batch.indices.unique().numel() - expected) < 5 * math.sqrt(expected)
-        hottest = int(batch.indices.unique(return_counts=True)[1].max())
-        assert hottest < 1.2 * 40_000 * access.share_of(0, 1) + 12
+def test_rows_are_drawn_by_the_profile_of_their_table() -> None:
+    exponents = (0.0, 0.8, 1.3)
+    works = [ShardWork(50_000, 8, 100, 40_000.0, True, AccessProfile.zipf(50_000, exponent)) for exponent in exponents]
+    batch = draw_batch_on(works, [5, 6, 7], CPU)
+    for work, ids in zip(works, batch.indices.split(40_000), strict=True):
+        expected = work.access.distinct_rows(40_000)
+        counts = ids.unique(return_counts=True)[1]
+        assert abs(counts.numel() - expected) < 5 * math.sqrt(expected)
+        assert int(counts.max()) < 1.2 * 40_000 * work.access.share_of(0, 1) + 12
+
+
+def test_the_bags_of_sequences_vary_and_those_of_pooled_tables_do_not() -> None:
+    pooled = ShardWork(500, 8, 1000, 4_500.0, True, AccessProfile.uniform(500))
+    bags = draw_batch_on([pooled, pooled], [1, 2], CPU).offsets.diff().view(2, 1000)
+    assert set(bags.flatten().tolist()) == {4, 5}
+    assert not torch.equal(bags[0], bags[1])  # the longer ones lie anywhere
+    sizes = draw_batch_on([replace(pooled, pooled=False)], [1], CPU).offsets.diff().double()
+    assert sizes.sum() == 4_500
+    assert 3.5 < float(sizes.var()) < 5.5  # Poisson

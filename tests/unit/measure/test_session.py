@@ -44,6 +44,35 @@ def test_a_disturbance_before_or_after_is_reported(monkeypatch: pytest.MonkeyPat
     assert session.measure([WORK], [0], "sgd").sentinel == 1.5 > QUIET
 
 
+def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12, 0.25, 0.5)], TimingPolicy())
+    spent = session.measure([WORK], [0], "sgd").spent
+    assert set(spent) == {"build", "batches", "warm-up", "runs", "sentinel"}
+    assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore"),
+            r"does not fit .* allocate 9 GiB\)",
+        ),
+        (RuntimeError("D must be at most 2048"), r"cannot run this set \(D must be at most 2048\); leave it out"),
+    ],
+)
+def test_a_set_that_the_kernels_refuse_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12)], TimingPolicy())
+    time_parts = module.time_parts
+    monkeypatch.setattr(module, "time_parts", lambda parts, clock, policy: (_ for _ in ()).throw(error))
+    with pytest.raises(MeasurementFailed, match=message):
+        session.measure([WORK], [0], "sgd")
+    monkeypatch.setattr(module, "time_parts", time_parts)
+    assert session.measure([WORK], [0], "sgd").runs == 12
+
+
 def test_without_cuda_the_message_says_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.timing import CpuClock, TimingPolicy, time_parts
+from shardwright.measure.timing import CpuClock, CudaClock, HeadStart, TimingPolicy, time_parts
 
 
 @dataclass
@@ -95,3 +96,58 @@ def test_impossible_policies_are_refused(values: dict[str, object], message: str
 def test_devices_have_their_statistic() -> None:
     assert TimingPolicy.of("cpu").statistic == "minimum"
     assert TimingPolicy.of("cuda").statistic == "median"
+
+
+def test_the_head_start_follows_what_the_host_has_lately_needed() -> None:
+    head_start = HeadStart()
+    assert head_start.milliseconds == 0.1
+    for host_ms in (0.4, 2.0, 0.4):
+        head_start.saw(host_ms)
+    assert head_start.milliseconds == 2.5
+    for _ in range(8):
+        head_start.saw(0.4)
+    assert head_start.milliseconds == pytest.approx(0.5)
+    head_start.saw(700.0)  # a library was loaded
+    assert head_start.milliseconds == 20.0
+
+
+def test_what_warming_up_and_running_took_is_known() -> None:
+    timing = time_parts([nothing], CpuClock(), TimingPolicy(warm_up=1, min_runs=3, max_runs=3))
+    assert timing.warm_up_s > 0
+    assert timing.runs_s > 0
+
+
+def test_the_gpu_is_flushed_and_kept_busy_before_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock's own part, with a device that only takes notes; what a GPU does with it is checked where there is one."""
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def elapsed_time(self, _: Event) -> float:
+            return 8.0
+
+    class Properties:
+        L2_cache_size = 1024
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: log.append(f"idle {cycles}"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties())
+    clock = CudaClock(torch.device("cpu"))
+    assert clock._flushed.numel() == 2048
+    log.clear()
+    clock._flushed.fill_(1)
+    parts = [lambda run: log.append(f"forward {run}"), lambda run: log.append(f"backward {run}")]
+    assert clock.time(parts, 3) == [8.0, 8.0]
+    assert not clock._flushed.any()
+    assert [entry.split()[0] for entry in log] == [
+        *("idle", "event", "forward", "event"),
+        *("idle", "event", "backward", "event"),
+        "wait",
+    ]
+    assert log[0] == f"idle {int(0.1 * 20_000_000 / 8)}"

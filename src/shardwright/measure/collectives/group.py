@@ -86,14 +86,28 @@ class RankGroup:
             GroupFailed: a rank ended.
             MeasurementFailed: the sample cannot be measured here.
         """
-        line = json.dumps(asdict(sample)) + "\n"
+        reply = self.ask(asdict(sample), "for a sample")
+        return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
+
+    def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
+        """Send a request to every rank, and wait for what rank 0 replies.
+
+        Args:
+            request: what the ranks' program understands.
+            what: what it is that may take too long, for the error message.
+
+        Raises:
+            GroupHung: it took too long.
+            GroupFailed: a rank ended.
+            MeasurementFailed: what is asked for cannot be done here.
+        """
+        line = json.dumps(request) + "\n"
         for process in self._processes:
             stdin = cast(IO[str], process.stdin)
             with suppress(BrokenPipeError):  # a dead rank is found when the answer is awaited
                 stdin.write(line)
                 stdin.flush()
-        reply = self._read(self._options.timeout_s, "for a sample")
-        return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
+        return self._read(self._options.timeout_s, what)
 
     def close(self) -> None:
         """End all ranks: those that are waiting by themselves, those that are not by force."""

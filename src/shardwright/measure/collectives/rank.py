@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -23,19 +24,26 @@ from shardwright.measure.collectives.timing import Member, RunPolicy
 _GRACE_S = 10.0  # after the timeout, by which the process that started this one should have ended it
 
 
-def main() -> None:
-    """Serve samples until standard input ends. The one argument is a JSON document: see `group.RankGroup`."""
+Answer = Callable[[Member, dict[str, Any], RunPolicy], dict[str, Any]]
+
+
+def main(program: Answer | None = None) -> None:
+    """Serve requests until standard input ends. The one argument of the process is a JSON document: see `group.RankGroup`.
+
+    Args:
+        program: what every rank does with a request, and what rank 0 replies; by default it is a sample to measure.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
     replies = _take_over_stdout()
     try:
-        _serve(options, replies)
+        _serve(options, replies, program or answer)
     except ShardwrightError as error:
         _reply(replies, {"error": str(error)})
         sys.exit(1)
 
 
-def _serve(options: dict[str, Any], replies: IO[str]) -> None:
+def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
     rank, world, longest = options["rank"], options["world"], options["timeout_s"] + _GRACE_S
     policy = RunPolicy(**options["policy"])
     with joined_group(
@@ -51,7 +59,7 @@ def _serve(options: dict[str, Any], replies: IO[str]) -> None:
             _reply(replies, {"ready": True})
         for line in sys.stdin:
             faulthandler.dump_traceback_later(longest, exit=True)
-            reply = answer(member, json.loads(line), policy)
+            reply = program(member, json.loads(line), policy)
             faulthandler.cancel_dump_traceback_later()
             if rank == 0:
                 _reply(replies, reply)

@@ -1,0 +1,243 @@
+"""Plans of every strategy on one GPU of another machine, each device's shards one after another: predicted against measured.
+
+    python benchmarks/gpu_plans.py prepare out/gpu_plans --tasks 20                                  # here
+    python benchmarks/gpu_plans.py measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
+    python benchmarks/gpu_plans.py page out/gpu_plans --model model.safetensors                      # here
+
+`measure` needs torch, FBGEMM and numpy only, reads requests.json.gz, writes results.jsonl, and goes on where it stopped. `page` predicts
+with the model that it is given, else with the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.measure.plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
+from shardwright.measure.printer import Printer
+from shardwright.measure.timing import TimingPolicy
+
+if TYPE_CHECKING:
+    from measured_tables import Measurement
+
+    from shardwright.cost.model import CostModel
+    from shardwright.measure.plan_requests import Requests, Results
+    from shardwright.search import Strategy
+    from shardwright.sharding import Plan
+
+REQUESTS, RESULTS, PLANS = "requests.json.gz", "results.jsonl", "plans"
+SEED = 17
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    return int(options.run(options) or 0)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(given=" ".join(sys.argv[1:] if arguments is None else map(str, arguments)))
+    steps = parser.add_subparsers(required=True)
+    first = steps.add_parser("prepare", help="plan, and write what is to be measured")
+    first.set_defaults(run=prepare)
+    first.add_argument("folder", type=Path)
+    first.add_argument("--tasks", type=int, default=20)
+    first.add_argument("--devices", type=int, default=4)
+    first.add_argument("--batch-size", type=int, default=65_536)
+    first.add_argument("--device", default="h200", help="device type of the tasks")
+    first.add_argument("--scale", type=float, default=1.0, help="factor on the rows of every table")
+    first.add_argument("--strategies", nargs="+", help="default: all")
+    first.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
+    first.add_argument(
+        "--policies", type=Path, help="folder with dreamshard.safetensors, autoshard.safetensors (default: bundled)"
+    )
+    first.add_argument("--model", type=Path, help="cost model to plan with (default: the bundled one of the device)")
+    second = steps.add_parser("measure", help="measure what was prepared; needs the measuring packages only")
+    second.set_defaults(run=measure)
+    second.add_argument("folder", type=Path)
+    second.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    second.add_argument("--backend", choices=("fbgemm", "embedding_bag"))
+    second.add_argument("--rounds", type=int, default=3)
+    second.add_argument("--seconds", type=float, default=500.0)
+    second.add_argument("--runs", type=int, help="count so many runs a measurement, whatever their spread")
+    third = steps.add_parser("page", help="write the page and the Parquet file")
+    third.set_defaults(run=page)
+    third.add_argument("folder", type=Path)
+    third.add_argument("--model", type=Path, help="cost model to predict with (default: the one that made the plans)")
+    third.add_argument("--name", default="gpu_plans", help="name of the page and the Parquet file")
+    return parser.parse_args(arguments)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Plan, and write plans and requests."""
+    import shardwright as sw
+    from shardwright.cost.choice import resolve_cost_model
+    from shardwright.errors import ShardwrightError
+    from shardwright.workload import paper_tasks
+
+    model: CostModel = resolve_cost_model(options.model, options.device)
+    folder = options.folder / PLANS
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.json"):
+        old.unlink()
+    settings = {"devices": options.devices, "seed": SEED, "batch_size": options.batch_size, "scale": options.scale}
+    for number, task in enumerate(paper_tasks(options.tasks, device=options.device, **settings)):
+        for strategy in options.strategies or sw.strategy_names():
+            try:
+                plan = sw.plan(
+                    task, strategy=entrant(strategy, options.policies), cost_model=model, time_limit=options.time_limit
+                )
+            except ShardwrightError as error:  # no plan, or a strategy that this task or device has no policy for
+                print(f"task {number}: {strategy} has no plan: {error}", file=sys.stderr)
+                continue
+            plan.save(folder / f"{number:03d}-{strategy}.json")
+        print(f"{number + 1}/{options.tasks} tasks planned", file=sys.stderr, flush=True)
+    plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order in which `page` reads them
+    requests = requests_of(plans)
+    save_requests(requests, options.folder / REQUESTS)
+    (options.folder / RESULTS).unlink(missing_ok=True)
+    size = (options.folder / REQUESTS).stat().st_size / 1e6
+    print(
+        f"{len(plans)} plans, {len(requests.works)} different devices to measure, {size:.1f} MB in {options.folder / REQUESTS}"
+    )
+
+
+def entrant(name: str, policies: Path | None) -> Strategy:
+    """A strategy, with its policy from a folder where one lies there."""
+    from shardwright.search import strategy_named
+    from shardwright.search.policies import with_policy
+
+    strategy = strategy_named(name)
+    policy = policies / f"{name.removesuffix('+')}.safetensors" if policies else None
+    return with_policy(strategy, policy) if policy is not None and policy.exists() else strategy
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure; returns 0 also where time was too short, and says what is missing."""
+    runs = options.runs
+    policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, min_runs=runs, max_runs=runs)
+    missing = measure_requests(
+        load_requests(options.folder / REQUESTS),
+        options.folder / RESULTS,
+        device=options.device,
+        backend=options.backend,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        policy=policy,
+        progress=Printer(),
+    )
+    results = read_results(options.folder / RESULTS)
+    print(f"\n{len(results.times)} devices measured, {len(results.errors)} failed, {missing} measurements missing")
+    for work, error in sorted(results.errors.items()):
+        print(f"device {work}: {error}")
+    return 0
+
+
+def page(options: argparse.Namespace) -> None:
+    """Write `results/<name>.parquet` with a row a device, and the page."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import results_table
+    from measured_tables import gain_table, main_table, order_of
+
+    results = read_results(options.folder / RESULTS)
+    found = measurements(options.folder, load_requests(options.folder / REQUESTS), results, options.model)
+    target = results_table.RESULTS / f"{options.name}.parquet"
+    results_table.RESULTS.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(device_rows(found)), target, compression="zstd")
+    model, processor = found[0].result.plan.cost_model, results.hardware["processor"]
+    compared = (
+        f"{len(found)} plans of {len({one.number for one in found})} tasks on {found[0].devices} devices, batch "
+        f"{found[0].result.plan.task.batch_size:,}, cost model {model}; slowest forward plus slowest backward kernel, ms, means over the "
+        f"tasks that a strategy placed. Each device's shards ran alone on one GPU ({processor}), one device after another, in "
+        f"{results.rounds} interleaved rounds; links are not measured. Within a task, predicted and measured order of the strategies "
+        f"correlate by {order_of(found):.3f} (mean). {len(results.errors)} devices could not be measured; their plans are left out."
+    )
+    gains = (
+        "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks."
+    )
+    tables = [(compared, *main_table(found)), (gains, *gain_table(found)), device_table(found)]
+    results_table.write_results(
+        options.name,
+        f"Strategies on kernels of {processor}",
+        tables,
+        f"python benchmarks/gpu_plans.py {options.given}",
+        f"{processor}, torch {results.hardware['torch']}, FBGEMM {results.hardware['fbgemm']}",
+    )
+
+
+def measurements(folder: Path, requests: Requests, results: Results, model: Path | None) -> list[Measurement]:
+    """The plans of which every device was measured, with their times."""
+    import numpy as np
+    from measured_tables import Measurement
+
+    from shardwright.cost import load_model
+    from shardwright.cost.score import scored
+    from shardwright.measure.plans import MeasuredPlan
+
+    loaded = load_model(model) if model else None
+    found = []
+    for path, positions in zip(sorted((folder / PLANS).glob("*.json")), requests.plans, strict=True):
+        if not {place for place in positions if place is not None} <= results.times.keys():
+            continue
+        plan = load(path)
+        times = np.array([np.zeros(2) if place is None else results.times[place] for place in positions])
+        measured = MeasuredPlan(scored(plan, loaded) if loaded else plan, times[:, 0], times[:, 1], results.rounds)
+        found.append(Measurement(plan.task.topology.devices, int(path.stem.split("-")[0]), measured))
+    if not found:
+        sys.exit("no plan was measured completely: measure on")
+    return found
+
+
+def device_rows(found: Sequence[Measurement]) -> list[dict[str, object]]:
+    """A row a device of a plan."""
+    rows: list[dict[str, object]] = []
+    for one in found:
+        plan = one.result.plan
+        assert plan.cost is not None
+        for device, shards in zip(plan.cost.devices, plan.by_device, strict=True):
+            rows.append(
+                {
+                    "task": one.number, "strategy": one.strategy, "cost_model": plan.cost_model, "rank": device.rank,
+                    "shards": len(shards),
+                    "predicted_forward_ms": device.forward_ms, "predicted_backward_ms": device.backward_ms,
+                    "measured_forward_ms": float(one.result.forward_ms[device.rank]),
+                    "measured_backward_ms": float(one.result.backward_ms[device.rank]),
+                }
+            )  # fmt: skip
+    return rows
+
+
+def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """Errors of single devices, forward and backward apart."""
+    import numpy as np
+
+    caption = "Single devices that hold something: predicted / measured − 1."
+    rows = []
+    held = [row for row in device_rows(found) if row["shards"]]
+    for phase in ("forward", "backward"):
+        predicted, measured = (
+            np.array([row[f"{kind}_{phase}_ms"] for row in held]) for kind in ("predicted", "measured")
+        )
+        error = predicted / measured - 1
+        low, middle, high = np.percentile(error, (10, 50, 90))
+        rows.append(
+            (
+                phase, str(len(held)), f"{np.abs(error).mean():.1%}", f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}",
+                f"{measured.min():.3f} to {measured.max():.3f}",
+            )
+        )  # fmt: skip
+    return caption, ("phase", "devices", "mean |error|", "median", "10th to 90th percentile", "measured, ms"), rows
+
+
+def load(path: Path) -> Plan:
+    from shardwright.sharding import Plan
+
+    return Plan.load(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

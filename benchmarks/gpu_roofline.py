@@ -1,0 +1,248 @@
+"""Bytes that fused calls must move, over the time they take, against what the device copies: a roofline of a sample store.
+
+    python benchmarks/gpu_roofline.py data/costs/h200/rowwise_adagrad data/costs/h200/sgd
+
+A store that `scripts/collect_gpu.sh` made has the copy bandwidth in its checks.json; for others give --ceiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import plots
+import results_table
+from matplotlib.axes import Axes
+
+from shardwright.cost.dataset import Samples, samples_of
+from shardwright.cost.features import WorkArrays
+from shardwright.errors import InvalidInput
+from shardwright.files import parse_document
+from shardwright.measure.checks import CHECKS
+from shardwright.measure.identity import read_identity
+from shardwright.measure.store import read_samples
+
+Floats = npt.NDArray[np.float64]
+
+PHASES = ("forward", "backward")
+TABLES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 15), (16, 30), (31, 60))
+STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 8}
+"""Bytes of optimizer state read and written for a touched row."""
+
+_SECTOR = 32  # bytes: the least that a GPU reads of its memory
+_SMALLEST = 20  # sets whose time is taken as that of a launch without work
+FEWEST = 5  # sets that a figure is stated of
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """n sets on one device.
+
+    Attributes:
+        moved: `(n, 2)` bytes that forward and backward must move at least.
+        times: `(n, 2)` measured ms.
+        tables: `(n,)` shards of each set.
+        calls: `(n,)` fused calls of each set.
+        batch_size: `(n,)` samples of the batch.
+        ceiling: bytes a second that a copy reads and writes.
+    """
+
+    moved: Floats
+    times: Floats
+    tables: npt.NDArray[np.int64]
+    calls: npt.NDArray[np.int64]
+    batch_size: npt.NDArray[np.int64]
+    ceiling: float
+
+    @property
+    def share(self) -> Floats:
+        """`(n, 2)` share of the ceiling that is reached."""
+        return self.moved / (self.times / 1e3) / self.ceiling
+
+    @property
+    def launch_ms(self) -> Floats:
+        """`(2,)` time of a fused call with next to no work: the median of those single calls that must move least."""
+        single = np.flatnonzero(self.calls == 1)
+        smallest = [single[np.argsort(self.moved[single, phase])[:_SMALLEST]] for phase in range(2)]
+        return np.array([np.median(self.times[chosen, phase]) for phase, chosen in enumerate(smallest)])
+
+    @property
+    def latency_bound(self) -> npt.NDArray[np.bool_]:
+        """`(n, 2)` whether the bytes would take less time at the ceiling than the launches of the set's calls take."""
+        return 1e3 * self.moved / self.ceiling < self.launch_ms * self.calls[:, None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stores", type=Path, nargs="+", help="sample stores of one machine")
+    parser.add_argument("--ceiling", type=float, help="GB/s that a copy reads and writes (default: of checks.json)")
+    parser.add_argument("--name", default="gpu_roofline", help="name of the page and the figure")
+    options = parser.parse_args(arguments)
+    ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
+    found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
+    draw(found, options.name)
+    given = " ".join(sys.argv[1:] if arguments is None else map(str, arguments))
+    hardware = read_identity(options.stores[0])["hardware"]
+    results_table.write_results(
+        options.name,
+        f"Fused lookups against copy bandwidth on {hardware['processor']}",
+        [size_table(found), *(batch_table(found, phase) for phase in range(2))],
+        f"python benchmarks/gpu_roofline.py {given}",
+        f"{hardware['processor']}, torch {hardware['torch']}, FBGEMM {hardware['fbgemm']}",
+    )
+
+
+def measured_ceiling(stores: Sequence[Path]) -> float:
+    """Bytes a second of the fastest copy that was measured before the samples were."""
+    for store in stores:
+        if (store / CHECKS).exists():
+            checks: Any = parse_document(store / CHECKS, "outcome of checks")
+            return float(checks["ceiling_bytes_per_s"])
+    raise InvalidInput(f"{stores[0]}: has no {CHECKS} with a copy bandwidth; give it with --ceiling GB/s")
+
+
+def roofline_of(table: Any, ceiling: float) -> Roofline:
+    """The sets of a store, repeats left out."""
+    samples = samples_of(table)
+    state = np.array([STATE_BYTES.get(name, 0) for name in table["optimizer"].to_pylist()], dtype=np.float64)
+    moved = bytes_moved(samples.works, np.repeat(state, samples.shard_counts))
+    first = samples.repeat == 0
+    return Roofline(
+        np.add.reduceat(moved, samples.starts[:-1], axis=0)[first],
+        samples.times[first],
+        samples.shard_counts[first],
+        fused_calls(samples)[first],
+        np.asarray(table["batch_size"], dtype=np.int64)[first],
+        ceiling,
+    )
+
+
+def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
+    """`(m, 2)` bytes that the lookups and the update of m shards must move at least.
+
+    Each input is read once and each output written once: ids, offsets, every distinct row in whole sectors, and the looked-up values, or
+    their gradients; backward writes the rows too, and reads and writes their state.
+    """
+    outputs = 4 * np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
+    ids = 8 * works.lookups + 8 * works.samples
+    row = np.ceil(works.dim * works.weight_size / _SECTOR) * _SECTOR
+    distinct = works.distinct
+    return np.stack([ids + distinct * row + outputs, ids + distinct * (2 * row + state) + outputs], axis=1)
+
+
+def fused_calls(samples: Samples) -> npt.NDArray[np.int64]:
+    """`(n,)` fused calls of each set: see `shardwright.measure.groups`."""
+    works = samples.works
+    kinds = np.stack(
+        [samples.owner, works.samples, works.pooled, works.weight_size, np.where(works.pooled > 0, 0, works.dim)]
+    )
+    owner = np.unique(kinds, axis=1)[0].astype(np.int64)
+    return np.bincount(owner, minlength=len(samples))
+
+
+def joined(parts: Sequence[Roofline]) -> Roofline:
+    """The sets of several stores."""
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("moved", "times", "tables", "calls", "batch_size")
+    }
+    return Roofline(**columns, ceiling=parts[0].ceiling)
+
+
+def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """Share of the ceiling by the bytes that a set must move."""
+    launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, found.launch_ms, strict=True))
+    caption = (
+        f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
+        f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each distinct row, id and looked-up value once. Share of the "
+        "ceiling above 1 would mean that more was moved than counted, or caches that hold from one run to the next."
+    )
+    rows = []
+    for phase, name in enumerate(PHASES):
+        decade = np.floor(np.log10(found.moved[:, phase])).astype(int)
+        for power in np.unique(decade):
+            inside = decade == power
+            if inside.sum() >= FEWEST:
+                low, middle, high = np.percentile(found.share[inside, phase], (10, 50, 90))
+                bound = found.latency_bound[inside, phase].mean()
+                size = f"10^{power} to 10^{power + 1}"
+                rows.append(
+                    (name, size, str(inside.sum()), f"{middle:.1%}", f"{low:.1%} to {high:.1%}", f"{bound:.0%}")
+                )
+    heads = (
+        "phase",
+        "bytes to move",
+        "sets",
+        "share of the ceiling, median",
+        "10th to 90th percentile",
+        "latency-bound",
+    )
+    return caption, heads, rows
+
+
+def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """Share of latency-bound sets by batch size and number of tables."""
+    caption = (
+        f"{PHASES[phase].capitalize()}: share of sets that are latency-bound (their bytes at the ceiling would take less time than the "
+        "launches of their calls), by batch size and number of tables; and from how many tables on fewer than half are."
+    )
+    names = [str(low) if low == high else f"{low}–{high}" for low, high in TABLES]
+    rows = []
+    for batch in np.unique(found.batch_size):
+        shares = [share_bound(found, phase, int(batch), low, high) for low, high in TABLES]
+        cells = ["–" if share is None else f"{share:.0%}" for share in shares]
+        rows.append((f"{batch:,}", *cells, bound_until(shares)))
+    return caption, ("batch", *(f"{name} tables" for name in names), "mostly bandwidth-bound from"), rows
+
+
+def share_bound(found: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
+    """Share of latency-bound sets among those of a batch size and a range of tables; None of too few sets."""
+    inside = (found.batch_size == batch) & (found.tables >= low) & (found.tables <= high)
+    return float(found.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
+
+
+def bound_until(shares: Sequence[float | None]) -> str:
+    """The first range of tables from which on fewer than half of the sets are latency-bound."""
+    known = [(position, share) for position, share in enumerate(shares) if share is not None]
+    later = [position for position, share in known if share >= 0.5]
+    first = next((position for position, _ in known if not later or position > later[-1]), None)
+    return "none" if first is None else f"{TABLES[first][0]} tables"
+
+
+def draw(found: Roofline, name: str) -> None:
+    """Bytes a second over bytes, with the ceiling and the line of launches."""
+    figure, ((forward, backward),) = plots.panels([PHASES], width=4.2, height=3.4)
+    for phase, axis in enumerate((forward, backward)):
+        draw_phase(axis, found, phase)
+    forward.set_ylabel("GB/s of bytes that must move")
+    backward.legend(fontsize=7, markerscale=3, loc="lower right")
+    plots.save(figure, name)
+
+
+def draw_phase(axis: Axes, found: Roofline, phase: int) -> None:
+    moved, rate = found.moved[:, phase], found.moved[:, phase] / found.times[:, phase] / 1e6
+    groups = (("1 table", 1, 1), ("2–4", 2, 4), ("5–15", 5, 15), ("16–60", 16, 60))
+    for (label, low, high), colour in zip(groups, ("#c1440e", "#d9a441", "#4062bb", "#0b6e4f"), strict=True):
+        inside = (found.tables >= low) & (found.tables <= high)
+        axis.scatter(
+            moved[inside], rate[inside], s=3, linewidths=0, alpha=0.6, color=colour, label=label, rasterized=True
+        )
+    ends = np.array([moved.min(), moved.max()])
+    axis.axhline(found.ceiling / 1e9, color="black", linewidth=1, label="copy")
+    axis.plot(
+        ends, ends / found.launch_ms[phase] / 1e6, color="black", linewidth=1, linestyle=":", label="launch alone"
+    )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_ylim(rate.min() / 2, 2 * found.ceiling / 1e9)
+    axis.set_xlabel("bytes that must move")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Do the fused kernels compute what they should? Fresh random inputs, poisoned outputs, a float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import torch
+
+from shardwright.measure.arena import Arena
+from shardwright.measure.backend import Backend, FusedCall, load_backend
+from shardwright.measure.checks import reference
+from shardwright.measure.fused import fused_input
+from shardwright.measure.groups import KernelGroup, kernel_groups
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+
+OPTIMIZERS = ("sgd", "rowwise_adagrad")
+TOLERANCE = {"fp32": 1e-4, "fp16": 2e-3}
+"""Largest ‖found − reference‖ / ‖reference‖ of a table. In fp32 it is sums of many thousand gradients of either sign that come near
+it; half-precision weights are rounded at random, by up to 2^-10 of their size."""
+
+_RATE = 0.1
+_SAMPLES = {"cpu": 512, "cuda": 4096}
+_PAGE = 4096  # an arena begins each tensor on one
+
+
+@dataclass(frozen=True)
+class Check:
+    """One checked call.
+
+    Attributes:
+        name: what was run.
+        forward: relative error of the looked-up values.
+        weights: relative error of the updated weights.
+        state: relative error of the updated optimizer state; 0 where there is none.
+        untouched: whether rows that no lookup reached kept every bit.
+        tolerance: largest relative error that passes.
+        forward_tolerance: likewise of the looked-up values; they come in fp32 as a rule, whatever the type of the weights.
+    """
+
+    name: str
+    forward: float
+    weights: float
+    state: float
+    untouched: bool
+    tolerance: float
+    forward_tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether all is right; NaN never is."""
+        right = self.forward <= self.forward_tolerance and max(self.weights, self.state) <= self.tolerance
+        return self.untouched and bool(np.isfinite([self.forward, self.weights, self.state]).all()) and right
+
+
+def check_kernels(device: str, backend: str, *, seed: int, samples: int | None = None) -> list[Check]:
+    """Run every kind of fused call once: optimizers × weight types × pooled or not, on tables of many shapes.
+
+    Args:
+        device: "cpu" or "cuda".
+        backend: name of the backend.
+        seed: of the inputs; take a new one each time.
+        samples: bags of each table; by default 512, on a GPU 4,096.
+    """
+    bags = samples or _SAMPLES[device]
+    where, loaded = torch.device(device), load_backend(backend)
+    kinds = product(OPTIMIZERS, ("fp32", "fp16"), (True, False))
+    return [
+        _checked(loaded, group, optimizer, where, [seed, number])
+        for number, (optimizer, dtype, pooled) in enumerate(kinds)
+        for group in kernel_groups(_works(bags, dtype, pooled, np.random.default_rng([seed, number])))
+    ]
+
+
+def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> list[ShardWork]:
+    """Tables of all widths from 4 to 256, one row to many, empty bags to long ones. A sequence call holds one width: fewer of these."""
+    dims = (4, 8, 12, 20, 32, 64, 100, 128, 256) if pooled else (4, 64, 64, 128, 128, 256)
+    works = []
+    for place, dim in enumerate(dims):
+        rows = 1 if place == 1 else int(np.exp(rng.uniform(np.log(5), np.log(20_000))))
+        pooling = float(np.exp(rng.uniform(np.log(0.5), np.log(40))))
+        access = AccessProfile.zipf(rows, float(rng.uniform(0, 1.4)))
+        works.append(ShardWork(rows, dim, samples, pooling * samples, pooled, access))
+    return [replace(work, dtype=dtype) for work in works]  # type: ignore[arg-type]
+
+
+def _checked(backend: Backend, group: KernelGroup, optimizer: str, device: torch.device, seed: Sequence[int]) -> Check:
+    """Run a group once, forward and backward, and compare."""
+    arena = Arena(_room(group), device)
+    arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
+    arena.reset()
+    call = backend.build(group, optimizer, arena, _RATE)
+    random = torch.Generator(device).manual_seed(seed[0] + 1000 * seed[1])
+    before, state = _randomise(call, random)
+    batch = fused_input(group, [(*seed, table) for table in range(len(group.works))], device)
+    lookups = reference.lookups_of(group, batch)
+    expected = reference.forward(group, before, lookups)
+    poison(expected)
+    outputs = list(call.forward(batch))
+    found = _by_table(group, lookups, [output.detach() for output in outputs])
+    gradients = [torch.randn(output.shape, generator=random, device=device).to(output.dtype) for output in outputs]
+    call.backward(outputs, gradients)
+    steps = [
+        reference.updated(optimizer, *now, pooled=group.pooled, rate=_RATE)
+        for now in zip(before, state, lookups, _by_table(group, lookups, gradients), strict=True)
+    ]
+    after = [weights.double() for weights in call.weights()]
+    states_after = [kind.double() for kinds in call.state() for kind in kinds]
+    return Check(
+        name=f"{optimizer}, {group.dtype}, {'pooled' if group.pooled else 'sequences'}, {_widths(group)}",
+        forward=_error(found, expected),
+        weights=_error(after, [weights for weights, _ in steps]),
+        state=_error(states_after, [kind for _, kinds in steps for kind in kinds]),
+        untouched=all(map(_kept, before, after, lookups)),
+        tolerance=TOLERANCE[group.dtype],
+        forward_tolerance=TOLERANCE["fp16" if outputs[0].dtype == torch.float16 else "fp32"],
+    )
+
+
+def poison(like: Sequence[torch.Tensor]) -> None:
+    """Fill what the allocator hands out next, for outputs as large as these, with NaN: an element that is not written shows."""
+    total = sum(tensor.numel() for tensor in like)
+    blocks = [
+        tensor.new_full((count,), float("nan"), dtype=torch.float32)
+        for tensor in like
+        for count in (tensor.numel(), total)
+    ]
+    del blocks
+
+
+def _room(group: KernelGroup) -> int:
+    """Bytes of weights and state, in whole pages."""
+    return sum(8 * work.rows * (work.dim + 1) // _PAGE * _PAGE + 4 * _PAGE for work in group.works)
+
+
+def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
+    """Random weights and positive state; both returned in float64, the state by table."""
+    for weights in call.weights():
+        weights.copy_(torch.randn(weights.shape, generator=random, device=weights.device))
+    for kind in call.state():
+        for state in kind:
+            state.copy_(torch.rand(state.shape, generator=random, device=state.device))
+    tables = [weights.double() for weights in call.weights()]
+    return tables, [[kind[table].double() for kind in call.state()] for table in range(len(tables))]
+
+
+def _by_table(
+    group: KernelGroup, lookups: Sequence[reference.Lookups], outputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Outputs or gradients by table and in float64, however the backend lays them out."""
+    if len(outputs) == 1:
+        sizes = [work.dim for work in group.works] if group.pooled else [found.ids.numel() for found in lookups]
+        outputs = outputs[0].split(sizes, dim=1 if group.pooled else 0)
+    return [output.double() for output in outputs]
+
+
+def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """‖found − expected‖ / ‖expected‖ of the worst table; NaN where one has a NaN."""
+    errors = [
+        float((one - other).norm() / other.norm().clamp_min(1e-30))
+        for one, other in zip(found, expected, strict=True)
+        if other.numel()
+    ]
+    return float(np.max(errors)) if errors else 0.0
+
+
+def _kept(before: torch.Tensor, after: torch.Tensor, found: reference.Lookups) -> bool:
+    """Whether the rows that were not looked up are what they were."""
+    kept = torch.ones(len(before), dtype=torch.bool, device=before.device)
+    kept[found.ids] = False
+    return torch.equal(before[kept], after[kept])
+
+
+def _widths(group: KernelGroup) -> str:
+    widths = sorted({work.dim for work in group.works})
+    return f"{len(group.works)} tables, dim " + (f"{widths[0]}–{widths[-1]}" if len(widths) > 1 else f"{widths[0]}")

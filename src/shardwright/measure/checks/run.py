@@ -1,0 +1,94 @@
+"""All checks of a machine, and the file that says how they went."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shardwright.files import write_atomically
+from shardwright.measure.backend import default_backend
+from shardwright.measure.checks import CHECKS
+from shardwright.measure.checks.environment import environment, problems
+
+
+def check_machine(
+    folder: Path,
+    device: str,
+    backend: str | None = None,
+    *,
+    seed: int | None = None,
+    say: Callable[[str], None] = print,
+) -> list[str]:
+    """Check environment and kernels, and measure copies; the outcome goes to `checks.json` in the folder of the samples.
+
+    Where that file says that the same machine has passed, nothing is done.
+
+    Args:
+        folder: made if it does not exist.
+        device: "cpu" or "cuda".
+        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        seed: of the kernels' inputs; by default a new one.
+        say: is given what comes out, line by line.
+
+    Returns:
+        What is wrong, each with its remedy; nothing where samples can be collected.
+
+    Raises:
+        MissingDependency: torch or the backend is not installed.
+        MeasurementFailed: there is no such device.
+    """
+    path, backend = folder / CHECKS, backend or default_backend()
+    facts = environment(device, backend)
+    for name, value in facts.items():
+        say(f"{name:16} {value}")
+    if _passed_before(path, facts):
+        say(f"checked before: {path}")
+        return []
+    found: dict[str, Any] = {"environment": facts, "problems": problems(facts)}
+    if not found["problems"]:
+        found |= _run(device, backend, time.time_ns() % 2**31 if seed is None else seed, say)
+    found["passed"] = not found["problems"]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(found, indent=2) + "\n")
+    for problem in found["problems"]:
+        say(f"problem: {problem}")
+    say("" if found["problems"] else "all checks passed")
+    return list(found["problems"])
+
+
+def _passed_before(path: Path, facts: dict[str, str]) -> bool:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return bool(known["passed"]) and known["environment"] == facts
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Check the kernels and measure copies."""
+    from shardwright.measure.checks.bandwidth import ceiling, copy_times
+    from shardwright.measure.checks.correctness import check_kernels
+
+    checks = check_kernels(device, backend, seed=seed)
+    for check in checks:
+        errors = f"forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
+        say(f"{'ok   ' if check.passed else 'WRONG'} {check.name:56} {errors}")
+    times = copy_times(device)
+    for one in times:
+        rate = f"{one.bytes_per_s / 1e9:7.1f} GB/s read and written"
+        say(f"copy of {one.size_bytes / 2**20:7.0f} MiB: {one.ms:8.3f} ms, {rate}")
+    wrong = [check.name for check in checks if not check.passed]
+    return {
+        "seed": seed,
+        "kernels": [asdict(check) | {"passed": check.passed} for check in checks],
+        "copies": [asdict(one) | {"bytes_per_s": one.bytes_per_s} for one in times],
+        "ceiling_bytes_per_s": ceiling(times),
+        "problems": [
+            f"kernels compute something else than the reference: {name}; collect nothing before that is understood"
+            for name in wrong
+        ],
+    }

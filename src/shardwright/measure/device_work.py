@@ -1,0 +1,64 @@
+"""What the devices of a plan have to do: the unit in which plans are measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.task import Task
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """The shards of one device in a fixed order, so that devices with the same work are recognised and measured once.
+
+    Attributes:
+        works: the shards.
+        seeds: one per shard, for its lookups.
+        optimizer: optimizer inside backward.
+    """
+
+    works: tuple[ShardWork, ...]
+    seeds: tuple[int, ...]
+    optimizer: str
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of weights and optimizer state."""
+        return sum(
+            work.weight_bytes + optimizer_bytes(self.optimizer, work.rows, work.dim) + 4 * _PAGE for work in self.works
+        )
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the batch: ids, outputs, gradients."""
+        return sum(buffer_bytes(work) for work in self.works)
+
+
+def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
+    """The work of each device of a plan; a table's lookups follow from the seed, whatever the plan makes of it."""
+    return [_device_work(plan.task, shards, seed) for shards in plan.by_device]
+
+
+def arena_bytes(works: Iterable[DeviceWork]) -> int:
+    """Room that the largest of these works needs for its tables."""
+    return max((work.table_bytes for work in works), default=0) + _PAGE
+
+
+def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:
+    pairs = [(shard_work(task, shard), _lookup_seed(shard, seed)) for shard in shards]
+    pairs.sort(key=lambda pair: (pair[1], pair[0].dim, pair[0].rows, pair[0].lookups))
+    return DeviceWork(tuple(work for work, _ in pairs), tuple(number for _, number in pairs), task.optimizer)
+
+
+def _lookup_seed(shard: Shard, seed: int) -> int:
+    """The seed of a shard's lookups: by table and rows, so that column blocks, replicas and other plans see the same ones."""
+    text = f"{seed} {shard.table} {shard.rows} {shard.row_order}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -1,0 +1,246 @@
+"""Plans to be measured on another machine: what their devices have to do as one compressed JSON file, and the times that come back.
+
+The machine that measures needs torch, FBGEMM and numpy only, and knows nothing of plans. Times come back as JSON lines, each written as
+soon as it is measured: a run that is cut short goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.files import write_atomically
+from shardwright.measure.backend import default_backend
+from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
+from shardwright.measure.hardware import Fingerprint, fingerprint
+from shardwright.measure.plans import Floats, Progress, over_rounds, short_policy
+from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.wire import decode_work, encode_work
+from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.work import ShardWork
+
+FORMAT = 1
+_MOST_FAILURES = 10  # restarts of the measuring process
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What is to be measured for some plans.
+
+    Attributes:
+        works: the distinct works of their devices.
+        plans: for each plan the position among these of each device's work; None for a device without any.
+    """
+
+    works: tuple[DeviceWork, ...]
+    plans: tuple[tuple[int | None, ...], ...]
+
+
+def requests_of(plans: Sequence[Plan], seed: int = 0) -> Requests:
+    """What is to be measured for these plans; devices with the same work share one request."""
+    per_plan = [device_works(plan, seed) for plan in plans]
+    known: dict[DeviceWork, int] = {}
+    positions = tuple(
+        tuple(known.setdefault(work, len(known)) if work.works else None for work in works) for works in per_plan
+    )
+    return Requests(tuple(known), positions)
+
+
+def save_requests(requests: Requests, path: Path) -> None:
+    """Write requests; each access profile once, since most works share theirs with others."""
+    profiles: dict[str, int] = {}
+    works = [
+        {"works": [_encode(work, profiles) for work in one.works], "seeds": one.seeds, "optimizer": one.optimizer}
+        for one in requests.works
+    ]
+    document = {
+        "format": FORMAT,
+        "profiles": [json.loads(text) for text in profiles],
+        "works": works,
+        "plans": requests.plans,
+    }
+    write_atomically(path, gzip.compress(json.dumps(document).encode(), mtime=0))
+
+
+def load_requests(path: Path) -> Requests:
+    """Read requests.
+
+    Raises:
+        InvalidInput: the file is none of this format.
+    """
+    try:
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']}, this version reads {FORMAT}")
+        works = tuple(
+            DeviceWork(
+                tuple(_decode(work, document["profiles"]) for work in one["works"]),
+                tuple(one["seeds"]),
+                one["optimizer"],
+            )
+            for one in document["works"]
+        )
+        return Requests(works, tuple(map(tuple, document["plans"])))
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise InvalidInput(f"{path}: holds no requests of plans ({error}); write them anew") from error
+
+
+def measure_requests(
+    requests: Requests,
+    results: Path,
+    *,
+    device: str,
+    backend: str | None = None,
+    rounds: int = 3,
+    seconds: float = float("inf"),
+    seed: int = 0,
+    policy: TimingPolicy | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Measure requests into a file of results, in rounds, each in a new random order; what is there already is not measured again.
+
+    A work that cannot be measured is noted with its reason, and not tried again.
+
+    Args:
+        requests: what to measure.
+        results: JSON lines: first the hardware, then a line a measurement.
+        device: "cpu" or "cuda".
+        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        rounds: how often each work is rebuilt and measured.
+        seconds: stop after this time.
+        seed: of the order.
+        policy: how often to repeat within a round.
+        progress: called with the measurements done and wanted.
+
+    Returns:
+        How many measurements are still missing.
+
+    Raises:
+        MeasurementFailed: the measuring process ends again and again.
+    """
+    stop_at = monotonic() + seconds
+    hardware = fingerprint(device, backend or default_backend())
+    done = {(line["round"], line["work"]) for line in _lines_of(results, hardware)}
+    rng = np.random.default_rng(seed)
+    wanted = [(number, int(work)) for number in range(rounds) for work in rng.permutation(len(requests.works))]
+    todo = [key for key in wanted if key not in done]
+    options = WorkerOptions(device, hardware["backend"], arena_bytes(requests.works), policy or short_policy(device))
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as file:
+        file.write("" if _ends_well(results) else "\n")
+        if not done:
+            file.write(json.dumps({"hardware": hardware}) + "\n")
+        for (number, work), times in _measured(requests, todo, options, stop_at):
+            file.write(json.dumps({"round": number, "work": work, **times}) + "\n")
+            file.flush()
+            done.add((number, work))
+            if progress:
+                progress(len(done), len(wanted))
+    return len(wanted) - len(done)
+
+
+def _measured(
+    requests: Requests, todo: Sequence[tuple[int, int]], options: WorkerOptions, stop_at: float
+) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+    """Measurement after measurement, until time is up; a measuring process that ends is started anew."""
+    worker: Worker | None = None
+    starts = 0
+    try:
+        for number, position in todo:
+            if monotonic() >= stop_at:
+                return
+            if worker is None or not worker.alive:
+                if starts > _MOST_FAILURES:
+                    raise MeasurementFailed(
+                        f"the measuring process ended {starts} times; see the errors in the results"
+                    )
+                worker, starts = Worker(options), starts + 1
+            work = requests.works[position]
+            try:
+                result = worker.measure(work.works, work.seeds, work.optimizer)
+            except MeasurementFailed as error:
+                yield (number, position), {"error": str(error)}
+            else:
+                yield (number, position), {"forward_ms": result.forward_ms, "backward_ms": result.backward_ms}
+    finally:
+        if worker is not None:
+            worker.close()
+
+
+@dataclass(frozen=True)
+class Results:
+    """Times of requests.
+
+    Attributes:
+        hardware: what they were measured on.
+        times: per work `(2,)` forward and backward ms over the rounds; works without a time are left out.
+        rounds: how often the work that was measured least often was measured.
+        errors: per work that could not be measured: why.
+    """
+
+    hardware: Fingerprint
+    times: dict[int, Floats]
+    rounds: int
+    errors: dict[int, str]
+
+
+def read_results(path: Path) -> Results:
+    """Read a file of results.
+
+    Raises:
+        InvalidInput: the file is none.
+    """
+    lines = list(_lines_of(path, None))
+    try:
+        hardware = json.loads(path.read_text(encoding="utf-8").splitlines()[0])["hardware"]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise InvalidInput(f"{path}: holds no measured plans ({error}); measure them first") from error
+    runs: dict[int, list[tuple[float, float]]] = {}
+    for line in lines:
+        if "error" not in line:
+            runs.setdefault(line["work"], []).append((line["forward_ms"], line["backward_ms"]))
+    return Results(
+        hardware,
+        {work: over_rounds(times, hardware["device_kind"]) for work, times in runs.items()},
+        min(map(len, runs.values()), default=0),
+        {line["work"]: line["error"] for line in lines if "error" in line},
+    )
+
+
+def _lines_of(path: Path, hardware: Fingerprint | None) -> Iterator[dict[str, Any]]:
+    """The measurements in a file; a last line that was cut short is left out."""
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if "hardware" in line:
+            if hardware is not None and line["hardware"] != hardware:
+                raise InvalidInput(f"{path}: was measured on {line['hardware']}, here is {hardware}; name another file")
+        else:
+            yield line
+
+
+def _ends_well(path: Path) -> bool:
+    """Whether the last line was written to its end."""
+    return not path.exists() or path.stat().st_size == 0 or path.read_bytes().endswith(b"\n")
+
+
+def _encode(work: ShardWork, profiles: dict[str, int]) -> dict[str, Any]:
+    """A work with the number of its access profile in place of the profile."""
+    encoded = encode_work(work)
+    encoded["access"] = profiles.setdefault(json.dumps(encoded["access"]), len(profiles))
+    return encoded
+
+
+def _decode(encoded: dict[str, Any], profiles: Sequence[Any]) -> ShardWork:
+    return decode_work({**encoded, "access": profiles[encoded["access"]]})

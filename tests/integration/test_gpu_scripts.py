@@ -1,0 +1,187 @@
+"""What is run on a machine with a GPU, run small on the CPU backend: with the measuring packages only."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.measure.rows import row
+
+from shardwright.measure.store import SampleStore, read_samples
+
+REPOSITORY = Path(__file__).parents[2]
+HARDWARE = {
+    "device_kind": "cuda",
+    "processor": "NVIDIA H200",
+    "cores": "1",
+    "backend": "b",
+    "torch": "t",
+    "fbgemm": "f",
+}
+
+# A path entry that is read at every start of Python: packages that the machine with the GPU has not are not found.
+BLOCK = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"scipy", "numba", "msgspec", "typer", "rich", "yaml", "polars", "safetensors", "matplotlib"}:
+            raise ModuleNotFoundError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+@pytest.fixture
+def few_packages(tmp_path: Path) -> dict[str, str]:
+    """An environment in which Python finds the measuring packages only."""
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "sitecustomize.py").write_text(BLOCK)
+    path = os.pathsep.join([str(tmp_path / "few"), str(REPOSITORY / "src")])
+    return {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of benchmarks/ whose results go to a folder of the test."""
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    known = set(sys.modules)
+    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(REPOSITORY / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.slow
+def test_everything_of_one_machine_in_one_go_and_again(few_packages: dict[str, str], tmp_path: Path) -> None:
+    environment = {
+        **few_packages, "DEVICE": "cpu", "BACKEND": "embedding_bag", "SECONDS_ALLOWED": "120", "PACK": str(tmp_path / "packed"),
+    }  # fmt: skip
+    command = [str(REPOSITORY / "scripts" / "collect_gpu.sh"), str(tmp_path / "store")]
+    options = ["--space", "wide", "--batch-size", "32", "--memory", "20 MB"]
+
+    def collected(samples: int) -> str:
+        done = subprocess.run(
+            [*command, *options],
+            env={**environment, "SAMPLES": str(samples)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    first = collected(2)
+    assert "all checks passed" in first
+    assert "GB/s read and written" in first
+    assert "2 samples in" in first
+    assert "ms a measurement" in first.split("2 samples in")[1]  # where the time went comes last
+    assert "checked before" in collected(3)
+    packed = read_samples(tmp_path / "packed")
+    assert set(packed["sample"].to_pylist()) == {0, 1, 2}
+    assert json.loads((tmp_path / "packed" / "checks.json").read_text())["passed"]
+
+
+@pytest.mark.slow
+def test_plans_are_prepared_here_measured_there_and_compared_here(
+    program: Callable[[str], ModuleType], few_packages: dict[str, str], tmp_path: Path
+) -> None:
+    plans, folder = program("gpu_plans"), tmp_path / "plans"
+    small = ["--tasks", "1", "--scale", "0.0005", "--batch-size", "32", "--time-limit", "1"]
+    plans.main(["prepare", str(folder), *small, "--strategies", "random", "neuroshard"])
+    command = [
+        sys.executable,
+        str(REPOSITORY / "benchmarks" / "gpu_plans.py"),
+        "measure",
+        str(folder),
+        "--device",
+        "cpu",
+    ]
+    command += ["--backend", "embedding_bag", "--rounds", "1", "--runs", "1"]
+    done = subprocess.run(command, env=few_packages, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 failed, 0 measurements missing" in done.stdout
+    plans.main(["page", str(folder)])
+    rows = pq.read_table(tmp_path / "gpu_plans.parquet").to_pylist()
+    assert [(one["strategy"], one["rank"]) for one in rows] == [
+        (strategy, rank) for strategy in ("neuroshard", "random") for rank in range(4)
+    ]
+    for one in rows:
+        assert (one["measured_forward_ms"] > 0) == (one["predicted_forward_ms"] > 0) == (one["shards"] > 0)
+    assert {one["cost_model"] for one in rows} == {"h200/analytic"}
+    page = (tmp_path / "gpu_plans.md").read_text()
+    assert "2 plans of 1 tasks on 4 devices, batch 32, cost model h200/analytic" in page
+    assert "| random | 1 |" in page
+
+
+def sets(bandwidth: float, launch_ms: float) -> list[dict[str, Any]]:
+    """Sets of 1 to 60 tables on a device with this bandwidth, in bytes a second, and this time of a launch."""
+    rng, rows = np.random.default_rng(0), []
+    for sample in range(300):
+        tables = int(rng.integers(1, 61)) if sample % 2 else 1
+        shard = row(0)["shards"][0] | {
+            "rows": 10**6,
+            "dim": 64,
+            "samples": 64,
+            "lookups": 64 * 10.0 ** rng.uniform(-1, 2),
+        }
+        bins = np.zeros(17)
+        bins[0] = shard["lookups"]
+        shard |= {"reuse_rows": bins.tolist(), "reuse_lookups": bins.tolist()}
+        ids, distinct, outputs = 8 * (shard["lookups"] + 64), shard["lookups"] * 256, 4 * 64 * 64
+        moved = tables * np.array([ids + distinct + outputs, ids + 2 * distinct + 8 * shard["lookups"] + outputs])
+        forward, backward = np.maximum(1e3 * moved / bandwidth, launch_ms)
+        rows.append(
+            row(sample, optimizer="rowwise_adagrad", batch_size=64, device_kind="cuda", shards=[shard] * tables)
+            | {"forward_ms": forward, "backward_ms": backward}
+        )
+    return rows
+
+
+def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with SampleStore(store, HARDWARE, {}) as opened:
+        for one in sets(bandwidth=2e12, launch_ms=2e-4):
+            opened.append(one)
+    (store / "checks.json").write_text(json.dumps({"ceiling_bytes_per_s": 4e12}))
+    roofline = program("gpu_roofline")
+    assert roofline.measured_ceiling([store]) == 4e12
+    found = roofline.roofline_of(read_samples(store), 4e12)
+    np.testing.assert_allclose(found.launch_ms, 2e-4, rtol=1e-6)
+    assert (found.calls == 1).all()
+    slow = found.times > 2.0001e-4
+    np.testing.assert_allclose(found.share[slow], 0.5, rtol=1e-4)
+    np.testing.assert_array_equal(found.latency_bound, 1e3 * found.moved / 4e12 < 2e-4)
+    assert 0.2 < found.latency_bound.mean() < 0.8
+    roofline.main([str(store)])
+    page = (tmp_path / "gpu_roofline.md").read_text()
+    assert "NVIDIA H200" in page
+    assert "4,000 GB/s" in page
+    assert "<svg" in (tmp_path / "gpu_roofline.svg").read_text()
+
+
+def test_the_roofline_counts_calls_and_ends_of_latency(program: Callable[[str], ModuleType]) -> None:
+    roofline = program("gpu_roofline")
+    assert roofline.bound_until([1.0, 0.9, 0.6, 0.4, 0.1, None, 0.0]) == "5 tables"
+    assert roofline.bound_until([0.1, None, 0.2, 0.0, 0.0, 0.0, 0.0]) == "1 tables"
+    assert roofline.bound_until([1.0, None, 0.6, 0.7, None, None, 0.8]) == "none"
+    from shardwright.cost.dataset import samples_of
+    from shardwright.measure.parts import rows_to_table
+
+    shard = row(0)["shards"][0]
+    mixed = [shard, shard | {"dtype": "fp16"}, shard | {"samples": 8}, shard | {"dim": 64}]
+    sequences = [shard | {"pooled": False}, shard | {"pooled": False, "dim": 64}, shard | {"pooled": False}]
+    table = rows_to_table([row(0, shards=mixed), row(1, shards=sequences), row(2, shards=[shard] * 9)])
+    assert roofline.fused_calls(samples_of(table)).tolist() == [3, 2, 1]

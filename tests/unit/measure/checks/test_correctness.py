@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardwright.measure.arena import Arena
+from shardwright.measure.backend import FusedCall, FusedInput, load_backend
+from shardwright.measure.checks import correctness as module
+from shardwright.measure.checks import reference
+from shardwright.measure.checks.correctness import check_kernels
+from shardwright.measure.groups import KernelGroup, kernel_groups
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+
+
+class Spoilt:
+    """A backend whose calls are right but for one thing."""
+
+    name = "spoilt"
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def build(self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = 0.1) -> FusedCall:
+        call: Any = load_backend("embedding_bag").build(group, optimizer, arena, learning_rate)
+        forward, backward = call.forward, call.backward
+
+        def spoilt_forward(batch: FusedInput) -> Sequence[torch.Tensor]:
+            outputs = list(forward(batch))
+            if self.fault == "unwritten":
+                mask = torch.ones_like(outputs[0])
+                mask[-1, -1] = float("nan")
+                outputs[0] = outputs[0] * mask
+            return outputs
+
+        def spoilt_backward(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+            scale = 1.5 if self.fault == "gradient" else 1.0
+            backward(outputs, [gradient * scale for gradient in gradients])
+            if self.fault == "overrun":
+                with torch.no_grad():
+                    for weights in call.weights():
+                        weights.mul_(1 + 2 * torch.finfo(weights.dtype).eps)
+            if self.fault == "state" and call.state():
+                call.state()[0][0].mul_(1.01)
+
+        call.forward, call.backward = spoilt_forward, spoilt_backward
+        return call  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
+def test_the_kernels_of_this_machine_are_right(backend: str) -> None:
+    checks = check_kernels("cpu", backend, seed=np.random.SeedSequence().entropy % 2**31, samples=48)  # type: ignore[operator]
+    assert [check.name for check in checks if not check.passed] == []
+    names = " ".join(check.name for check in checks)
+    for part in ("sgd, fp32, pooled", "rowwise_adagrad, fp16, sequences", "9 tables, dim 4–256"):
+        assert part in names
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"), [("unwritten", 20), ("gradient", 20), ("overrun", 8), ("state", 10), ("", 0)]
+)
+def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, wrong: int) -> None:
+    monkeypatch.setattr(module, "load_backend", lambda name: Spoilt(fault))
+    found = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
+    assert len(found) >= wrong if wrong else not found
+
+
+def test_the_reference_agrees_with_autograd() -> None:
+    works = [ShardWork(30, 8, 6, 20.0, True, AccessProfile.zipf(30, 1.0)) for _ in range(2)]
+    group = kernel_groups(works)[0]
+    offsets = torch.tensor([0, 2, 2, 5, 6, 9, 10, 11, 13, 16, 16, 18, 20])
+    batch = FusedInput(torch.randint(30, (20,), generator=torch.Generator().manual_seed(0)), offsets)
+    weights = [torch.randn(30, 8, dtype=torch.float64) for _ in works]
+    lookups = reference.lookups_of(group, batch)
+    assert [found.ids.numel() for found in lookups] == [10, 10]
+    outputs = reference.forward(group, weights, lookups)
+    for table, (output, found) in enumerate(zip(outputs, lookups, strict=True)):
+        leaf = weights[table].clone().requires_grad_()
+        starts = offsets[table * 6 : table * 6 + 6] - offsets[table * 6]
+        expected = torch.nn.functional.embedding_bag(found.ids, leaf, starts, mode="sum")
+        torch.testing.assert_close(output, expected.detach())
+        gradient = torch.randn_like(expected)
+        expected.backward(gradient)
+        after, _ = reference.updated("sgd", weights[table], [], found, gradient, pooled=True, rate=0.5)
+        assert leaf.grad is not None
+        torch.testing.assert_close(after, weights[table] - 0.5 * leaf.grad)
