@@ -21,7 +21,8 @@ $(READY): pyproject.toml
 	  { echo "Shardwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Making the environment in $(VENV) (torch and FBGEMM are large; this takes a minute or more) …"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,learn,examples,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,learn,torchrec,examples,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
 	@touch $(READY)
 
 lint: setup

@@ -25,6 +25,7 @@ CAPTION = (
     "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
     "gap: (step − bound) / bound, – where no bound is proven"
 )
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,17 @@ def plan_with_each(
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """A bound that one strategy proved holds for every plan of the task, so that each plan's gap can be told."""
+    """A bound that one strategy proved holds for the plans of all, so each plan's gap can be told; tiers may be below that of blocks."""
     bounds = [attempt.plan.bound_ms for attempt in attempts if attempt.plan and attempt.plan.bound_ms is not None]
     if not bounds:
         return list(attempts)
     best = max(bounds)
-    return [replace(one, plan=replace(one.plan, bound_ms=best)) if one.plan else one for one in attempts]
+    return [
+        replace(one, plan=replace(one.plan, bound_ms=best))
+        if one.plan and one.plan.cost and one.plan.cost.step_ms >= best * (1 - _EXACT)
+        else one
+        for one in attempts
+    ]
 
 
 def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:

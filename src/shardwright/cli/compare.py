@@ -23,7 +23,7 @@ from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import make_folder
 from shardwright.cost import resolve_cost_model
-from shardwright.search import strategy_names
+from shardwright.search import rival_names, strategy_names
 from shardwright.task import Task
 
 
@@ -42,7 +42,8 @@ def run(
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
-    A strategy that finds no plan is listed as failed; the command fails only if all do.
+    A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part where it is
+    installed, for at most a minute or the time limit.
 
     Example:
         shardwright compare task.yaml --strategies greedy,dim --measure
@@ -52,7 +53,7 @@ def run(
     placed = Task.load(task)
     cost_model = resolve_cost_model(model, placed.topology.device)
     print_model_notes(cost_model, placed)
-    names = list(dict.fromkeys(strategies.split(","))) if strategies is not None else strategy_names()
+    names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
         make_folder(output)
     with progress("planning") as report:
@@ -73,3 +74,8 @@ def run(
     if not any(attempt.plan for attempt in attempts):
         note("error: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)
+
+
+def all_names(task: Task) -> tuple[str, ...]:
+    """All strategies, and planners of others that are installed."""
+    return (*strategy_names(), *rival_names(task))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright.cli import collect, compare, demo, learn, plan, profile, train, verify
+from shardwright.cli import collect, compare, demo, learn, plan, profile, report, show, train, verify
 from shardwright.cli.errors import exit_code_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -20,6 +20,8 @@ for name, command in (
     ("plan", plan.run),
     ("compare", compare.run),
     ("verify", verify.run),
+    ("show", show.run),
+    ("report", report.run),
     ("demo", demo.run),
 ):
     app.command(name)(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -13,6 +13,9 @@ from shardwright.cli.options import AsJson, ModelFile, Seed, TaskFile, TimeLimit
 from shardwright.cli.output import emit, saved
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
+
+if TYPE_CHECKING:
+    from shardwright.sharding import Plan
 
 Start = Annotated[
     Path | None,
@@ -44,6 +47,14 @@ def run(
         Path | None,
         option("--policy", metavar="FILE", text="Policy of a strategy that learns one; by default the bundled one."),
     ] = None,
+    rank_maps: Annotated[
+        Path | None,
+        option(
+            "--rank-maps",
+            metavar="FILE",
+            text="Ids by hotness, by 'shardwright profile'; tables in order of hotness take theirs, and the plan keeps them beside it.",
+        ),
+    ] = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
     start: Start = None,
@@ -64,15 +75,22 @@ def run(
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import resolve_cost_model
-    from shardwright.search import strategy_named
+    from shardwright.search import best_strategy, strategy_named
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
+    from shardwright.sharding.plan_rank_maps import check_rows
+    from shardwright.sharding.rank_map_files import load_rank_maps
 
     check_target(output)
     chosen = strategy_named(strategy)
     if policy is not None:
         chosen = with_policy(chosen, policy)
     placed = sw.Task.load(task)
+    if strategy == "auto":
+        chosen = best_strategy(placed)
+    maps = load_rank_maps(rank_maps) if rank_maps is not None else {}
+    for name in sorted(maps.keys() & placed.table_by_name.keys()):
+        check_rows(maps[name], placed.table_by_name[name])
     older = sw.Plan.load(start) if start is not None else None
     cost_model = resolve_cost_model(model, placed.topology.device)
     print_model_notes(cost_model, placed)
@@ -89,13 +107,30 @@ def run(
                 move_cost=price,
             )
 
-    found = search(move_cost)
+    found = search(move_cost).with_rank_maps(maps)
     if output is not None:
         found.save(output)
-    document = plan_to_dict(found)
-    views: list[RenderableType] = [device_table(found), headline(found)]
+    document = plan_to_dict(found, output)
+    views: list[RenderableType] = [device_table(found), headline(found), *_rank_map_notes(found, rank_maps, older)]
     if older is not None and start is not None:
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
         document["change"] = change_to_dict(change)
         views += change_views(change)
     emit(document, *views, saved(output), as_json=as_json)
+
+
+def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list[str]:
+    """Which tables have rank maps, and which should."""
+    if given is None:
+        lost = older is not None and older.rank_maps
+        return (
+            ["the plan of --from has rank maps, cut to what it needed: give this one its own with --rank-maps"]
+            if lost
+            else []
+        )
+    by_hotness = [name for name, shards in found.by_table.items() if shards[0].row_order == "hotness"]
+    missing = [name for name in by_hotness if name not in found.rank_maps]
+    notes = [f"rank maps: {len(found.rank_maps)} of {len(by_hotness)} tables in order of hotness have one of {given}"]
+    if missing:
+        notes.append(f"no rank map for {', '.join(missing)}: their ids are taken for ranks, hottest 0")
+    return notes

@@ -11,12 +11,14 @@ from shardwright.cli.options import AsJson, option
 from shardwright.cli.output import emit, percent, saved, table
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
+from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     import rich.table
 
     from shardwright.task import Table
     from shardwright.workload.profile import ProfileResult
+    from shardwright.workload.profile.result import RowsRule
 
 _COLUMNS = ("table", "rows", "lookups", "pooling", "kind", "hottest 1% of rows")
 
@@ -51,18 +53,35 @@ def run(
     ] = None,
     dim: Annotated[int, typer.Option("--dim", min=1, help="Embedding dim of all tables; a log does not tell.")] = 64,
     rows: Annotated[
-        Literal["distinct", "max_id"], typer.Option("--rows", help="Count distinct ids, or take the largest id + 1.")
-    ] = "distinct",
+        Literal["distinct", "max_id"] | None,
+        option(
+            "--rows",
+            metavar="distinct|max_id",
+            text="Count distinct ids (the default), or take the largest id + 1 (with --rank-maps the default, where ids are integers).",
+        ),
+    ] = None,
+    rank_maps: Annotated[
+        Path | None,
+        option(
+            "--rank-maps", metavar="FILE", text="Save which ids are the hottest of each table here, as safetensors."
+        ),
+    ] = None,
+    rank_map_rows: Annotated[
+        int | None,
+        typer.Option("--rank-map-rows", min=1, help="Most ids of a table in --rank-maps.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
     Example:
-        shardwright profile logs/*.parquet -o tables.yaml
+        shardwright profile logs/*.parquet -o tables.yaml --rank-maps ranks.safetensors
     """
     from shardwright.workload.profile import profile_logs, save_tables
 
+    rule = _rows_rule(rows, rank_maps, rank_map_rows)
     check_target(output)
+    check_target(rank_maps)
     with progress("counting lookups") as report:
         found = profile_logs(
             logs,
@@ -73,10 +92,48 @@ def run(
             list_separator=list_separator,
             progress=report,
         )
-    tables = found.tables(dim=dim, rows=rows)
+    tables = found.tables(dim=dim, rows=rule)
+    document, notes = _document(found, tables, output), found.notes()
+    if rank_maps is not None:
+        document["rank_maps"], more = _save_rank_maps(found, rank_maps, rank_map_rows)
+        notes += more
     if output is not None:
-        save_tables(found, output, dim=dim, rows=rows)
-    emit(_document(found, tables, output), _view(found, tables), *found.notes(), saved(output), as_json=as_json)
+        save_tables(found, output, dim=dim, rows=rule)
+    emit(document, _view(found, tables), *notes, saved(output), as_json=as_json)
+
+
+def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | None, limit: int | None) -> RowsRule:
+    """How rows are counted: with rank maps, ids have to be row numbers."""
+    if rank_maps is None:
+        if limit is not None:
+            raise InvalidInput(f"--rank-map-rows is {limit}, but no rank maps are saved; name a file with --rank-maps")
+        return rows or "distinct"
+    if rows == "distinct":
+        raise InvalidInput(
+            "--rows is distinct, which renumbers ids, while rank maps are of ids as they are in the log; use --rows max_id, or leave "
+            "--rows away"
+        )
+    return rows or "numbered"
+
+
+def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
+    """Save the rank maps; returns what the document says of them, and notes."""
+    from shardwright.sharding.rank_map_files import save_rank_maps
+
+    maps = found.rank_maps(limit)
+    if not maps:
+        raise InvalidInput(
+            f"{path}: no column has row numbers, of which rank maps are; leave --rank-maps away, or log ids as whole numbers"
+        )
+    save_rank_maps(maps, path)
+    notes = [f"{name!r}: rank map of {one.hottest.size:,} of {one.rows:,} rows" for name, one in maps.items()]
+    notes += [
+        f"{name!r} has no rank map: {'its ids are text' if column.max_id is None else 'its ids are too large'}, not row numbers"
+        for name, column in found.columns.items()
+        if name not in maps
+    ]
+    sizes = {name: {"rows": one.rows, "ids": one.hottest.size} for name, one in maps.items()}
+    return {"output": str(path), "tables": sizes}, [*notes, f"saved {path}"]
 
 
 def _document(found: ProfileResult, tables: list[Table], output: Path | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import ShardWorks
 from shardwright.task.task import Task
 
 
@@ -49,11 +49,15 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
     """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard."""
-    latents = cost_model.encode([shard_work(task, shard) for shard in shards])
+    works = ShardWorks(task)
+    of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
+    distinct = {id(work): work for work in of_shard}
+    number = {key: index for index, key in enumerate(distinct)}
+    latents = cost_model.encode(list(distinct.values()))
     sums = np.zeros((task.topology.devices, latents.shape[1]))
     occupied = np.zeros(task.topology.devices, dtype=bool)
-    for latent, shard in zip(latents, shards, strict=True):
-        sums[list(shard.devices)] += latent
+    for work, shard in zip(of_shard, shards, strict=True):
+        sums[list(shard.devices)] += latents[number[id(work)]]
         occupied[list(shard.devices)] = True
     times = np.where(occupied[:, None], cost_model.pricing.price(sums), 0.0)
     if np.isnan(times).any():

@@ -23,7 +23,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -67,7 +67,7 @@ class Certified:
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""
-        return why_not_whole(task)
+        return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search until the gap is small enough; without a convex cost model there is no bound."""

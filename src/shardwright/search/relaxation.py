@@ -246,6 +246,8 @@ def _block_counts(task: Task, index: int) -> list[int]:
     if not (limits.allows("row_wise") or limits.allows("table_row_wise")):
         return []
     most = min(devices, table.rows, limits.max_shards or devices)
+    if limits.equal_rows:
+        return sorted({min(most, wide) for wide in (devices, task.topology.devices_per_host)} - {1})
     counts = {2**power for power in range(1, most.bit_length())}
     counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, devices_of(task, index).size)}
     return sorted(count for count in counts if 2 <= count <= most)

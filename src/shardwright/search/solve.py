@@ -12,7 +12,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.registry import strategy_named
+from shardwright.search.registry import best_strategy, strategy_named
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStrategy
 from shardwright.sharding.plan import Plan
@@ -46,7 +46,8 @@ def plan(
         InvalidInput: the strategy is unknown or cannot start from a plan, the cost model cannot be read, or seed, time_limit or
             move_cost breaks a rule.
     """
-    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    named = best_strategy(task) if strategy == "auto" else strategy
+    chosen = strategy_named(named) if isinstance(named, str) else named
     _check_options(chosen, seed, time_limit, start, move_cost)
     model = resolve_cost_model(cost_model, task.topology.device)
     why_not = chosen.supports(task)

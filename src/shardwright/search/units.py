@@ -123,6 +123,8 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
     """The fewest column blocks, of 4 columns or more, that fit."""
     limits = task.constraints.of(table.name)
     narrowest = _NARROWEST if table.dim >= 2 * _NARROWEST else 1
+    if limits.min_columns is not None:
+        narrowest = _NARROWEST * -(-limits.min_columns // _NARROWEST)
     most = min(table.dim // narrowest, limits.max_shards or table.dim)
     for count in range(2, most + 1):
         cuts = narrowest * (np.arange(count + 1) * (table.dim // narrowest) // count)

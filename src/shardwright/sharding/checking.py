@@ -9,7 +9,10 @@ from shardwright.errors import InvalidPlan
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard, sharding_type_of
 from shardwright.sharding.tiling import check_tiling
+from shardwright.task.constraints import TableConstraint
+from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
 from shardwright.task.units import format_bytes
 
 
@@ -76,10 +79,35 @@ def check_constraints(task: Task, groups: dict[str, list[Shard]]) -> None:
             )
         if limits.max_shards is not None and len(groups[name]) > limits.max_shards:
             raise InvalidPlan(f"table '{name}' has {len(groups[name])} shards; at most {limits.max_shards} are allowed")
+        _check_blocks(task.table_by_name[name], limits, groups[name], task.topology)
     for group in task.constraints.colocated_groups():
         if len({frozenset(held[name]) for name in group}) > 1:
             raise InvalidPlan(f"tables {', '.join(sorted(group))} are to be colocated but lie on different devices")
     _check_apart(task, held)
+
+
+def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard], topology: Topology) -> None:
+    narrowest = min(shard.dim for shard in shards)
+    if limits.min_columns is not None and narrowest < min(limits.min_columns, table.dim):
+        raise InvalidPlan(
+            f"table '{table.name}' has a block of {narrowest} columns; blocks must have at least {limits.min_columns}"
+        )
+    if not limits.equal_rows or all(shard.row_count == table.rows for shard in shards):
+        return
+    by_columns: dict[tuple[int, int], list[Shard]] = {}
+    for shard in shards:
+        by_columns.setdefault(shard.columns, []).append(shard)
+    for blocks in by_columns.values():
+        ranks = {shard.devices for shard in blocks}
+        hosts = {topology.host_of(rank) for (rank, *_) in ranks}
+        most = max(-(-table.rows // topology.devices), 1)
+        near = max(-(-table.rows // topology.devices_per_host), 1)
+        largest = max(shard.row_count for shard in blocks)
+        if len(ranks) < len(blocks) or largest > (near if len(hosts) == 1 else most):
+            raise InvalidPlan(
+                f"table '{table.name}' has a row block of {largest} rows; its row blocks must be equal, one on each device of the cluster "
+                f"({most} rows) or of one host ({near} rows)"
+            )
 
 
 def _check_apart(task: Task, held: dict[str, set[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Plan files: one JSON document with the task, the shards and the predicted cost."""
+"""Plan files: one JSON document with the task, the shards and the predicted cost; rank maps lie in a file beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.plan_rank_maps import RankMapsEntry, load_beside, rank_maps_entry, save_beside
 from shardwright.sharding.shard import RowOrder, Shard
 from shardwright.task.files import task_from_dict, task_to_dict
 
@@ -50,10 +51,16 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     gap: float | None = None
     search_s: float | None = None
     devices: list[_DeviceFile] = []
+    rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
 
 
-def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data, in the layout of a plan file."""
+def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
+    """The plan as plain data, in the layout of a plan file.
+
+    Args:
+        plan: the plan.
+        path: where it is saved, if it is: its rank maps lie beside.
+    """
     kinds = {table.name: plan.sharding_type(table.name) for table in plan.task.tables}
     cost = plan.cost
     document = _PlanFile(
@@ -72,6 +79,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             _ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table], s.tier or msgspec.UNSET)
             for s in plan.shards
         ],
+        rank_maps=rank_maps_entry(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -79,15 +87,22 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write the plan as JSON; atomic."""
-    write_atomically(path, dump_document(plan_to_dict(plan), path))
+    """Write the plan as JSON, and before it the file of its rank maps, if it has any; both atomic.
+
+    Raises:
+        InvalidInput: a file cannot be written, or there are rank maps and `path` is a pipe or device.
+    """
+    if plan.rank_maps:
+        save_beside(plan, path)
+    write_atomically(path, dump_document(plan_to_dict(plan, path), path))
 
 
 def load_plan(path: Path) -> Plan:
     """Read a plan file and check the plan against the task inside it.
 
     Raises:
-        InvalidInput: the file cannot be read, is of another format version, or breaks a rule.
+        InvalidInput: the file cannot be read, is of another format version, or breaks a rule; or the file of its rank maps is
+            missing, damaged or another one.
     """
     document = parse_document(path, "plan file")
     place = Place(str(path))
@@ -112,7 +127,7 @@ def load_plan(path: Path) -> Plan:
             search_s=content.search_s,
         )
         plan.check()
-    return plan
+    return plan if content.rank_maps is msgspec.UNSET else load_beside(plan, path, content.rank_maps)
 
 
 def _cost(content: _PlanFile, devices: int) -> PlanCost | None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
 from shardwright.task.task import Task
 
 _INDEX_BYTES = 8
@@ -62,17 +62,21 @@ def buffer_bytes(work: ShardWork) -> int:
 
 def shard_bytes(task: Task, shard: Shard) -> int:
     """Bytes that `shard` takes on each of its devices."""
-    return sum(_parts(task, shard))
+    return sum(_parts(task, shard_work(task, shard)))
 
 
 def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
     """The bytes that `shards` take on every device of the task's topology."""
     parts = np.zeros((3, task.topology.devices), dtype=np.int64)
+    works = ShardWorks(task)
+    known: dict[int, npt.NDArray[np.int64]] = {}
     for shard in shards:
-        parts[:, list(shard.devices)] += np.array(_parts(task, shard), dtype=np.int64)[:, None]
+        work = works.of(shard)
+        if id(work) not in known:
+            known[id(work)] = np.array(_parts(task, work), dtype=np.int64)
+        parts[:, list(shard.devices)] += known[id(work)][:, None]
     return MemoryAccount(*parts)
 
 
-def _parts(task: Task, shard: Shard) -> tuple[int, int, int]:
-    work = shard_work(task, shard)
+def _parts(task: Task, work: ShardWork) -> tuple[int, int, int]:
     return work.weight_bytes, optimizer_bytes(task.optimizer, work.rows, work.dim), buffer_bytes(work)

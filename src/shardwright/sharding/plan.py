@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from shardwright.sharding.checking import check_plan, shards_by_table
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.memory import MemoryAccount, memory_account
+from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.shard import Shard, sharding_type_of
 from shardwright.task.task import Task
 
@@ -31,6 +32,8 @@ class Plan:
         cost: predicted cost; None before scoring.
         bound_ms: proven lower bound on `cost.step_ms` over all plans of the task, by the same cost model; None if unknown.
         search_s: seconds the search took; None if unknown.
+        rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
+            by `with_rank_maps`.
     """
 
     task: Task
@@ -41,9 +44,11 @@ class Plan:
     cost: PlanCost | None = None
     bound_ms: float | None = None
     search_s: float | None = None
+    rank_maps: Mapping[str, RankMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", tuple(self.shards))
+        object.__setattr__(self, "rank_maps", dict(self.rank_maps))
 
     @property
     def gap(self) -> float | None:
@@ -83,6 +88,19 @@ class Plan:
         """
         check_plan(self.task, self.shards)
 
+    def with_rank_maps(self, maps: Mapping[str, RankMap]) -> Plan:
+        """This plan with the rank maps of its tables in order of hotness, each cut to the ranks that the plan tells apart.
+
+        Args:
+            maps: by table name; those of other tables, and of tables in order of ids, are left out.
+
+        Raises:
+            InvalidInput: a map is of another number of rows than its table.
+        """
+        from shardwright.sharding.plan_rank_maps import attached
+
+        return replace(self, rank_maps=attached(self, maps))
+
     def diff(self, newer: Plan) -> PlanDiff:
         """What moves, and how many bytes, when `newer` replaces this plan."""
         from shardwright.sharding.diff import diff_plans
@@ -90,7 +108,7 @@ class Plan:
         return diff_plans(self, newer)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; atomic."""
+        """Write the plan as JSON; atomic. Rank maps go to a file beside it, `<stem>.ranks.safetensors`."""
         from shardwright.sharding.files import save_plan
 
         save_plan(self, Path(path))

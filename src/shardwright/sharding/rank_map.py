@@ -41,6 +41,18 @@ class RankMap:
         if (np.diff(self.ascending) == 0).any():
             raise InvalidInput("rank map: an id occurs twice among the hottest; every id has one rank")
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RankMap):
+            return NotImplemented
+        return self.rows == other.rows and np.array_equal(self.hottest, other.hottest)
+
+    def __hash__(self) -> int:
+        return hash((self.rows, self.hottest.tobytes()))
+
+    def trimmed(self, ranks: int) -> RankMap:
+        """The map that knows the ids of the first `ranks` ranks only; itself where it knows no more."""
+        return self if ranks >= self.hottest.size else RankMap(self.rows, self.hottest[: max(ranks, 0)])
+
     @classmethod
     def identity(cls, rows: int) -> RankMap:
         """Ids that are ranks already."""

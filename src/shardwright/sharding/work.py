@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.sharding.shard import Shard
 from shardwright.task.access import AccessProfile
@@ -55,6 +55,26 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     samples = max(1, -(-task.batch_size // len(shard.devices)))
     lookups = table.pooling * share * task.batch_size / len(shard.devices)
     return ShardWork(shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype)
+
+
+@dataclass
+class ShardWorks:
+    """The work of the shards of one task; blocks of a kind, of which a plan has many, are worked out once.
+
+    Attributes:
+        task: the task.
+    """
+
+    task: Task
+    _known: dict[tuple[object, ...], ShardWork] = field(default_factory=dict, repr=False)
+
+    def of(self, shard: Shard) -> ShardWork:
+        """What `shard_work` returns."""
+        place = shard.rows if shard.row_order == "hotness" and shard.tier is None else None
+        kind = (shard.table, shard.row_count, shard.dim, len(shard.devices), shard.tier, place)
+        if kind not in self._known:
+            self._known[kind] = shard_work(self.task, shard)
+        return self._known[kind]
 
 
 def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:

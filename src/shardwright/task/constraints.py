@@ -31,11 +31,15 @@ class TableConstraint:
         sharding_types: the allowed sharding types; None allows all.
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
+        min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
+        equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
     """
 
     sharding_types: tuple[str, ...] | None = None
     devices: tuple[int, ...] | None = None
     max_shards: int | None = None
+    min_columns: int | None = None
+    equal_rows: bool = False
 
     def __post_init__(self) -> None:
         for field_name in ("sharding_types", "devices"):
@@ -54,6 +58,8 @@ class TableConstraint:
             )
         if self.max_shards is not None and self.max_shards < 1:
             raise InvalidInput(f"constraints: max_shards is {self.max_shards}, must be at least 1")
+        if self.min_columns is not None and self.min_columns < 1:
+            raise InvalidInput(f"constraints: min_columns is {self.min_columns}, must be at least 1")
         if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
             raise InvalidInput(
                 f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "

@@ -16,6 +16,8 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     sharding_types: list[str] | UnsetType = UNSET
     devices: list[int] | UnsetType = UNSET
     max_shards: int | UnsetType = UNSET
+    min_columns: int | UnsetType = UNSET
+    equal_rows: bool | UnsetType = UNSET
     colocate: list[str] | UnsetType = UNSET
     apart: list[str] | UnsetType = UNSET
 
@@ -62,8 +64,9 @@ def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
     """The constraints as plain data."""
     limits: list[dict[str, Any]] = []
     for name, limit in constraints.tables.items():
-        fields = {"sharding_types": limit.sharding_types, "devices": limit.devices, "max_shards": limit.max_shards}
-        limits.append({"table": name, **{key: _list(value) for key, value in fields.items() if value is not None}})
+        fields = {key: getattr(limit, key) for key in ("sharding_types", "devices", "max_shards", "min_columns")}
+        given_fields = {key: _list(value) for key, value in fields.items() if value is not None}
+        limits.append({"table": name, **given_fields, **({"equal_rows": True} if limit.equal_rows else {})})
     colocated = [{"colocate": list(group)} for group in constraints.colocate]
     return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
 

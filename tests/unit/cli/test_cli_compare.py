@@ -1,8 +1,10 @@
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cli import attempts
+from shardwright.cli import attempts, compare
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import MeasuredPlan
 from shardwright.testing.tasks import impossible_task
@@ -23,6 +25,19 @@ def fake_measuring(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def no_rivals(monkeypatch):
+    """Planners of others take seconds."""
+    monkeypatch.setattr("shardwright.cli.compare.rival_names", lambda task: ())
+
+
+def test_planners_of_others_take_part_where_they_are_installed(task_file):
+    names = compare.all_names(sw.Task.load(task_file))
+    assert names[: len(sw.strategy_names())] == sw.strategy_names()
+    assert names[len(sw.strategy_names()) :] == (("torchrec",) if find_spec("torchrec") else ())
+
+
+@pytest.mark.usefixtures("no_rivals")
 def test_every_strategy_is_listed(cli, task_file, model_file):
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0

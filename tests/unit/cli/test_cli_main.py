@@ -2,7 +2,7 @@ import pytest
 
 import shardwright
 
-COMMANDS = ("profile", "collect", "train", "learn", "plan", "compare", "verify", "demo")
+COMMANDS = ("profile", "collect", "train", "learn", "plan", "compare", "verify", "show", "report", "demo")
 
 
 def test_version(cli):

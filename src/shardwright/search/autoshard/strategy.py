@@ -14,7 +14,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.autoshard.weights import LEAST_SHARE, NAME, AutoShardWeights
 from shardwright.search.learned.arrays import Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
@@ -45,7 +45,7 @@ class AutoShard:
                 f"no policy for device '{task.topology.device}' is bundled; learn one with 'shardwright learn {NAME}' and name it "
                 "with --policy"
             )
-        return why_not_whole(task)
+        return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Place by the policy, whose own cost model decides; `cost_model` is not asked.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.policy_files import bundled_policy
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.task.task import Task
 
 
@@ -20,4 +20,4 @@ def why_not_placed(task: Task, path: Path | None) -> str | None:
     device = task.topology.device
     if path is None and bundled_policy(NAME, device) is None:
         return f"no policy for device '{device}' is bundled; learn one with 'shardwright learn {NAME}' and name it with --policy"
-    return why_not_whole(task)
+    return why_not_counted(task)

@@ -27,6 +27,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 UNIT = 4  # columns; narrower blocks waste vector units and are not aligned to 16 bytes
 ROW_UNITS = 16
+_HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
 _FEWEST_ROWS = 64  # a row unit has so many at least: blocks that differ by a row then cost the same to 2%
 
 
@@ -108,10 +109,18 @@ def column_units(table: Table, limits: TableConstraint) -> int:
     """
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
         return 1
+    if limits.min_columns is not None:
+        return table.dim // column_width(table.dim, limits.min_columns)
     if table.dim % UNIT:
         return table.dim
     narrow = table.dim == UNIT and not limits.allows("table_wise")
     return table.dim if narrow else table.dim // UNIT
+
+
+def column_width(dim: int, least: int) -> int:
+    """Width of the narrowest equal blocks, a multiple of 4 and at least `least`, that a dim can be cut into; else the dim."""
+    fine = (unit for unit in range(max(least, UNIT), dim) if dim % unit == 0 and unit % UNIT == 0)
+    return next(fine, dim)
 
 
 def row_units(rows: int) -> int:
@@ -157,7 +166,9 @@ def _may_cut_rows(task: Task, index: int) -> bool:
     table = task.tables[index]
     limit = task.constraints.of(table.name)
     kinds = limit.allows("row_wise") and (task.topology.hosts == 1 or limit.allows("table_row_wise"))
-    return kinds and (limit.max_shards is None or limit.max_shards > 1) and task.topology.devices > 1 and table.rows > 1
+    if limit.equal_rows or not kinds or limit.max_shards == 1:
+        return False
+    return task.topology.devices > 1 and table.rows > 1
 
 
 def _column_pieces(tables: Tables, widths: Ints) -> Blocks:
@@ -223,8 +234,11 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
     one_host = topology.hosts > 1 and hosts.size == 1
     if limit.allows("table_row_wise" if one_host else "row_wise"):
         ways.append((_as_many_as(task, index, devices), False))
-    if topology.hosts > 1 and limit.allows("table_row_wise") and not limit.allows("row_wise") and not one_host:
+    on_one = limit.allows("table_row_wise") and (limit.equal_rows or not limit.allows("row_wise"))
+    if topology.hosts > 1 and on_one and not one_host:
         by_host = devices // topology.devices_per_host
+        if limit.equal_rows:  # all hosts are open to all tables together
+            hosts = np.roll(hosts, -_HOSTS * index)[:_HOSTS]
         ways += [(_as_many_as(task, index, devices[by_host == host]), False) for host in hosts]
     if limit.allows("data_parallel") and devices.size == topology.devices:
         ways.append((devices, True))

@@ -18,6 +18,13 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
     """Row blocks, one a device: of any sizes on a grid of 16 parts, or of equal size; over any devices, or those of one host."""
     topology = task.topology
     by_host = [[rank for rank in ranks if topology.host_of(rank) == host] for host in range(topology.hosts)]
+    if limits.equal_rows:
+        if limits.allows("row_wise"):
+            yield from _equal(table, min(len(ranks), table.rows), ranks, by_host if topology.hosts > 1 else None)
+        if limits.allows("table_row_wise") and topology.hosts > 1:
+            for near in by_host:
+                yield from _equal(table, min(len(near), table.rows), near, None)
+        return
     anywhere = limits.allows("row_wise") and (topology.hosts == 1 or limits.allows("table_row_wise"))
     gridded = anywhere and table.rows >= ROW_UNITS * FEWEST_ROWS and (limits.max_shards or 2) > 1 and len(ranks) > 1
     if gridded:
@@ -45,7 +52,7 @@ def _row_counts(task: Task, table: Table, limits: TableConstraint, allowed: int)
 
 def _equal(table: Table, count: int, ranks: Sequence[int], across: Sequence[Sequence[int]] | None) -> Iterator[Way]:
     """`count` row blocks of equal size on different devices of `ranks`, not all of them on one host of `across`."""
-    if len(ranks) < count:
+    if len(ranks) < count or count < 2:
         return
     longer = table.rows % count
     needed = {

@@ -17,7 +17,7 @@ from shardwright.search.greedy import FusedGreedy
 from shardwright.search.heuristics import HEURISTICS
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.strategy import Strategy
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -66,7 +66,7 @@ class Exact:
                 f"it has {tables} tables on {devices} devices, the exact search takes at most {MAX_TABLES} on {MAX_DEVICES}; "
                 "use strategy certified"
             )
-        return why_not_whole(task)
+        return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search until the plan is proven to be the best; `seed` changes nothing.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwright.search.engine.catalog import column_width
 from shardwright.search.exact.pieces import Piece, Rule, Way
 from shardwright.search.exact.row_ways import row_ways
 from shardwright.search.units import allowed_devices
@@ -46,6 +47,8 @@ def column_units(table: Table, limits: TableConstraint, most: int | None) -> int
         return 1
     narrow = table.dim == UNIT and not limits.allows("table_wise")
     units = table.dim if table.dim % UNIT or narrow else table.dim // UNIT
+    if limits.min_columns is not None:
+        units = table.dim // column_width(table.dim, limits.min_columns)
     if most is None or units <= most:
         return units
     return max(count for count in range(1, most + 1) if units % count == 0)

@@ -127,7 +127,7 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
     limits = task.constraints.of(block.table)
     if limits.allows("column_wise") and limits.max_shards != 1:
         left, dim = block.columns[0], block.dim
-        while dim % (2 * MULTIPLE) == 0:
+        while dim % (2 * MULTIPLE) == 0 and dim // 2 >= (limits.min_columns or 1):
             dim //= 2
             yield [replace(block, columns=(left, left + dim))]
 

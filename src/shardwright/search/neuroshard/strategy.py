@@ -30,7 +30,7 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.placement import Placement
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.search.units import Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -76,7 +76,7 @@ class NeuroShard:
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""
-        return why_not_whole(task)
+        return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""

@@ -12,7 +12,7 @@ from shardwright.errors import InfeasibleTask, MissingDependency
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import SimulatedWorld, World
 from shardwright.search.rnn.options import RnnOptions
-from shardwright.search.support import why_not_whole
+from shardwright.search.support import why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -36,7 +36,7 @@ class Rnn:
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""
-        return why_not_whole(task)
+        return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Train on the task until the updates are made or the deadline comes, and return the best plan seen.

@@ -19,6 +19,9 @@ SEQUENCE_LENGTH = 100
 """A list column is taken for a sequence where a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
 
 
+_ROW_NUMBERS = 2**40
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnProfile:
     """One column of ids.
@@ -38,6 +41,11 @@ class ColumnProfile:
     pooled: bool | None = None
     longest: int = 0
     max_id: int | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its ids can be row numbers: integers up to 2 ** 40, as no table has more rows."""
+        return self.max_id is not None and self.max_id <= _ROW_NUMBERS
 
     @property
     def is_sequence(self) -> bool:

@@ -1,4 +1,4 @@
-"""The file of tables that profiling writes."""
+"""The files that profiling writes: tables, and rank maps."""
 
 from __future__ import annotations
 

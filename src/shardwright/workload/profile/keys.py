@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 4096
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIXERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 
 
@@ -81,11 +82,30 @@ def scramble(numbers: Keys) -> Keys:
     mixed = numbers * _GOLDEN
     mixed += _GOLDEN
     mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed *= _MIXERS[0]
     mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed *= _MIXERS[1]
     mixed ^= mixed >> np.uint64(31)
     return mixed
+
+
+def unscramble(keys: Keys) -> Keys:
+    """The numbers of which `scramble` makes these keys."""
+    numbers = _unshifted(keys, 31) * _inverse(_MIXERS[1])
+    numbers = _unshifted(numbers, 27) * _inverse(_MIXERS[0])
+    ids: Keys = (_unshifted(numbers, 30) - _GOLDEN) * _inverse(_GOLDEN)
+    return ids
+
+
+def _unshifted(mixed: Keys, shift: int) -> Keys:
+    """The `(n,)` numbers x of which `mixed` is x ^ (x >> shift), for shifts of 22 and more."""
+    numbers: Keys = mixed ^ (mixed >> np.uint64(shift)) ^ (mixed >> np.uint64(2 * shift))
+    return numbers
+
+
+def _inverse(odd: np.uint64) -> np.uint64:
+    """The number whose product with an odd one is 1 modulo 2 ** 64."""
+    return np.uint64(pow(int(odd), -1, 1 << 64))
 
 
 def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

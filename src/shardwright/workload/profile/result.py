@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
+from shardwright.sharding.rank_map import RankMap
 from shardwright.task import Table
 from shardwright.workload.profile.column import ColumnProfile
 from shardwright.workload.profile.curve import access_profile, flat_profile
+from shardwright.workload.profile.ranking import hottest_ids
 
-RowsRule: TypeAlias = Literal["distinct", "max_id"]
+RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
 _LARGEST_ROW = 2**48
 
@@ -69,14 +71,32 @@ class ProfileResult:
         Args:
             dim: embedding dimension of all of them; a log does not tell.
             rows: "distinct" for as many rows as ids were seen (estimated where there are very many); right where ids are hashed
-                or looked up in a vocabulary. "max_id" for the largest id + 1: right where ids are row numbers.
+                or looked up in a vocabulary. "max_id" for the largest id + 1: right where ids are row numbers. "numbered": the largest
+                id + 1 where ids can be row numbers, distinct ids where they are text or numbers above 2 ** 40.
 
         Raises:
             InvalidInput: dim is not positive, or rows is "max_id" and a column holds text.
         """
-        if rows not in {"distinct", "max_id"}:
-            raise InvalidInput(f"rows is {rows!r}, must be 'distinct' or 'max_id'")
+        if rows not in get_args(RowsRule):
+            raise InvalidInput(f"rows is {rows!r}, must be 'distinct', 'max_id' or 'numbered'")
         return [self._table(column, dim, rows) for column in self.columns.values()]
+
+    def rank_maps(self, limit: int | None = None) -> dict[str, RankMap]:
+        """The ids of every column by hotness, where they can be row numbers; for tables with the rows of "max_id" or "numbered".
+
+        Args:
+            limit: most ids of a column; default all of which the order is known.
+
+        Raises:
+            InvalidInput: limit is not positive.
+        """
+        if limit is not None and limit < 1:
+            raise InvalidInput(f"rank maps of {limit} ids; they must have at least 1")
+        return {
+            name: RankMap(max((column.max_id or 0) + 1, column.sketch.distinct), hottest_ids(column.sketch, limit))
+            for name, column in self.columns.items()
+            if column.is_numbered
+        }
 
     def notes(self) -> list[str]:
         """What was found, a line for the log and one for each column, for people."""
@@ -90,7 +110,7 @@ class ProfileResult:
 
     def _table(self, column: ColumnProfile, dim: int, rule: RowsRule) -> Table:
         rows = column.sketch.distinct
-        if rule == "max_id":
+        if rule == "max_id" or (rule == "numbered" and column.is_numbered):
             if column.max_id is None:
                 raise InvalidInput(
                     f"column '{column.name}' holds text, which has no largest id; use rows='distinct' or exclude the column"

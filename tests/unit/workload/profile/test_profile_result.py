@@ -29,7 +29,7 @@ def test_the_largest_id_makes_no_rows_of_text_or_hashes(parquet):
         profile_logs(parquet("a.parquet", who=["x"])).tables(rows="max_id")
     with pytest.raises(InvalidInput, match="its largest id 4611686018427387904 is no row number"):
         profile_logs(parquet("b.parquet", user=[2**62])).tables(rows="max_id")
-    with pytest.raises(InvalidInput, match="rows is 'all', must be 'distinct' or 'max_id'"):
+    with pytest.raises(InvalidInput, match="rows is 'all', must be 'distinct', 'max_id' or 'numbered'"):
         profile_logs(parquet("c.parquet", user=[2])).tables(rows="all")
 
 

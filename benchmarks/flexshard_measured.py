@@ -1,0 +1,265 @@
+"""Tiered plans of sequence tables on hosts with a slow link between them: traffic and time, measured and predicted.
+
+    python benchmarks/flexshard_measured.py --log amazon_video_sequences.txt
+
+Hosts are network namespaces (`benchmarks/hosts`), which need root. Strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times what
+the tables take unreplicated, beside equal room for buffers. What is measured is kept in a journal (--journal): a run that was stopped
+goes on, with the calibration it began with. --quick takes some minutes, the whole page about an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import flexshard_page
+import numpy as np
+import results_table
+from flexshard_cases import Case, cases
+from flexshard_model import losses_unsharded
+from hosts import HostBed, why_not
+from hosts.calibration import calibrate
+
+import shardwright as sw
+from shardwright.cost.communication import communication_ms, traffic
+from shardwright.cost.flows import INTER
+from shardwright.errors import InfeasibleTask
+from shardwright.task import Exchange, Table, Task, Topology
+
+STRATEGIES = ("row_wise", "table_row_wise", "recshard", "flexshard")
+EXCHANGES = (Exchange("none", "whole"), Exchange("device", "cheaper"), Exchange("host", "cheaper"))
+MEMORIES = (1.0, 1.1, 1.25, 1.5)
+
+STEPS = ("forward_ms", "backward_ms", "step_ms", "metered", "counted")
+"""What is measured of every step."""
+
+_AMPLE = "64 GB"
+_AT_ONCE = 12  # plans a start of the ranks
+_START_S, _JOB_S = 90.0, 60.0  # most seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan to measure.
+
+    Attributes:
+        key: what tells it from others.
+        plan: the plan.
+        facts: for the page.
+    """
+
+    key: str
+    plan: sw.Plan
+    facts: dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    if reason := why_not():
+        say(f"skipped: {reason}")
+        return
+    if options.log is not None and not Path(options.log).is_file():
+        say(f"{options.log} is not there: the log is left out")
+        options.log = None
+    journal = Journal(Path(options.journal))
+    topology = calibrated(options, journal)
+    wanted = []
+    for case in cases(options.log, quick=options.quick, production=options.production):
+        if options.case not in case.name:
+            continue
+        wanted += [measured_case(case, topology, options, journal)]
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    flexshard_page.write_page(
+        wanted, journal.one("calibration"), f"python benchmarks/flexshard_measured.py {given}".rstrip()
+    )
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", help="file of `user item` lines, in time order per user")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--devices-per-host", type=int, default=2)
+    parser.add_argument("--rate", default="100mbit", help="of every host's link, each way (default 100mbit)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each plan is visited (default 3)")
+    parser.add_argument(
+        "--steps", type=int, default=2, help="instrumented steps of a visit, and as many others (default 2)"
+    )
+    parser.add_argument("--memory", type=float, nargs="+", default=list(MEMORIES))
+    parser.add_argument(
+        "--quick", action="store_true", help="two small cases, 1.0 and 1.25 times the memory, one round"
+    )
+    parser.add_argument("--production", action="store_true", help="also 100 tables, and sequences of a thousand")
+    parser.add_argument(
+        "--case", default="", metavar="TEXT", help="only cases with this in their name, as in 'Zipf 1.2'"
+    )
+    parser.add_argument("--gloo", action="store_true", help="gloo's own all-to-all, which uses one direction at a time")
+    parser.add_argument("--journal", default=str(Path(tempfile.gettempdir()) / "flexshard_measured.jsonl"))
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.memory = 1, [1.0, 1.25]
+    return options
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Journal:
+    """Lines of JSON, each with a key; the last of a key counts, and a last line that was cut short does not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[str, dict[str, Any]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text() if path.exists() else ""
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            one = json.loads(line)
+            self._found[one["key"]] = one
+        path.write_text(text[: text.rfind("\n") + 1])
+
+    def one(self, key: str) -> dict[str, Any] | None:
+        """What is known under a key."""
+        return self._found.get(key)
+
+    def add(self, key: str, **facts: Any) -> dict[str, Any]:
+        """Keep facts, on disk at once."""
+        self._found[key] = {"key": key, **facts}
+        with self.path.open("a") as file:
+            file.write(json.dumps(self._found[key]) + "\n")
+        return self._found[key]
+
+
+def calibrated(options: argparse.Namespace, journal: Journal) -> Topology:
+    """The bed's links: of the journal, or measured now."""
+    setting = [options.hosts, options.devices_per_host, options.rate]
+    known = journal.one("calibration")
+    if known is None or known["setting"] != setting:
+        say("calibrating")
+        with HostBed(*setting) as bed:
+            found = calibrate(bed, memory=_AMPLE)
+        fields = asdict(found.topology)
+        known = journal.add(
+            "calibration", setting=setting, topology=fields, errors=found.errors, all_to_alls=found.collectives
+        )
+    return Topology(**known["topology"])
+
+
+def measured_case(
+    case: Case, topology: Topology, options: argparse.Namespace, journal: Journal
+) -> tuple[Case, list[dict[str, Any]]]:
+    """All plans of a case, measured."""
+    bed = [options.hosts, options.devices_per_host, options.rate, options.steps, options.gloo]
+    known = journal.one("calibration") or {}
+    stem = json.dumps([case.to_dict(), bed, known.get("topology")])
+    steps = 1 + 2 * options.steps
+    reference = journal.one(f"{stem} losses") or journal.add(
+        f"{stem} losses", losses=losses_unsharded(case, topology.devices, steps)
+    )
+    jobs = list(planned(case, topology, options.memory, stem))
+    for visit in range(options.rounds):
+        todo = [job for job in jobs if journal.one(f"{job.key} {visit}") is None]
+        say(f"{case.name}, round {visit + 1}: {len(jobs)} plans, {len(todo)} to measure")
+        for first in range(0, len(todo), _AT_ONCE):
+            run_jobs(case, visit, todo[first : first + _AT_ONCE], options, journal)
+    rows = []
+    for job in jobs:
+        visits = [journal.one(f"{job.key} {visit}") or {} for visit in range(options.rounds)]
+        rows.append({**merged(visits), **job.facts, "reference": reference["losses"]})
+    return case, rows
+
+
+def merged(visits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the steps of all visits; losses are the same in each."""
+    steps = {name: [step for visit in visits for step in visit[name]] for name in STEPS}
+    both = [sum(step) for step in zip(steps["forward_ms"], steps["backward_ms"], strict=True)]
+    medians = {name: np.median(found, axis=0).tolist() for name, found in steps.items()}
+    return {"communication_ms": median(both), **medians, **{name: visits[0][name] for name in ("exchanges", "losses")}}
+
+
+def planned(case: Case, topology: Topology, memories: Sequence[float], stem: str) -> Iterator[Job]:
+    """The plans of every strategy, exchange and memory; those that do not fit are left out."""
+    data = case.data()
+    tables, maps = data.tables(), data.rank_maps()
+    for exchange in EXCHANGES:
+        ample = Task(tables, topology, case.batch * topology.devices, exchange=exchange)
+        account = sw.plan(ample, strategy="row_wise").memory
+        base = int(account.total.max()) + sum(row_bytes(table) for table in tables)  # tiers that do not divide evenly
+        unreplicated = int((account.weights + account.optimizer).sum() / topology.devices)
+        seen = set()
+        for memory in memories:
+            limited = replace(ample, topology=replace(topology, memory=base + int((memory - 1) * unreplicated)))
+            for strategy in STRATEGIES:
+                try:
+                    plan = sw.plan(limited, strategy=strategy).with_rank_maps(maps)
+                except InfeasibleTask as error:
+                    say(f"{case.name}, {strategy} at {memory:g}: {error}")
+                    continue
+                way = f"{exchange.deduplicate}/{exchange.replica_gradients}"
+                if (strategy, plan.shards) in seen:
+                    continue  # no use for more memory
+                seen.add((strategy, plan.shards))
+                facts = {"strategy": strategy, "exchange": way, "memory": memory, **predicted(limited, plan)}
+                yield Job(f"{stem} {strategy} {way} {memory:g}", plan, facts)
+
+
+def row_bytes(table: Table) -> int:
+    """Bytes of a row and its state of row-wise Adagrad."""
+    return 4 * table.dim + 4
+
+
+def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
+    """What the model says of a plan."""
+    flows = traffic(task, plan.shards)
+    sent = (flows.forward.sent + flows.backward.sent)[INTER].reshape(task.topology.hosts, -1).sum(axis=1)
+    forward, backward = communication_ms(task, plan.shards)
+    account = plan.memory
+    held = (account.weights + account.optimizer).sum()
+    alone = sum(table.rows * row_bytes(table) for table in task.tables)
+    return {
+        "predicted_forward_ms": float(forward.max()),
+        "predicted_backward_ms": float(backward.max()),
+        "predicted_bytes": float(sent.max()),
+        "held": float(held / alone),
+        "hosts": task.topology.hosts,
+        "latency_ms": task.topology.inter_latency_ms,
+    }
+
+
+def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: argparse.Namespace, journal: Journal) -> None:
+    """Measure plans in one start of the ranks; what was done before one fails is kept."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="flexshard-") as name:
+        folder = Path(name)
+        listed = []
+        for number, job in enumerate(jobs):
+            job.plan.save(folder / f"{number}.json")
+            listed.append({"key": f"{job.key} {visit}", "plan": str(folder / f"{number}.json")})
+        settings = {
+            "case": case.to_dict(), "jobs": listed, "steps": options.steps, "output": str(folder / "found.jsonl"),
+            "receives_first": not options.gloo,
+        }  # fmt: skip
+        (folder / "settings.json").write_text(json.dumps(settings))
+        program = str(Path(__file__).with_name("flexshard_rank.py"))
+        try:
+            with HostBed(options.hosts, options.devices_per_host, options.rate) as bed:
+                command = [sys.executable, program, str(folder / "settings.json")]
+                bed.run(command, timeout_s=_START_S + _JOB_S * len(jobs))
+        finally:
+            found = folder / "found.jsonl"
+            for line in found.read_text().splitlines() if found.exists() else ():
+                one = json.loads(line)
+                journal.add(one.pop("key"), **one)
+    say(f"  {len(jobs)} plans in {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    results_table.RESULTS.mkdir(exist_ok=True)
+    main()

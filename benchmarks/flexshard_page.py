@@ -1,0 +1,184 @@
+"""The page and the figure of `flexshard_measured.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import plots
+import results_table
+from flexshard_cases import Case
+
+Rows: TypeAlias = list[tuple[str, ...]]
+Found: TypeAlias = tuple[Case, list[dict[str, Any]]]
+
+HEADS = (
+    "strategy", "exchange", "memory", "rows held", "MB a host, counted", "by the meter", "predicted", "less than row_wise",
+    "communication ms", "predicted ms", "difference", "model alone ms", "times row_wise's", "step ms", "loss, largest difference",
+)  # fmt: skip
+_MB = 1e6
+
+
+def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
+    """Write `results/flexshard_measured.md` and `.svg`."""
+    assert calibration is not None
+    tables = [_summary(found), _links(calibration)]
+    for case, rows in found:
+        tables.append((_caption(case, rows), HEADS, _rows(rows)))
+    results_table.write_results(
+        "flexshard_measured", "Tiered sequence tables on a slow link between hosts", tables, command
+    )
+    draw(found)
+
+
+def base_of(rows: Sequence[Mapping[str, Any]], exchange: str = "none/whole") -> Mapping[str, Any] | None:
+    """row_wise with an exchange, by default the usual one."""
+    return next(
+        (row for row in rows if row["strategy"] == "row_wise" and row["exchange"] == exchange and measured(row)), None
+    )
+
+
+def measured(row: Mapping[str, Any]) -> bool:
+    return "communication_ms" in row
+
+
+def counted(row: Mapping[str, Any]) -> float:
+    """Bytes that the busiest host's link sent in a step: every rank of a host reads the same counter."""
+    return float(max(row["counted"]))
+
+
+def metered(row: Mapping[str, Any], hosts: int) -> float:
+    """Bytes that the busiest host's ranks sent to other hosts in a step, by the runtime's own meter."""
+    return float(np.array(row["metered"]).reshape(hosts, -1).sum(axis=1).max())
+
+
+def model_ms(row: Mapping[str, Any]) -> float:
+    """What the cost model says: one latency a pass."""
+    return float(row["predicted_forward_ms"] + row["predicted_backward_ms"])
+
+
+def predicted_ms(row: Mapping[str, Any]) -> float:
+    """The same with a latency for every further exchange of the runtime: sizes, ids and rows come one after the other."""
+    return model_ms(row) + sum(count - 1 for count in row["exchanges"].values()) * float(row["latency_ms"])
+
+
+def loss_difference(row: Mapping[str, Any]) -> float:
+    """Largest relative difference from the losses without sharding."""
+    ours, theirs = np.array(row["losses"]), np.array(row["reference"])
+    return float(np.max(np.abs(ours / theirs - 1)))
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    base = base_of(rows)
+    result: Rows = []
+    for row in rows:
+        if not measured(row):
+            continue
+        took, foretold = row["communication_ms"], predicted_ms(row)
+        result.append(
+            (
+                row["strategy"], row["exchange"], f"{row['memory']:g}×", f"{row['held']:.3f}×", f"{counted(row) / _MB:.3f}",
+                f"{metered(row, row['hosts']) / _MB:.3f}", f"{row['predicted_bytes'] / _MB:.3f}",
+                f"{1 - counted(row) / counted(base):.1%}" if base else "–",
+                f"{took:.1f}", f"{foretold:.1f}", f"{foretold / took - 1:+.1%}",
+                f"{model_ms(row):.1f}",
+                f"{base['communication_ms'] / took:.2f}× faster" if base else "–",
+                f"{row['step_ms']:.1f}", f"{loss_difference(row):.1e}",
+            )
+        )  # fmt: skip
+    return result
+
+
+def _caption(case: Case, rows: Sequence[Mapping[str, Any]]) -> str:
+    curve = rows[0]["reference"] if rows else [float("nan")]
+    return (
+        f"{case.name}: dim {case.dim}, {case.batch} samples a device. Exchange: de-duplication / gradients of replicas. Rows held: "
+        "weights and optimizer state of all devices together, in times of those held once. Bytes are those that the busiest host sends in "
+        "a step: by the kernel's counter of its link, by the runtime's meter, by the model. Communication: all exchanges of a step, each "
+        "until the last rank has its part, medians. Predicted: the model, and the latency of every exchange beyond the one a pass that it "
+        "counts. Step: whole steps without barriers, medians. Loss: without sharding it goes from "
+        f"{curve[0]:.6g} to {curve[-1]:.6g}; the largest relative difference of any step."
+    )
+
+
+def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
+    heads = (
+        "case",
+        "exchange",
+        "memory",
+        "traffic less than row_wise",
+        "communication faster",
+        "same, against recshard",
+    )
+    rows: Rows = []
+    for case, results in found:
+        base = base_of(results)
+        for row in results:
+            if row["strategy"] != "flexshard" or base is None or not measured(row):
+                continue
+            same = ("exchange", "memory")
+            rival = [
+                r for r in results if measured(r) and r["strategy"] == "recshard" and all(r[k] == row[k] for k in same)
+            ]
+            rows.append(
+                (
+                    case.name, row["exchange"], f"{row['memory']:g}×", f"{1 - counted(row) / counted(base):.1%}",
+                    f"{base['communication_ms'] / row['communication_ms']:.2f}×",
+                    f"{rival[0]['communication_ms'] / row['communication_ms']:.2f}×" if rival else "–",
+                )
+            )  # fmt: skip
+    differences = np.array([predicted_ms(r) / r["communication_ms"] - 1 for _, rs in found for r in rs if measured(r)])
+    losses = max((loss_difference(r) for _, rs in found for r in rs if measured(r)), default=float("nan"))
+    caption = (
+        f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, predicted "
+        f"communication differs from measured by {np.median(np.abs(differences)):.1%} (median), {np.abs(differences).max():.1%} at most; "
+        f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}."
+    )
+    return caption, heads, rows
+
+
+def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
+    hosts, devices, rate = calibration["setting"]
+    topology, errors = calibration["topology"], np.abs(calibration["errors"])
+    caption = (
+        f"The bed: {hosts} hosts × {devices} devices on one machine, every host's link limited to {rate} each way. Fitted: between hosts "
+        f"{topology['inter_latency_ms']:.2f} ms + bytes / {topology['inter_bandwidth'] / _MB:.2f} MB/s a device, inside "
+        f"{topology['intra_latency_ms']:.2f} ms + bytes / {topology['intra_bandwidth'] / _MB:.0f} MB/s. The all-to-alls it was fitted to, "
+        f"medians; the fit differs by {np.median(errors):.1%} (median)."
+    )
+    rows: Rows = [
+        (pattern, f"{size:,}", f"{ms:.2f}", f"{error:+.1%}")
+        for (pattern, size, ms), error in zip(calibration["all_to_alls"], calibration["errors"], strict=True)
+    ]
+    return caption, ("all-to-all", "bytes a rank sends", "measured ms", "fit"), rows
+
+
+def draw(found: Sequence[Found]) -> None:
+    """Traffic and time against memory, a column a case."""
+    titles = [case.name for case, _ in found]
+    figure, axes = plots.panels([titles, titles])
+    colours = {"row_wise": "#777777", "table_row_wise": "#4062bb", "recshard": "#c1440e", "flexshard": "#0b6e4f"}
+    styles = {"none/whole": ":", "device/cheaper": "--", "host/cheaper": "-"}
+    for column, (_, rows) in enumerate(found):
+        memories = sorted({row["memory"] for row in rows})
+        for strategy, colour in colours.items():
+            for exchange, style in styles.items():
+                mine = [r for r in rows if measured(r) and (r["strategy"], r["exchange"]) == (strategy, exchange)]
+                if not mine:
+                    continue
+                # A plan that more memory would not change is measured once: its line goes on.
+                at = [*(r["memory"] for r in mine), *([memories[-1]] if mine[-1]["memory"] < memories[-1] else [])]
+                last = len(at) - len(mine)
+                traffic = [counted(r) / _MB for r in mine]
+                times = [r["communication_ms"] for r in mine]
+                label = f"{strategy}, {exchange}"
+                axes[0][column].plot(at, traffic + traffic[-1:] * last, style, color=colour, label=label, marker=".")
+                axes[1][column].plot(at, times + times[-1:] * last, style, color=colour, marker=".")
+        axes[0][column].set_ylim(bottom=0)
+        axes[1][column].set_ylim(bottom=0)
+        axes[1][column].set_xlabel("memory, times unreplicated")
+    axes[0][0].set_ylabel("MB between hosts, a step")
+    axes[1][0].set_ylabel("communication ms")
+    axes[0][-1].legend(fontsize=5)
+    plots.save(figure, "flexshard_measured")

@@ -1,0 +1,154 @@
+"""Rank program of `flexshard_measured.py`: runs plans on batches, times their exchanges and steps, reads the link's counters.
+
+Every exchange of an instrumented step begins on all ranks at once, so that its time is that of the link and not the wait for a slower
+rank; other steps run as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from flexshard_cases import Case, Log, Synthetic
+from flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
+from hosts.duplex import all_to_all_single as duplex
+from hosts.inside import link_bytes
+from hosts.together import common_start
+
+from shardwright.runtime import TieredEmbedding
+from shardwright.sharding import Plan
+
+TIMEOUT_S = 120.0
+WARM_UP = 1
+
+
+class Exchanges:
+    """Takes the place of torch's all-to-all: times it where that is wanted.
+
+    Attributes:
+        ms: of each exchange of the step, by phase.
+        timing: whether to.
+        phase: "forward" or "backward".
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.ms: dict[str, list[float]] = {}
+        self.timing, self.phase = False, "forward"
+
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        """Exchange."""
+        if not self.timing:
+            self._call(*arguments, **named)
+            return
+        started = common_start()
+        self._call(*arguments, **named)
+        self.ms.setdefault(self.phase, []).append(1e3 * (perf_counter() - started))
+
+    def slowest(self) -> dict[str, list[float]]:
+        """By phase, ms of each exchange until the last rank had its part; then forgets them."""
+        result = {}
+        for phase, times in self.ms.items():
+            all_times = torch.tensor(times, dtype=torch.float64)
+            dist.all_reduce(all_times, dist.ReduceOp.MAX)
+            result[phase] = all_times.tolist()
+        self.ms = {}
+        return result
+
+
+def main() -> None:
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+    exchanges = Exchanges(duplex if settings["receives_first"] else dist.all_to_all_single)
+    dist.all_to_all_single = exchanges
+    data = Case(**settings["case"]).data()
+    for job in settings["jobs"]:
+        found = run_job(job, data, exchanges, settings["steps"])
+        if dist.get_rank() == 0:
+            print(json.dumps({"key": job["key"], **found}), flush=True)
+            with Path(settings["output"]).open("a") as file:
+                file.write(json.dumps({"key": job["key"], **found}) + "\n")
+    with suppress(RuntimeError):  # a rank that is gone already
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges, steps: int) -> dict[str, Any]:
+    """Steps that are only timed as a whole and instrumented ones in turn; bytes are those of the former."""
+    module = TieredEmbedding(
+        Plan.load(job["plan"]), learning_rate=LEARNING_RATE, eps=EPS, initial=SEED, timeout=TIMEOUT_S
+    )
+    whole, exchanged, losses = [], [], []
+    metered, counted = [], []
+    for step in range(WARM_UP + 2 * steps):
+        exchanges.timing = step >= WARM_UP and (step - WARM_UP) % 2 == 1
+        module.traffic.reset()
+        dist.barrier()
+        before = link_bytes()
+        ms, loss = one_step(module, data, exchanges, step)
+        dist.barrier()
+        sent = (link_bytes() - before).sent
+        losses.append(total(loss))
+        if step < WARM_UP:
+            continue
+        if exchanges.timing:
+            exchanged.append(exchanges.slowest())
+        else:
+            whole.append(slowest(ms))
+            metered.append(gathered(module.traffic.total("inter")))
+            counted.append(gathered(sent))
+    return {
+        "forward_ms": [sum(one.get("forward", [])) for one in exchanged],
+        "backward_ms": [sum(one.get("backward", [])) for one in exchanged],
+        "exchanges": {phase: len(times) for phase, times in exchanged[0].items()},
+        "step_ms": whole,
+        "metered": metered,
+        "counted": counted,
+        "losses": losses,
+    }
+
+
+def one_step(module: TieredEmbedding, data: Log | Synthetic, exchanges: Exchanges, step: int) -> tuple[float, float]:
+    """Ms of the step on this rank, and its part of the loss."""
+    features = {
+        table: tuple(torch.from_numpy(part) for part in parts)
+        for table, parts in data.batch(step, dist.get_rank(), dist.get_world_size()).items()
+    }
+    started = perf_counter()
+    exchanges.phase = "forward"
+    found = module(features)
+    loss = loss_of({table: (rows.values, rows.lengths) for table, rows in found.items()})
+    exchanges.phase = "backward"
+    loss.backward()
+    return 1e3 * (perf_counter() - started), float(loss.detach())
+
+
+def gathered(value: int) -> list[int]:
+    found = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, torch.tensor([value]))
+    return [int(one) for one in found]
+
+
+def slowest(value: float) -> float:
+    most = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return float(most)
+
+
+def total(value: float) -> float:
+    added = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(added)
+    return float(added)
+
+
+if __name__ == "__main__":
+    main()

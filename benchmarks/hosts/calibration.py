@@ -1,0 +1,124 @@
+"""Latency and bandwidth of a bed's links, fitted to all-to-alls that ran on it, as a topology to plan and predict with.
+
+Latency is the time of an all-to-all of next to nothing. Bandwidth is fitted as in `shardwright.cost.links`: every device takes the maximum
+over link classes of latency + bytes / bandwidth. It is that of a device while all devices of its host send: they share the host's link.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from hosts.bed import HostBed
+from hosts.collectives import PATTERNS
+from hosts.network import bits_per_second
+from shardwright.cost.links.dataset import ALL_TO_ALL, Collectives
+from shardwright.cost.links.fit import LinkFits, fit_links
+from shardwright.errors import MeasurementFailed
+from shardwright.task import Topology
+
+_SIZES = 7
+_RANGE = (
+    16  # of sizes: a limit lets the first bytes after a pause pass at full speed, which would count for small messages
+)
+_LONGEST_S = 0.3  # of the largest all-to-all between hosts
+_NEXT_TO_NOTHING = 64
+_UNLIMITED = 4e9  # bits per second, to choose sizes by
+_MOST_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted.
+
+    Attributes:
+        topology: with the fitted links.
+        errors: `(n,)` predicted / measured − 1 of the all-to-alls.
+        collectives: pattern, bytes a rank sent and median ms of each.
+    """
+
+    topology: Topology
+    errors: tuple[float, ...]
+    collectives: tuple[tuple[str, int, float], ...]
+
+
+def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeout_s: float = 240.0) -> Calibration:
+    """Measure and fit.
+
+    Args:
+        bed: an open bed of at least two devices.
+        memory: of each device of the topology.
+        runs: runs of each all-to-all; the median counts.
+        timeout_s: most seconds.
+
+    Raises:
+        MeasurementFailed: a rank failed, or the time is over.
+    """
+    settings = {"bytes": [_NEXT_TO_NOTHING, *_sizes(bed)], "runs": runs, "patterns": list(PATTERNS), "timeout_s": 60}
+    program = str(Path(__file__).with_name("collectives.py"))
+    printed = bed.run([sys.executable, program, json.dumps(settings)], timeout_s=timeout_s)[0]
+    ran = [(one["pattern"], one["bytes"], one["ms"]) for one in json.loads(printed.splitlines()[-1]) if one["ms"]]
+    latency = {pattern: median(times) for pattern, size, times in ran if size == _NEXT_TO_NOTHING}
+    found = [one for one in ran if one[1] != _NEXT_TO_NOTHING]
+    arrays = _collectives(bed, found)
+    fit = fit_links([arrays])[ALL_TO_ALL]
+    predicted = fit.predict(arrays.busiest, arrays.wait)[:, 0]
+    medians = [median(times) for *_, times in found]
+    errors = tuple(float(p / m - 1) for p, m in zip(predicted, medians, strict=True))
+    shown = tuple((pattern, size, ms) for (pattern, size, _), ms in zip(found, medians, strict=True))
+    return Calibration(_topology(bed, fit, latency, memory), errors, shown)
+
+
+def _sizes(bed: HostBed) -> list[int]:
+    """Bytes a rank sends, from small to what the link carries in `_LONGEST_S`."""
+    rate = _UNLIMITED if bed.rate is None else bits_per_second(bed.rate)
+    most = min(_MOST_BYTES, rate / 8 * _LONGEST_S / bed.devices_per_host)
+    return [round(size) for size in np.geomspace(most / _RANGE, most, _SIZES)]
+
+
+def _collectives(bed: HostBed, found: Sequence[tuple[str, int, list[float]]]) -> Collectives:
+    """As the fit wants them: each all-to-all twice, by halves of its runs."""
+    count, devices = len(found), bed.devices
+    busiest = np.zeros((count, 2, devices))
+    for row, (pattern, size, _) in enumerate(found):
+        to = [other for other in range(devices) if PATTERNS[pattern](0, other, bed.devices_per_host)]
+        for other in to:
+            busiest[row, int(other >= bed.devices_per_host)] += size // 4 // len(to) * 4
+    halves = [np.array([[median(times[part::2])] * devices for *_, times in found]) for part in (0, 1)]
+    return Collectives(
+        devices=devices,
+        hosts=bed.hosts,
+        sample=np.arange(count),
+        repeat=np.zeros(count, dtype=np.int64),
+        kind=np.full(count, ALL_TO_ALL),
+        batch_size=np.zeros(count, dtype=np.int64),
+        dims=np.zeros((count, devices)),
+        busiest=busiest,
+        delays=np.zeros((count, devices)),
+        forward=halves[0],
+        backward=halves[1],
+    )
+
+
+def _topology(bed: HostBed, fit: LinkFits, latency: Mapping[str, float], memory: str | int) -> Topology:
+    base = Topology(bed.hosts, bed.devices_per_host, "cpu", memory)
+    if fit.intra is None and fit.inter is None:
+        raise MeasurementFailed("no links were measured: the bed has one device; use at least two")
+    near, far = fit.intra or fit.inter, fit.inter or fit.intra
+    assert near is not None
+    assert far is not None
+    least = [latency.get(pattern, latency["all"]) for pattern in ("inside hosts", "between hosts")]
+    return replace(
+        base,
+        memory=memory,
+        intra_bandwidth=near.bandwidth,
+        inter_bandwidth=far.bandwidth,
+        intra_latency_ms=max(near.latency_ms, least[0]),
+        inter_latency_ms=max(far.latency_ms, least[1]),
+    )

@@ -1,0 +1,72 @@
+"""Rank program of the calibration: all-to-alls of several patterns and sizes, timed.
+
+`python collectives.py '{"bytes": […], "runs": 7}'`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hosts.duplex import all_to_all_single
+from hosts.together import common_start
+
+PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
+    "all": lambda here, there, local: here != there,
+    "between hosts": lambda here, there, local: here // local != there // local,
+    "rails": lambda here, there, local: here // local != there // local and here % local == there % local,
+    "inside hosts": lambda here, there, local: here // local == there // local and here != there,
+}
+"""Whether a rank sends to another one, by ranks and ranks a host."""
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=settings.get("timeout_s", 60)))
+    results = []
+    for pattern in settings.get("patterns", PATTERNS):
+        for size in settings["bytes"]:
+            times = measured(pattern, size, settings["runs"], settings.get("own", False))
+            results.append({"pattern": pattern, "bytes": size, "ms": times})
+    if dist.get_rank() == 0:
+        print(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def measured(pattern: str, size: int, runs: int, own: bool) -> list[float]:
+    """`(runs,)` ms until the last rank has all that is sent to it.
+
+    Args:
+        pattern: who sends to whom.
+        size: bytes a rank sends to all others together.
+        runs: counted runs, after one that is not.
+        own: use gloo's own all-to-all.
+    """
+    rank, world, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+    to = [PATTERNS[pattern](rank, other, local) for other in range(world)]
+    if not any(to):
+        return []
+    splits = [size // 4 // sum(to) if sends else 0 for sends in to]
+    leaving, arriving = torch.ones(sum(splits)), torch.empty(sum(splits))
+    exchange = dist.all_to_all_single if own else all_to_all_single
+    times = []
+    for _ in range(runs + 1):
+        started = common_start()
+        exchange(arriving, leaving, splits, splits)
+        took = torch.tensor([perf_counter() - started], dtype=torch.float64)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        times.append(1e3 * float(took))
+    return times[1:]
+
+
+if __name__ == "__main__":
+    main()

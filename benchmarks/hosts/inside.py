@@ -1,0 +1,15 @@
+"""What a rank inside a host of the test bed can see of its link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hosts.network import LINK, LinkBytes
+
+_COUNTERS = Path("/sys/class/net") / LINK / "statistics"
+
+
+def link_bytes() -> LinkBytes:
+    """What went over this host's link so far, by the kernel's counters."""
+    sent, received = (int((_COUNTERS / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
+    return LinkBytes(sent, received)

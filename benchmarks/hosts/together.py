@@ -1,0 +1,22 @@
+"""Starting at the same instant: all hosts of a test bed have this machine's clock."""
+
+from __future__ import annotations
+
+from time import perf_counter, sleep
+
+import torch
+import torch.distributed as dist
+
+_MARGIN_S = 4e-3  # time for the agreement to reach every rank
+
+
+def common_start() -> float:
+    """Wait for the instant at which all ranks start, and return it, in seconds of `perf_counter`.
+
+    After a barrier, ranks leave one after the other on a busy machine: exchanges of pairs would then not share the link.
+    """
+    latest = torch.tensor([perf_counter()], dtype=torch.float64)
+    dist.all_reduce(latest, dist.ReduceOp.MAX)
+    instant = float(latest) + _MARGIN_S
+    sleep(max(0.0, instant - perf_counter()))
+    return instant

@@ -1,0 +1,169 @@
+"""How large the report of a plan is, and how long a browser takes to open it, to scroll it and to answer the pointer.
+
+    python benchmarks/report_size.py                                  # results/report_size.md
+    python benchmarks/report_size.py --picture docs/report.png        # the README's picture instead
+
+Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cluster_tasks import cluster_task
+from results_table import write_results
+
+import shardwright as sw
+from shardwright.report import entry_of, write_report
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+SIZES = ((40, 8), (200, 16), (1000, 128))
+HEADS = (
+    "tables × devices", "strategy", "cells", "page KB", "load plan ms", "analyse ms", "write ms", "open ms",
+    "scroll, median ms a frame", "95% of frames below", "a pointer move ms",
+)  # fmt: skip
+
+LEFT_OUT = "#compare, #change, #bottlenecks, #devices figure + figure, details"  # of the picture, which shows what fits
+
+# Two frames after the page has run: everything is laid out and painted by then.
+OPENED = """async () => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  return performance.now();
+}"""
+SCROLLED = """async () => {
+  const node = document.querySelector(".matrix");
+  node.scrollIntoView({ block: "center", behavior: "instant" });
+  const times = [];
+  let before = await new Promise(requestAnimationFrame);
+  for (let frame = 0; frame < 120; frame++) {
+    node.scrollTop += node.scrollTop + node.clientHeight >= node.scrollHeight ? -node.scrollTop : 40;
+    const now = await new Promise(requestAnimationFrame);
+    times.push(now - before);
+    before = now;
+  }
+  times.sort((a, b) => a - b);
+  return [times[60], times[114]];
+}"""
+POINTED = """() => {
+  const node = document.querySelector(".matrix");
+  const box = node.getBoundingClientRect();
+  const start = performance.now();
+  for (let move = 0; move < 100; move++) {
+    const [x, y] = [box.left + box.width * (0.3 + 0.006 * move), box.top + 40 + (move % 20) * 18];
+    node.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y, bubbles: true }));
+  }
+  return (performance.now() - start) / 100;
+}"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    if options.picture:
+        take_picture(options.picture, options.time_limit)
+        return
+    rows = [row(*size, strategy, options) for size in options.sizes for strategy in options.strategies]
+    command = "python benchmarks/report_size.py " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    caption = (
+        "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
+        f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "
+        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note."
+    )
+    write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command.strip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, metavar="TxD", help="tables and devices")
+    parser.add_argument("--strategies", nargs="+", default=["greedy", "certified"])
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
+    parser.add_argument("--runs", type=int, default=5, help="how often each page is opened")
+    parser.add_argument("--picture", type=Path, help="only take a picture of a report, as PNG")
+    return parser.parse_args(arguments)
+
+
+def size(text: str) -> tuple[int, int]:
+    """Tables and devices from a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def row(tables: int, devices: int, strategy: str, options: argparse.Namespace) -> list[str]:
+    task = cluster_task(0, tables=tables, devices=devices, device="h100", batch_size=65_536, heavy_tail=True)
+    found = sw.plan(task, strategy=strategy, time_limit=options.time_limit)
+    with tempfile.TemporaryDirectory() as folder:
+        file, page = Path(folder) / "plan.json", Path(folder) / "report.html"
+        found.save(file)
+        times = [time.perf_counter()]
+        plan = sw.Plan.load(file)
+        times.append(time.perf_counter())
+        entry = entry_of(plan, strategy)
+        times.append(time.perf_counter())
+        content = write_report([entry], page)
+        times.append(time.perf_counter())
+        steps = [f"{1e3 * (after - before):.0f}" for before, after in pairwise(times)]
+        opened, (median, most), moved = measured(page, options.runs)
+    cells = sum(len(shard.devices) for shard in plan.shards)
+    return [
+        f"{tables:,} × {devices}", strategy, f"{cells:,}", f"{content / 1e3:,.0f}", *steps, f"{opened:.0f}", f"{median:.1f}",
+        f"{most:.1f}", f"{moved:.2f}",
+    ]  # fmt: skip
+
+
+def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float]:
+    """Median ms until the page is open, ms of a frame while it scrolls (median, 95%), ms of a pointer move."""
+    with chromium() as browser:
+        opened = []
+        for _ in range(runs):
+            tab = browser.new_page(viewport={"width": 1280, "height": 900})
+            tab.goto(page.as_uri())
+            opened.append(tab.evaluate(OPENED))
+            frames, moved = tab.evaluate(SCROLLED), tab.evaluate(POINTED)
+            tab.close()
+    return statistics.median(opened), tuple(frames), moved
+
+
+def take_picture(target: Path, time_limit: float) -> None:
+    """The report of 60 tables on two hosts, greedy before and certified after, as PNG."""
+    task = cluster_task(4, tables=60, devices=16, device="h100", batch_size=65_536, heavy_tail=True)
+    plans = {name: sw.plan(task, strategy=name, time_limit=time_limit) for name in ("greedy", "certified")}
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        page = Path(folder) / "report.html"
+        write_report([entry_of(plan, name) for name, plan in plans.items()], page)
+        tab = browser.new_page(viewport={"width": 1040, "height": 1180}, reduced_motion="reduce")
+        tab.goto(page.as_uri())
+        tab.evaluate(
+            "(left_out) => { for (const node of document.querySelectorAll(left_out)) node.hidden = true; }", LEFT_OUT
+        )
+        tab.evaluate(OPENED)
+        tab.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1040, "height": 1980})
+    print(f"saved {target} ({target.stat().st_size / 1e3:.0f} KB)")
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A headless browser."""
+    from playwright.sync_api import sync_playwright
+
+    program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        raise SystemExit("no Chromium found; install one, or name it by SHARDWRIGHT_CHROMIUM")
+    with sync_playwright() as driver:
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        browser = driver.chromium.launch(executable_path=program, args=sandbox)
+        yield browser
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

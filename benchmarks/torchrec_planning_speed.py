@@ -1,0 +1,185 @@
+"""Planning time of TorchRec's `EmbeddingShardingPlanner` and of ours: writes results/torchrec_planning_speed.md.
+
+    python benchmarks/torchrec_planning_speed.py [--both 50x8,100x8,200x16] [--ours 1000x128,5000x1024] [--repeats 3] [--limit 300]
+
+Both plan the same models: an EmbeddingBagCollection on the meta device, tables of 1,000 to 10 million rows (log-uniform) and dims of 16
+to 128, on CUDA devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, the same storage reservation, no
+statistics. Times are those of `plan()`, module traversal and conversion included, imports not. Every process plans several models, of seeds
+of their own; ours pays in its first for loading its compiled code (which `shardwright` compiles once on a machine), so the first is shown
+beside the median of the others. TorchRec's gets one model a process, for at most --limit seconds; sizes and planners take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Size = tuple[int, int]
+PLANNERS = ("torchrec", "shardwright")
+_START_S = 180  # for imports and, once, compiling
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    if options.point:
+        print(json.dumps(plan_here(options.planner, options.point, options.repeats, options.seed)))
+        return
+    from results_table import write_results
+
+    found: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
+    for repeat in range(options.repeats):
+        for size in options.both:
+            for planner in PLANNERS:
+                found.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
+    for size in options.ours:
+        found["shardwright", size] = [measured("shardwright", size, 0, options)]
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_results(
+        "torchrec_planning_speed",
+        "Planning for TorchRec: its planner and ours",
+        [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
+        f"python benchmarks/torchrec_planning_speed.py {given}".rstrip(),
+    )
+
+
+HEADS = (
+    "tables × devices",
+    "TorchRec s",
+    "ours s",
+    "ours, first of a process, s",
+    "times faster",
+    "first: times faster",
+    "gap to the bound",
+)
+
+
+def caption(options: argparse.Namespace) -> str:
+    return (
+        f"Seconds of `plan()`, medians of {options.repeats} processes for TorchRec, of {options.repeats} models in each process for ours; "
+        f"TorchRec for at most {options.limit} s. The gap is that of our plans to the bound (median)."
+    )
+
+
+def row_of(
+    size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: argparse.Namespace
+) -> list[str]:
+    """The table's row of a size."""
+    ours = [one for one in found["shardwright", size] if one]
+    theirs = found.get(("torchrec", size))
+    first = statistics.median(one["first_s"] for one in ours)
+    later = statistics.median(seconds for one in ours for seconds in one["later_s"])
+    gap = statistics.median(gap for one in ours for gap in one["gaps"])
+    ended = [one["first_s"] for one in theirs or [] if one]
+    whole = bool(theirs) and len(ended) == len(theirs or [])
+    limit = statistics.median(ended) if whole else float(options.limit)
+    sign = "" if whole else "> "
+    return [
+        f"{size[0]} × {size[1]}",
+        f"{sign}{limit:.1f}" if theirs else "–",
+        f"{later:.3f}",
+        f"{first:.2f}",
+        f"{sign}{limit / later:.0f}" if theirs else "–",
+        f"{sign}{limit / first:.0f}" if theirs else "–",
+        f"{100 * gap:.1f}%",
+    ]
+
+
+def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace) -> dict[str, Any] | None:
+    """What a process of its own prints; None where it does not end in time."""
+    command = [sys.executable, __file__, "--planner", planner, "--point", f"{size[0]}x{size[1]}"]
+    command += ["--repeats", str(options.repeats), "--seed", str(100 * repeat)]
+    begin = time.monotonic()
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=options.limit + _START_S)
+        answer: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
+        return None
+    print(f"{planner} {size}: {answer} ({time.monotonic() - begin:.0f} s in all)", file=sys.stderr)
+    return answer
+
+
+def plan_here(planner: str, size: Size, repeats: int, seed: int) -> dict[str, Any]:
+    """Plan in this process: TorchRec one model, ours one more than there are repeats."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    seconds, gaps = [], []
+    for index in range(1 if planner == "torchrec" else repeats + 1):
+        model, sharders, made = model_of(size[0], seed + index), sharders_of(), planner_of(planner, size[1])
+        begin = time.perf_counter()
+        made.plan(model, sharders)
+        seconds.append(time.perf_counter() - begin)
+        if planner == "shardwright":
+            gaps.append(made.last_plan.gap)
+    return {"first_s": seconds[0], "later_s": seconds[1:], "gaps": gaps}
+
+
+def model_of(tables: int, seed: int) -> Any:
+    """A collection of random tables on the meta device."""
+    import torch
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    random = np.random.default_rng(seed)
+    rows = np.rint(10 ** random.uniform(3, 7, tables)).astype(int).tolist()
+    dims = random.choice([16, 32, 64, 128], tables).tolist()
+    configs = [
+        EmbeddingBagConfig(name=f"t{i}", num_embeddings=n, embedding_dim=dim, feature_names=[f"f{i}"])
+        for i, (n, dim) in enumerate(zip(rows, dims, strict=True))
+    ]
+    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+
+
+def sharders_of() -> list[Any]:
+    """TorchRec's default sharders."""
+    from torchrec.distributed.sharding_plan import get_default_sharders
+
+    return list(get_default_sharders())
+
+
+def planner_of(name: str, devices: int) -> Any:
+    """TorchRec's planner or ours, otherwise alike."""
+    from torchrec.distributed.planner import EmbeddingShardingPlanner
+    from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+    from torchrec.distributed.planner.types import Topology
+
+    from shardwright.integrations.torchrec import ShardwrightPlanner
+
+    kind = EmbeddingShardingPlanner if name == "torchrec" else ShardwrightPlanner
+    topology = Topology(devices, "cuda", local_world_size=min(8, devices))
+    return kind(topology, 512, storage_reservation=FixedPercentageStorageReservation(0.15), stats=[])
+
+
+def size_of(text: str) -> Size:
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def sizes_of(text: str) -> tuple[Size, ...]:
+    return tuple(map(size_of, filter(None, text.split(","))))
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--both", type=sizes_of, default="50x8,100x8,200x16", help="sizes for both planners")
+    parser.add_argument("--ours", type=sizes_of, default="1000x128,5000x1024", help="sizes for ours alone")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=300, help="seconds that TorchRec's planner may take")
+    parser.add_argument("--planner", choices=PLANNERS, default="shardwright", help=argparse.SUPPRESS)
+    parser.add_argument("--point", type=size_of, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Embedding cost of our plans against those of TorchRec's planner, predicted and measured on real kernels.
+
+    python benchmarks/torchrec_quality.py --plan-only                 # TorchRec's planner takes seconds to minutes a task
+    python benchmarks/torchrec_quality.py --tasks 20 --devices 4 8    # then measures, on a quiet machine
+
+Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) of half of the pool, for CPUs; and the public models, scaled
+to this machine and, predicted only, in full on H100s. Each is planned by TorchRec with pooling factors ("torchrec") and without, as
+most users run it ("torchrec, no statistics"), and by ours with the sharding types that TorchRec offers. Plans are kept in --cache: a
+stopped run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import results_table
+from torchrec_tables import Compared, gains, planning_table
+
+import shardwright as sw
+from shardwright.cost import cost_model_for
+from shardwright.cost.score import scored
+from shardwright.errors import InfeasibleTask
+from shardwright.integrations.torchrec.models import local_batch_size, modules_for, sharders_for, torchrec_topology
+from shardwright.integrations.torchrec.problem import problem_of
+from shardwright.measure.plans import MeasuredPlan, measure_plans
+from shardwright.search.torchrec import TorchRec
+from shardwright.sharding import Plan
+from shardwright.task import Task
+from shardwright.task.files import task_to_dict
+from shardwright.workload import PUBLIC_MODELS, paper_tasks, public_task, split_pool
+
+BATCH_SIZE = 1024
+SEED = 29
+HEURISTICS = ("size", "dim", "lookup", "size_lookup", "greedy")
+OURS = ("certified", "neuroshard", *HEURISTICS)
+RIVALS = {
+    "torchrec": {"statistics": True},
+    "torchrec, no statistics": {"statistics": False},
+}
+HOSTS = {"mlperf-dlrm-dcnv2": 1, "hugectr-180": 1, "hugectr-200": 2, "hugectr-7": 4}
+"""Hosts of 8 H100s that hold a public model."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task to compare on.
+
+    Attributes:
+        setting: the row of the tables that it counts for.
+        name: unique.
+        task: as TorchRec is given it.
+        measured: whether its plans can be measured here.
+    """
+
+    setting: str
+    name: str
+    task: Task
+    measured: bool = True
+
+    @property
+    def ours(self) -> Task:
+        """The same, with the sharding types that TorchRec's sharders offer its planner."""
+        topology = torchrec_topology(self.task.topology)
+        offered = problem_of(modules_for(self.task), sharders_for(self.task), topology, local_batch_size(self.task))
+        return replace(self.task, constraints=offered.task.constraints)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    logging.disable(logging.WARNING)
+    options = parsed(arguments)
+    compared = [one for case in cases(options) for one in plans_of(case, options)]
+    if options.plan_only:
+        print(f"{len(compared)} plans in {options.cache}", file=sys.stderr)
+        return
+    to_measure = [one for one in compared if one.measurable]
+    found = measure_plans([one.plan for one in to_measure], rounds=options.rounds, progress=say_progress)
+    measured = dict(zip((one.key for one in to_measure), found, strict=True))
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    write_page(compared, measured, options, f"python benchmarks/torchrec_quality.py {given}".rstrip())
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=20, help="tasks of each size")
+    parser.add_argument("--devices", type=int, nargs="*", default=[4, 8])
+    parser.add_argument("--large-tasks", type=int, default=0, help="tasks of each size of --large")
+    parser.add_argument("--large", type=int, nargs="*", default=[16, 32, 64])
+    parser.add_argument("--presets", action="store_true", help="the public models too")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search of ours")
+    parser.add_argument(
+        "--torchrec-time-limit", type=float, default=900.0, help="seconds, then its best plan so far counts"
+    )
+    parser.add_argument("--cache", type=Path, default=Path("out/torchrec_quality"))
+    parser.add_argument("--plan-only", action="store_true", help="plan what is not in the cache, and measure nothing")
+    return parser.parse_args(arguments)
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """All tasks, smallest settings first."""
+    _, pool = split_pool("dlrm-2021", 0.5)
+    sizes = [(devices, options.tasks) for devices in options.devices]
+    if options.large_tasks:
+        sizes += [(devices, options.large_tasks) for devices in options.large]
+    for devices, count in sizes:
+        tables = (5 * devices // 2, 15 * devices) if devices <= 8 else (6 * devices, 6 * devices + 1)
+        tasks = paper_tasks(
+            count, devices=devices, tables=tables, pool=pool, seed=SEED, batch_size=BATCH_SIZE, device="cpu"
+        )
+        for number, task in enumerate(tasks):
+            yield Case(f"{devices} devices", f"{devices}-{number}", task)
+    for name in PUBLIC_MODELS if options.presets else ():
+        small = sw.Topology(devices_per_host=4, memory="4 GB")
+        scale = 0.001 if name == "hugectr-7" else 0.02
+        yield Case("public models on CPUs", f"{name}-cpu", public_task(name, small, scale=scale, batch_size=BATCH_SIZE))
+        cluster = sw.Topology.preset("h100-8", hosts=HOSTS[name])
+        yield Case("public models on H100s", f"{name}-h100", public_task(name, cluster), measured=False)
+
+
+def plans_of(case: Case, options: argparse.Namespace) -> list[Compared]:
+    """The plans of all planners, from the cache where they are there."""
+    result = [kept_plan(case, name, "", options) for name in OURS]
+    result += [kept_plan(case, name, "torchrec", options) for name in RIVALS]
+    return [one for one in result if one is not None]
+
+
+def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace) -> Compared | None:
+    """A plan by one planner, made anew unless it is kept; None where it found none, which is kept too."""
+    options.cache.mkdir(parents=True, exist_ok=True)
+    task = case.task if rival else case.ours
+    digest = hashlib.sha256(json.dumps(task_to_dict(task), sort_keys=True).encode()).hexdigest()[:8]
+    file = options.cache / f"{case.name}-{planner.replace(', ', '-').replace(' ', '-')}-{digest}.json"
+    failed = file.with_suffix(".failed")
+    if failed.exists():
+        return None
+    if not file.exists():
+        try:
+            plan = made_plan(task, planner, options)
+        except InfeasibleTask as error:
+            failed.write_text(str(error))
+            return None
+        plan.save(file)
+        print(f"{case.name} {planner}: {plan.search_s:.1f} s", file=sys.stderr, flush=True)
+    plan = scored(Plan.load(file), cost_model_for(task.topology.device))
+    return Compared(case.setting, case.name, planner, plan, case.measured)
+
+
+def made_plan(task: Task, planner: str, options: argparse.Namespace) -> Plan:
+    """A plan by TorchRec, in a process of its own so that its time is its own, or by a strategy of ours."""
+    if planner in RIVALS:
+        return sw.plan(task, strategy=TorchRec(time_limit_s=options.torchrec_time_limit, **RIVALS[planner]))
+    return sw.plan(task, strategy=planner, time_limit=options.time_limit)
+
+
+def say_progress(done: int, wanted: int) -> None:
+    if done % 500 == 0 or done == wanted:
+        print(f"{done}/{wanted} measured", file=sys.stderr, flush=True)
+
+
+def write_page(
+    compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan], options: argparse.Namespace, command: str
+) -> None:
+    caption = (
+        "Embedding cost: the maximum over devices of kernels and links. Ours divided by the rival's on the same task, geometric mean "
+        "over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). Measured in "
+        f"{options.rounds} interleaved rounds, the shortest per device; links predicted. Best heuristic: by predicted cost, task by task."
+    )
+    times = "Seconds a plan takes: the search, without loading torch; for TorchRec its whole process, which takes some seconds to load."
+    tables = [(caption, *gains(compared, measured, RIVALS, HEURISTICS)), (times, *planning_table(compared))]
+    results_table.write_results("torchrec_quality", "Plans against TorchRec's planner", tables, command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Train a small sequence model on tiered embeddings, two hosts of two devices in four processes: python examples/sequence_training.py.
+
+The model guesses the next item of a history: the mean of the last items' embeddings against the next item and some others. Hot
+items are replicated, warm ones on every host, cold ones on one device. On a cluster, torchrun starts the processes, and the plan comes
+from a file.
+"""
+
+import os
+import socket
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import shardwright as sw
+from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+from shardwright.sharding.layout import dealt_ranges
+from shardwright.sharding.rank_map import RankMap
+from shardwright.task.exchange import Exchange
+
+HOSTS, NEAR, ITEMS, DIM = 2, 2, 2000, 16
+SAMPLES, LENGTH, OTHERS, STEPS = 32, 10, 7, 60
+
+
+def tiered_plan() -> sw.Plan:
+    """The 5% hottest items everywhere, the next 15% once a host, the rest once."""
+    table = sw.Table("item", ITEMS, DIM, LENGTH, pooled=False, access=sw.AccessProfile.zipf(ITEMS, 1.1))
+    hot, warm = ITEMS // 20, ITEMS // 5
+    rails = [tuple(range(local, HOSTS * NEAR, NEAR)) for local in range(NEAR)]
+    tiers = [
+        (0, hot, [tuple(range(HOSTS * NEAR))]),
+        (hot, warm, rails),
+        (warm, ITEMS, [(rank,) for rank in range(HOSTS * NEAR)]),
+    ]
+    shards = [
+        sw.Shard("item", rows, (0, DIM), devices, "hotness", (start, stop) if start else None)
+        for start, stop, holders in tiers
+        for rows, devices in zip(dealt_ranges((start, stop), len(holders)), holders, strict=True)
+    ]
+    topology = sw.Topology(HOSTS, NEAR, memory="1 GB")
+    task = sw.Task([table], topology, SAMPLES * HOSTS * NEAR, "rowwise_adagrad", exchange=Exchange("host", "touched"))
+    plan = sw.Plan(task, shards)
+    plan.check()
+    return plan
+
+
+def histories(rng: np.random.Generator) -> np.ndarray:
+    """Users walk in circles of 20 items: the next item follows from the last ones."""
+    circle = (ITEMS / 20 * rng.random(SAMPLES) ** 4).astype(np.int64)
+    place = rng.integers(0, 20, SAMPLES)
+    return circle[:, None] * 20 + (place[:, None] + np.arange(LENGTH + 1)) % 20
+
+
+def loss_of(embedding: TieredEmbedding, rng: np.random.Generator) -> torch.Tensor:
+    """Cross-entropy of the next item among itself and others."""
+    items = histories(rng)
+    others = rng.integers(0, ITEMS, (SAMPLES, OTHERS))
+    ids = torch.from_numpy(np.concatenate([items, others], axis=1))
+    lengths = torch.full((SAMPLES,), ids.shape[1])
+    rows = embedding({"item": (ids.flatten(), lengths)})["item"].values.view(SAMPLES, -1, DIM)
+    weights = torch.linspace(0, 1, LENGTH) / LENGTH * 2
+    history = (rows[:, :LENGTH] * weights[:, None]).sum(1)
+    scores = (rows[:, LENGTH:] @ history[:, :, None]).squeeze(2)
+    return torch.nn.functional.cross_entropy(scores, torch.zeros(SAMPLES, dtype=torch.int64))
+
+
+def train(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    size = HOSTS * NEAR
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=60), size, rank)
+    hottest = np.random.default_rng(0).permutation(ITEMS)  # in earnest: from `shardwright profile`
+    embedding = TieredEmbedding(
+        tiered_plan(),
+        rank_maps={"item": RankMap(ITEMS, hottest)},
+        learning_rate=0.3,
+        initial=lambda table, ids: first_rows(ids),
+        debug=True,
+    )
+    for step in range(STEPS):
+        loss = loss_of(embedding, np.random.default_rng([rank, step]))
+        loss.backward()  # updates the embeddings as well
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        if rank == 0 and step % 10 == 9:
+            print(f"step {step + 1:3}  loss {mean.item() / size:.4f}")
+    if rank == 0:
+        inter, intra = (embedding.traffic.total(link) / STEPS for link in ("inter", "intra"))
+        print(f"rank 0 sent {inter:.0f} bytes a step between hosts and {intra:.0f} inside its host")
+    save_checkpoint(embedding, folder)
+    again = TieredEmbedding(embedding.plan, rank_maps=embedding.ranking.maps)
+    load_checkpoint(again, folder)
+    assert torch.equal(again.storage.weights[0], embedding.storage.weights[0])
+    dist.destroy_process_group()
+
+
+def first_rows(ids: np.ndarray) -> np.ndarray:
+    """Small random rows, the same for an id on whatever rank it lies."""
+    steps = np.arange(1, DIM + 1)
+    return (0.3 * np.sin((ids[:, None] + 1) * steps * 12.9898)).astype(np.float32)
+
+
+def main() -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(train, (port, folder), HOSTS * NEAR)
+        print(f"checkpoint: {len(list(Path(folder).iterdir()))} files")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`shardwright report`: plans as one page that can be looked at anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, option
+from shardwright.cli.output import emit, note, saved
+from shardwright.cli.progress import progress
+from shardwright.cli.targets import check_target
+from shardwright.errors import InvalidInput
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.report import Entry, MeasuredTimes
+    from shardwright.sharding import Plan
+
+
+def run(
+    *,
+    plans: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PLAN...", help="Plan files; the others are compared with the first.", show_default=False
+        ),
+    ],
+    output: Annotated[Path, option("--output", "-o", metavar="FILE", text="Save the page here, as HTML.")],
+    measured: Annotated[
+        list[Path] | None,
+        option(
+            "--measured",
+            metavar="FILE",
+            text="What 'shardwright verify PLAN --json' printed, of one of the plans; may be given several times.",
+        ),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the plans' kernels on this machine now, and show those times.")
+    ] = False,
+    device: Device = "cpu",
+    rounds: Rounds = 5,
+    model: ModelFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a report of a plan, or of several side by side: one HTML file that needs no network.
+
+    It shows the step time against the proven bound, time and memory of every device, what each phase waits for, where every table lies,
+    what moves between two plans, tiers, traffic, and predicted beside measured times.
+
+    Example:
+        shardwright report before.json after.json -o report.html
+    """
+    from shardwright.cost import load_model
+    from shardwright.report import entry_of, write_report
+    from shardwright.sharding import Plan
+
+    check_target(output)
+    if measure:
+        require_torch("measuring", "measure")
+        if measured:
+            raise InvalidInput(
+                "--measure and --measured: use one of them; the first measures now, the second reads a file"
+            )
+    loaded = [Plan.load(path) for path in plans]
+    cost_model = load_model(model) if model is not None else None
+    times = _measure(loaded, device, rounds) if measure else _read(measured or [], plans, loaded)
+    entries = [
+        entry_of(plan, _name(path), cost_model=cost_model, measured=found)
+        for plan, path, found in zip(loaded, plans, times, strict=True)
+    ]
+    size = write_report(entries, output)
+    for entry in entries:
+        for text in entry.notes:
+            note(f"note: {entry.name}: {text}")
+    document = {
+        "report": str(output),
+        "bytes": size,
+        "plans": [_summary(path, entry) for path, entry in zip(plans, entries, strict=True)],
+    }
+    emit(document, f"{saved(output)} ({format_bytes(size)})", as_json=as_json)
+
+
+def _name(path: Path) -> str:
+    return path.stem or str(path)
+
+
+def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -> list[MeasuredTimes | None]:
+    """The measured times of each plan, from files of which each fits one plan."""
+    from shardwright.report import read_measured
+
+    found: list[MeasuredTimes | None] = [None] * len(plans)
+    for file in files:
+        open_places = [index for index, times in enumerate(found) if times is None]
+        if not open_places:
+            raise InvalidInput(
+                f"{file}: --measured is given more often than there are plans; give one file for each plan"
+            )
+        reasons = []
+        for index in open_places:
+            try:
+                found[index] = read_measured(file, plans[index])
+                break
+            except InvalidInput as error:
+                reasons.append(error)
+        else:
+            more = f" (nor of {', '.join(str(paths[index]) for index in open_places[1:])})" if len(reasons) > 1 else ""
+            raise InvalidInput(f"{reasons[0]}{more}")
+    return found
+
+
+def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
+    from shardwright.measure.plans import measure_plans
+    from shardwright.report import MeasuredTimes
+
+    with progress("measuring") as report:
+        results = measure_plans(plans, rounds=rounds, device=device, progress=report)
+    return [MeasuredTimes(tuple(one.forward_ms.tolist()), tuple(one.backward_ms.tolist())) for one in results]
+
+
+def _summary(path: Path, entry: Entry) -> dict[str, object]:
+    plan, measured = entry.plan, entry.measured
+    return {
+        "plan": str(path),
+        "name": entry.name,
+        "step_ms": entry.cost.step_ms,
+        "bound_ms": plan.bound_ms,
+        "gap": plan.gap,
+        "measured_compute_ms": measured.compute_ms if measured else None,
+        "notes": list(entry.notes),
+    }

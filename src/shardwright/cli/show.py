@@ -1,0 +1,163 @@
+"""`shardwright show`: a plan in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from shardwright.cli.options import AsJson, ModelFile
+from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.report import Bottleneck, Entry
+
+_MOST = 20
+_CULPRITS = 3
+_TABLES = ("table", "sharded", "rows", "dim", "devices", "memory", "step less")
+_WAITS = ("a step waits for", "device", "ms", "mean", "tables (ms less on it without them)")
+_TIERS = ("tier", "rows from", "to", "lookups", "copies", "blocks")
+
+
+def run(
+    *,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.", show_default=False)],
+    model: ModelFile = None,
+    tables: Annotated[
+        int, typer.Option("--tables", min=0, help="How many tables to list, the costliest first.")
+    ] = _MOST,
+    as_json: AsJson = False,
+) -> None:
+    """Show a plan: its devices, what a step waits for, its tables and tiers.
+
+    "step less" is by how much a step would be shorter without the table, by the cost model. Fused kernels are not sums of their tables,
+    so these times do not add up to the step. With --json, all tables are listed.
+
+    Example:
+        shardwright show plan.json --tables 50
+    """
+    from shardwright.cli.summary import device_table, headline
+    from shardwright.cost import load_model
+    from shardwright.report import bottlenecks, entry_of
+    from shardwright.sharding import Plan
+
+    entry = entry_of(Plan.load(plan), str(plan), cost_model=load_model(model) if model is not None else None)
+    found = bottlenecks(entry)
+    for text in entry.notes:
+        note(f"note: {text}")
+    rows = _table_rows(entry)
+    views: list[RenderableType] = [device_table(entry.plan), _waits(entry, found), *_tables_view(rows, tables)]
+    views += [*_tier_views(entry), headline(entry.plan)]
+    emit(_document(plan, entry, found, rows), *views, as_json=as_json)
+
+
+def _table_rows(entry: Entry) -> list[dict[str, Any]]:
+    """What is to be said of each table, the one without which a step would be shortest first."""
+    from shardwright.sharding.memory import shard_bytes
+
+    plan, costs = entry.plan, entry.marginals
+    gains = costs.phase_ms.sum(axis=1).tolist() if costs else [None] * len(plan.task.tables)
+    rows = []
+    for one, gain in zip(plan.task.tables, gains, strict=True):
+        shards = plan.by_table[one.name]
+        rows.append(
+            {
+                "table": one.name,
+                "sharding_type": plan.sharding_type(one.name),
+                "rows": one.rows,
+                "dim": one.dim,
+                "devices": sorted({rank for shard in shards for rank in shard.devices}),
+                "memory_bytes": sum(shard_bytes(plan.task, shard) * len(shard.devices) for shard in shards),
+                "step_ms_without_it": None if gain is None else entry.cost.step_ms - gain,
+                "step_ms_less": gain,
+            }
+        )
+    return sorted(rows, key=lambda row: (-(row["step_ms_less"] or 0.0), -row["memory_bytes"]))
+
+
+def _tables_view(rows: list[dict[str, Any]], most: int) -> list[RenderableType]:
+    if not most:
+        return []
+    cells = [
+        [
+            row["table"],
+            row["sharding_type"],
+            f"{row['rows']:,}",
+            str(row["dim"]),
+            str(len(row["devices"])),
+            format_bytes(row["memory_bytes"]),
+            ms(row["step_ms_less"]),
+        ]
+        for row in rows[:most]
+    ]
+    caption = f"the costliest {most} of {len(rows)} tables" if len(rows) > most else None
+    return [table("tables", _TABLES, cells, caption)]
+
+
+def _waits(entry: Entry, found: tuple[Bottleneck, ...]) -> RenderableType:
+    names = [one.name for one in entry.plan.task.tables]
+    rows = []
+    for one in found:
+        tables = [f"{names[culprit.table]} {ms(culprit.device_ms)}" for culprit in one.tables[:_CULPRITS]]
+        rows.append([one.name, str(one.rank), ms(one.ms), ms(one.mean_ms), ", ".join(tables) or MISSING])
+    return table("what a step waits for", _WAITS, rows)
+
+
+def _tier_views(entry: Entry) -> list[RenderableType]:
+    from shardwright.report import tiered_tables, tiers_of
+
+    views: list[RenderableType] = []
+    for name in tiered_tables(entry.plan)[:_MOST]:
+        rows = [
+            [one.name, f"{one.rows[0]:,}", f"{one.rows[1]:,}", percent(one.share), f"{one.copies:g}", str(one.blocks)]
+            for one in tiers_of(entry.plan, name)
+        ]
+        views.append(table(f"tiers of {name}, rows hottest first", _TIERS, rows))
+    return views
+
+
+def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    plan, memory, names = entry.plan, entry.plan.memory, [one.name for one in entry.plan.task.tables]
+    return {
+        "plan": str(path),
+        "strategy": plan.strategy,
+        "cost_model": plan.cost_model,
+        "step_ms": entry.cost.step_ms,
+        "embedding_cost_ms": entry.cost.embedding_cost_ms,
+        "bound_ms": plan.bound_ms,
+        "gap": plan.gap,
+        "devices": [
+            {
+                "rank": one.rank,
+                "forward_ms": one.forward_ms,
+                "forward_communication_ms": one.forward_communication_ms,
+                "backward_communication_ms": one.backward_communication_ms,
+                "backward_ms": one.backward_ms,
+                "weight_bytes": int(memory.weights[one.rank]),
+                "optimizer_bytes": int(memory.optimizer[one.rank]),
+                "buffer_bytes": int(memory.buffers[one.rank]),
+                "limit_bytes": plan.task.topology.memory_bytes[one.rank],
+            }
+            for one in entry.cost.devices
+        ],
+        "bottlenecks": [_bottleneck(one, names) for one in found],
+        "tables": rows,
+        "notes": list(entry.notes),
+    }
+
+
+def _bottleneck(found: Bottleneck, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "phase": found.phase,
+        "rank": found.rank,
+        "ms": found.ms,
+        "mean_ms": found.mean_ms,
+        "tables": [
+            {"table": names[one.table], "device_ms_less": one.device_ms, "phase_ms_less": one.phase_ms}
+            for one in found.tables
+        ],
+    }

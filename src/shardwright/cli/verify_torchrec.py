@@ -1,0 +1,148 @@
+"""`shardwright verify --torchrec`: train on a plan with TorchRec, and lay time, phases and memory beside the prediction."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from shardwright.cli.devices import measured_device
+from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.sharding import DeviceCost, Plan
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.integrations.torchrec.running.run import PlanRun
+
+_TIMES = ("rank", "step", "ids in", "lookup", "predicted", "values out", "backward", "predicted", "gradients")
+_BYTES = ("rank", "weights", "account", "optimizer", "account", "both, relative")
+_CAPTION = (
+    "ms; step: at full speed, median · the others: phase by phase under the profiler, medians; ids in, values out and gradients hold "
+    "the wait for other ranks · backward: with the optimizer · predicted: kernels alone"
+)
+
+
+def verify_on_torchrec(
+    file: Path, plan: Plan, sharding_plan: Path | None, device: str, *, steps: int, timeout_s: float, as_json: bool
+) -> None:
+    """Run a plan and print what was found.
+
+    Args:
+        file: where the plan was read.
+        plan: the plan.
+        sharding_plan: a saved TorchRec plan of its task to run instead; None for the plan itself.
+        device: "cpu" or "cuda".
+        steps: steps that are timed.
+        timeout_s: longest time of the run.
+        as_json: print a JSON document.
+
+    Raises:
+        MissingDependency: TorchRec is not installed.
+        InvalidPlan: TorchRec cannot run the plan.
+        MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
+    """
+    from shardwright.integrations.torchrec.requirements import require_torchrec
+
+    require_torchrec()
+    logging.getLogger("torchrec").setLevel(logging.ERROR)  # it warns of topologies that its own factory did not make
+    from shardwright.integrations.torchrec.running.run import RunOptions, run_plan
+
+    here = measured_device(device)
+    if plan.task.topology.device != here:
+        note(f"note: predicted for {plan.task.topology.device}, run on {here}: the times differ because the devices do")
+    if sharding_plan is not None:
+        plan = _saved(plan, sharding_plan)
+    run = run_plan(plan, RunOptions(device=device, steps=steps, timeout_s=timeout_s), sharding_plan)
+    predicted = plan.cost.step_ms if plan.cost else None
+    summary = (
+        f"step: predicted {ms(predicted)} ms, run by TorchRec {ms(run.step_ms)} ms (median over {steps} steps of the slowest of "
+        f"{len(run.ranks)} ranks, all on this machine)"
+    )
+    emit(_document(file, sharding_plan, run), _times(run), _memory(run), summary, as_json=as_json)
+
+
+def _saved(plan: Plan, file: Path) -> Plan:
+    """The shards of a saved TorchRec plan, priced by the cost model of the task's device."""
+    from shardwright.cost import cost_model_for
+    from shardwright.cost.score import scored
+    from shardwright.integrations.torchrec.conversion import plan_of
+    from shardwright.integrations.torchrec.plan_files import load_sharding_plan
+    from shardwright.integrations.torchrec.running.sharded import running_problem
+
+    found = plan_of(load_sharding_plan(file), running_problem(plan.task, "cpu"))
+    loaded = replace(plan, shards=found.shards, strategy=file.name, cost=None, bound_ms=None, search_s=None)
+    loaded.check()
+    return scored(loaded, cost_model_for(plan.task.topology.device))
+
+
+def _document(file: Path, sharding_plan: Path | None, run: PlanRun) -> dict[str, Any]:
+    account, costs = run.plan.memory, _costs(run.plan)
+    ranks = [
+        {
+            "rank": report.rank,
+            "step_ms": report.step_ms,
+            "phases": report.phases,
+            "predicted_forward_ms": cost.forward_ms if cost else None,
+            "predicted_backward_ms": cost.backward_ms if cost else None,
+            "predicted_forward_communication_ms": cost.forward_communication_ms if cost else None,
+            "predicted_backward_communication_ms": cost.backward_communication_ms if cost else None,
+            "weights_bytes": report.weights_bytes,
+            "account_weights_bytes": int(account.weights[report.rank]),
+            "optimizer_bytes": report.optimizer_bytes,
+            "account_optimizer_bytes": int(account.optimizer[report.rank]),
+        }
+        for report, cost in zip(run.ranks, costs, strict=True)
+    ]
+    return {
+        "plan": str(file),
+        "sharding_plan": str(sharding_plan) if sharding_plan else None,
+        "step_ms": run.step_ms,
+        "predicted_step_ms": run.plan.cost.step_ms if run.plan.cost else None,
+        "ranks": ranks,
+    }
+
+
+def _times(run: PlanRun) -> rich.table.Table:
+    rows = []
+    for report, cost in zip(run.ranks, _costs(run.plan), strict=True):
+        phases = report.phases
+        rows.append(
+            [
+                str(report.rank),
+                ms(median(report.step_ms)),
+                ms(phases["input_dist_ms"]),
+                ms(phases["lookup_ms"]),
+                ms(cost.forward_ms if cost else None),
+                ms(phases["output_dist_ms"]),
+                ms(phases["backward_ms"]),
+                ms(cost.backward_ms if cost else None),
+                ms(phases["gradient_dist_ms"]),
+            ]
+        )
+    return table("a step run by TorchRec, rank by rank", _TIMES, rows, _CAPTION)
+
+
+def _memory(run: PlanRun) -> rich.table.Table:
+    rows, account = [], run.plan.memory
+    for report in run.ranks:
+        weights, optimizer = int(account.weights[report.rank]), int(account.optimizer[report.rank])
+        off = (report.weights_bytes + report.optimizer_bytes) / (weights + optimizer) - 1 if weights else None
+        rows.append(
+            [
+                str(report.rank),
+                format_bytes(report.weights_bytes),
+                format_bytes(weights),
+                format_bytes(report.optimizer_bytes),
+                format_bytes(optimizer),
+                MISSING if off is None else percent(off),
+            ]
+        )
+    return table("bytes allocated, and the memory account", _BYTES, rows)
+
+
+def _costs(plan: Plan) -> list[DeviceCost | None]:
+    return list(plan.cost.devices) if plan.cost else [None] * plan.task.topology.devices

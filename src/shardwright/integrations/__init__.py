@@ -1,0 +1,1 @@
+"""Shardwright inside other libraries."""

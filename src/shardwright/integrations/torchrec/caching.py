@@ -1,0 +1,184 @@
+"""Which tables keep their rows in host memory, and how much of each a cache in device memory holds.
+
+A table under `fused_uvm_caching` lies in host memory; a cache of c × its rows lies in device memory, and lookups of other rows cross
+the link between them. With the hottest rows cached (the cache keeps what is looked up most often), the expected miss rate is the share
+of accesses beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, expected bytes missed
+
+    Σ lookups × (1 − profile(c × rows)) × bytes of a row        subject to        Σ c × bytes of the table <= what devices have
+
+is minimal where the next row of every cache would save the same bytes per byte: profiles are concave, so taking their segments in order of
+density is exact. A table whose segments are all taken needs no cache at all and stays in device memory.
+
+Account: a cached table takes c of its weights and optimizer state in device memory, all of them in host memory. A cache is at least as
+large a part of its table as device memory is of host memory, so that whatever fits the devices fits the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+
+from shardwright.integrations.torchrec.conversion import KernelChoice
+from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
+from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+
+CACHED = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
+UNCACHED = (EmbeddingComputeKernel.FUSED_UVM.value, EmbeddingComputeKernel.QUANT_UVM.value)
+_ALMOST_ALL = 0.95  # TorchRec demands load factors below 1; nearer to it a cache saves next to nothing
+_ONE_DEVICE = 0.8  # of a device's memory that a table may take which lies on one device whole
+
+
+@dataclass(frozen=True)
+class _Cachable:
+    """A table that may be cached.
+
+    Attributes:
+        name: the table.
+        held: bytes of weights and optimizer state.
+        floor: least share that the cache may hold.
+        ceiling: largest share that fits.
+        points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
+        missed: `(k,)` bytes missed in a step with that share cached.
+    """
+
+    name: str
+    held: int
+    floor: float
+    ceiling: float
+    points: np.ndarray[tuple[int], np.dtype[np.float64]]
+    missed: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def expected_miss_rate(table: Table, load_factor: float) -> float:
+    """Share of the lookups of a table that a cache of its hottest rows misses.
+
+    Args:
+        table: the table, with its access profile.
+        load_factor: share of the rows that the cache holds, from 0 to 1.
+    """
+    return 1.0 - table.access.share_of(0, load_factor * table.rows)
+
+
+def demanded(problem: TorchRecProblem) -> dict[str, KernelChoice]:
+    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one."""
+    result = {}
+    for name, place in problem.places.items():
+        kernels = [
+            kernel for kind, kernels in place.kernels.items() if kind != "data_parallel" for kernel in kernels[:1]
+        ]
+        if kernels and all(kernel in (*CACHED, *UNCACHED) for kernel in kernels):
+            result[name] = _choice(kernels[0], place, least_cache(problem))
+    return result
+
+
+def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoice]:
+    """Caches that make the tables take at most a part of the devices' memory, with the fewest expected bytes missed.
+
+    Args:
+        problem: the problem.
+        fill: part of the memory of all devices together that weights, optimizer state, caches and buffers may take.
+
+    Returns:
+        Kernels of the tables that do not stay in device memory whole.
+    """
+    task, forced = problem.task, demanded(problem)
+    budget = fill * sum(task.topology.memory_bytes) - sum(
+        buffer_bytes(shard_work(task, Shard.whole(table, 0))) for table in task.tables
+    )
+    free: list[_Cachable] = []
+    for table in task.tables:
+        place, held = problem.places[table.name], held_bytes(task, table)
+        choice = forced.get(table.name)
+        if choice and (choice.load_factor is None or _named(place)):
+            budget -= held * (choice.load_factor or 0.0)
+        elif choice or _may_cache(place):
+            free.append(_cachable(problem, table, held, forced=choice is not None))
+        else:
+            budget -= held
+    shares = _shares(free, budget)
+    chosen = {name: KernelChoice(_cache_kernel(problem.places[name]), share) for name, share in shares.items()}
+    return {**forced, **chosen}
+
+
+def least_cache(problem: TorchRecProblem) -> float:
+    """Least load factor: device memory over host memory, of the rank where that is largest."""
+    ratios = [
+        own / max(device.storage.ddr, 1)
+        for own, device in zip(problem.task.topology.memory_bytes, problem.reserved.devices, strict=True)
+    ]
+    return float(min(max(ratios), _ALMOST_ALL))
+
+
+def held_bytes(task: Task, table: Table) -> int:
+    """Bytes of a table's weights and optimizer state."""
+    return table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
+
+
+def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
+    """Load factor of each table that is not held whole: segments of all tables by what they save per byte, until memory is full."""
+    share = {table.name: table.floor for table in free}
+    left = budget - sum(table.held * table.floor for table in free)
+    segments = []
+    for table in free:
+        cuts = np.unique(np.concatenate([[table.floor, table.ceiling], table.points]))
+        cuts = cuts[(cuts >= table.floor) & (cuts <= table.ceiling)]
+        saved = -np.diff(np.interp(cuts, table.points, table.missed))
+        sizes = np.diff(cuts) * table.held
+        segments += [
+            (-gain / size, order, table.name, start, stop, size)
+            for order, (gain, size, start, stop) in enumerate(zip(saved, sizes, cuts, cuts[1:], strict=False))
+            if size > 0
+        ]
+    for _, _, name, start, stop, size in sorted(segments):
+        if left <= 0:
+            break
+        share[name] = start + (stop - start) * min(1.0, left / size)
+        left -= size
+    return {name: float(min(part, _ALMOST_ALL)) for name, part in share.items() if part < 1.0}
+
+
+def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool) -> _Cachable:
+    memory = problem.task.topology.memory_bytes
+    limits = problem.task.constraints.of(table.name)
+    whole = not ({"column_wise", "row_wise", "table_row_wise", "grid"} & set(limits.sharding_types or ()))
+    ceiling = min(1.0, _ONE_DEVICE * max(memory) / held) if whole else 1.0
+    floor = min(least_cache(problem), ceiling)
+    row_bytes = table.weight_bytes / table.rows
+    lookups = table.pooling * problem.task.batch_size
+    points = table.access.rows / table.access.rows[-1]
+    missed = lookups * row_bytes * (1.0 - table.access.share)
+    return _Cachable(table.name, held, floor, min(ceiling, _ALMOST_ALL) if forced else ceiling, points, missed)
+
+
+def _may_cache(place: TablePlace) -> bool:
+    return any(kernel in CACHED for kernels in place.kernels.values() for kernel in kernels)
+
+
+def _cache_kernel(place: TablePlace) -> str:
+    return next(kernel for kernels in place.kernels.values() for kernel in kernels if kernel in CACHED)
+
+
+def _named(place: TablePlace) -> bool:
+    cache = place.given.cache_params if place.given else None
+    return cache is not None and cache.load_factor is not None
+
+
+def _choice(kernel: str, place: TablePlace, least: float) -> KernelChoice:
+    if kernel in UNCACHED:
+        return KernelChoice(kernel)
+    cache = place.given.cache_params if place.given else None
+    named = cache.load_factor if cache is not None else None
+    return KernelChoice(kernel, named if named is not None else least)
+
+
+def in_device_memory(choices: Mapping[str, KernelChoice], name: str) -> float:
+    """Share of a table that lies in device memory."""
+    choice = choices.get(name)
+    return 1.0 if choice is None else (choice.load_factor or 0.0)

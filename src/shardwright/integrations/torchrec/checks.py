@@ -1,0 +1,94 @@
+"""The last look at a sharding plan before TorchRec gets it, and at the process group before planning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
+
+from shardwright.errors import InvalidPlan
+from shardwright.integrations.torchrec.conversion import check_complete
+from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.tiling import check_tiling
+
+
+def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None) -> None:
+    """Check that a process group has as many ranks as the topology.
+
+    Raises:
+        PlannerError: it has not, or there is none.
+    """
+    if group is None and not dist.is_initialized():
+        raise PlannerError(
+            "collective_plan needs a process group and none is initialised; call torch.distributed.init_process_group first, or plan()",
+            PlannerErrorType.INPUT_VALIDATION,
+        )
+    size = dist.get_world_size(group)
+    if size != topology.world_size:
+        raise PlannerError(
+            f"the topology has world_size {topology.world_size} and the process group {size} ranks; make it for the group's ranks",
+            PlannerErrorType.INPUT_VALIDATION,
+        )
+
+
+def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that every table is there, tiled exactly by shards on ranks that exist, with a type and kernel that it may have.
+
+    Raises:
+        PlannerError: a rule is broken; the message names the tables.
+    """
+    try:
+        check_complete(plan, problem)
+    except InvalidPlan as error:
+        raise PlannerError(str(error), PlannerErrorType.MISSING_MODULE_IN_PLAN) from None
+    for name, place in problem.places.items():
+        table: ParameterSharding = plan.plan[place.path][place.name]
+        _check_kernel(place, table)
+        if table.sharding_type != ShardingType.DATA_PARALLEL.value:
+            _check_blocks(name, table, problem)
+
+
+def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
+    """Check that every shard of sharding options has a rank; whether the ranks exist shows in the plan.
+
+    Raises:
+        PlannerError: one has none; the message names its table.
+    """
+    for option in options:
+        if any(shard.rank is None or shard.rank < 0 for shard in option.shards):
+            raise PlannerError(
+                f"table '{option.fqn}' has a shard without a rank after the callbacks; callbacks must leave every shard on one",
+                PlannerErrorType.INVALID_RANK_ASSIGNMENT,
+            )
+
+
+def _check_kernel(place: TablePlace, table: ParameterSharding) -> None:
+    known = {kernel for kernels in place.kernels.values() for kernel in kernels}
+    allowed = place.kernels.get(table.sharding_type, tuple(sorted(known)))
+    if table.compute_kernel not in allowed:
+        raise PlannerError(
+            f"table '{place.fqn}' is planned {table.sharding_type} with kernel {table.compute_kernel}; it may have "
+            f"{', '.join(allowed)}",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
+
+
+def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> None:
+    place, world = problem.places[name], problem.task.topology.devices
+    metadata = table.sharding_spec.shards if table.sharding_spec is not None else []
+    ranks = [shard.placement.rank() if shard.placement is not None else None for shard in metadata]
+    if ranks != table.ranks or any(rank is None or not 0 <= rank < world for rank in ranks):
+        raise PlannerError(
+            f"table '{place.fqn}' has shards on ranks {ranks} and lists {table.ranks}; every shard needs one rank from 0 to {world - 1}",
+            PlannerErrorType.INVALID_RANK_ASSIGNMENT,
+        )
+    blocks = [(shard.shard_offsets, shard.shard_sizes) for shard in metadata if min(shard.shard_sizes) > 0]
+    shards = [Shard(name, (r, r + rows), (c, c + columns), (0,)) for (r, c), (rows, columns) in blocks]
+    try:
+        check_tiling(problem.task.table_by_name[name], shards)
+    except InvalidPlan as error:
+        raise PlannerError(str(error), PlannerErrorType.OTHER) from None

@@ -1,0 +1,182 @@
+"""Plans as TorchRec's sharding plans, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import (
+    CacheParams,
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardingType,
+    ShardMetadata,
+)
+
+from shardwright.errors import InvalidPlan
+from shardwright.integrations.torchrec.patterns import Pattern
+from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
+from shardwright.integrations.torchrec.sequences import patterns_of
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+
+_CACHING = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """The compute kernel of a table.
+
+    Attributes:
+        kernel: TorchRec's name.
+        load_factor: share of the rows that a cache in device memory holds; None without one.
+    """
+
+    kernel: str
+    load_factor: float | None = None
+
+
+def sharding_plan_of(
+    plan: Plan, problem: TorchRecProblem, kernels: Mapping[str, KernelChoice] | None = None
+) -> ShardingPlan:
+    """The plan as TorchRec's.
+
+    Row blocks become those that TorchRec makes (`patterns`), which differ from the plan's by rounding.
+
+    Args:
+        plan: a plan of the problem's task.
+        problem: where the tables are in the model.
+        kernels: compute kernel by table of the task; the fastest that the sharding type allows where none is given.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the blocks of a table, a table is missing or sharded as its constraints forbid; the message
+            names it.
+    """
+    missing = [name for name in problem.places if not plan.by_table.get(name)]
+    if missing:
+        raise InvalidPlan(
+            f"tables {', '.join(missing)} are missing from the plan; every table must be sharded: plan anew"
+        )
+    modules: dict[str, EmbeddingModuleShardingPlan] = {}
+    where, patterns = _Placements(problem), patterns_of(plan, problem)
+    for name, place in problem.places.items():
+        pattern = patterns[name]
+        chosen = (kernels or {}).get(name) or KernelChoice(place.kernels[pattern.kind][0])
+        of_module = modules.setdefault(place.path, EmbeddingModuleShardingPlan())
+        of_module[place.name] = _parameter_sharding(pattern, place, chosen, where, problem)
+    return ShardingPlan(dict(modules))
+
+
+def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
+    """TorchRec's sharding plan as a plan of the problem's task, neither checked against memory nor scored.
+
+    Raises:
+        InvalidPlan: a table is missing or unknown, or has no shards; the message names it.
+    """
+    check_complete(sharding_plan, problem)
+    shards: list[Shard] = []
+    for name, place in problem.places.items():
+        found = sharding_plan.plan[place.path][place.name]
+        table = problem.task.table_by_name[name]
+        if found.sharding_type == ShardingType.DATA_PARALLEL.value:
+            shards.append(Shard.whole(table, *range(problem.task.topology.devices)))
+            continue
+        if found.sharding_spec is None:
+            raise InvalidPlan(
+                f"table '{place.fqn}' is sharded {found.sharding_type} but has no sharding_spec; plan anew"
+            )
+        shards += [_shard(name, metadata) for metadata in found.sharding_spec.shards if min(metadata.shard_sizes) > 0]
+    return Plan(problem.task, shards, strategy="torchrec")
+
+
+def check_complete(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that a sharding plan shards every table of the problem and no others.
+
+    Raises:
+        InvalidPlan: it does not; the message names the tables.
+    """
+    planned = {(path, name) for path, of_module in sharding_plan.plan.items() for name in of_module}
+    wanted = {(place.path, place.name) for place in problem.places.values()}
+    if wanted - planned:
+        raise InvalidPlan(
+            f"tables {_fqns(wanted - planned)} are missing from the sharding plan; every table must be sharded: plan anew"
+        )
+    if planned - wanted:
+        raise InvalidPlan(
+            f"tables {_fqns(planned - wanted)} of the sharding plan are not in the model; plan this model anew"
+        )
+
+
+def runnable(plan: Plan, problem: TorchRecProblem) -> Plan:
+    """The plan with the blocks that TorchRec makes: row blocks rounded as it does, column blocks of sequences in one width.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the blocks of a table.
+    """
+    shards: list[Shard] = []
+    for name, pattern in patterns_of(plan, problem).items():
+        blocks = [Shard(name, rows, columns, (rank,)) for rows, columns, rank in pattern.blocks if rows[0] < rows[1]]
+        shards += blocks or plan.by_table[name]
+    return replace(plan, shards=shards)
+
+
+class _Placements:
+    """Where each rank's shards lie, as TorchRec writes it."""
+
+    def __init__(self, problem: TorchRecProblem) -> None:
+        near = problem.topology.local_world_size
+        self._by_rank = [placement(problem.compute_device, rank, near) for rank in range(problem.task.topology.devices)]
+
+    def __getitem__(self, rank: int) -> str:
+        return str(self._by_rank[rank])
+
+
+def _parameter_sharding(
+    pattern: Pattern, place: TablePlace, chosen: KernelChoice, where: _Placements, problem: TorchRecProblem
+) -> ParameterSharding:
+    replicated = pattern.kind == ShardingType.DATA_PARALLEL.value
+    shards = [
+        ShardMetadata([rows[0], columns[0]], [rows[1] - rows[0], columns[1] - columns[0]], where[rank])
+        for rows, columns, rank in pattern.blocks
+    ]
+    ranks = list(range(problem.task.topology.devices)) if replicated else [rank for *_, rank in pattern.blocks]
+    given = place.given
+    return ParameterSharding(
+        sharding_type=pattern.kind,
+        compute_kernel=chosen.kernel,
+        ranks=ranks,
+        sharding_spec=None if replicated else EnumerableShardingSpec(shards),
+        cache_params=cache_params_of(given.cache_params if given else None, chosen),
+        enforce_hbm=given.enforce_hbm if given else None,
+        stochastic_rounding=given.stochastic_rounding if given else None,
+        bounds_check_mode=given.bounds_check_mode if given else None,
+        output_dtype=given.output_dtype if given else None,
+        key_value_params=deepcopy(given.key_value_params) if given else None,
+    )
+
+
+def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CacheParams | None:
+    """The user's cache parameters, with the load factor that was chosen where they leave it open."""
+    given = deepcopy(given)
+    if chosen.load_factor is None or chosen.kernel not in _CACHING:
+        return given
+    if given is None:
+        return CacheParams(load_factor=chosen.load_factor)
+    return given if given.load_factor is not None else replace(given, load_factor=chosen.load_factor)
+
+
+def _shard(name: str, metadata: ShardMetadata) -> Shard:
+    (row, column), (rows, columns) = metadata.shard_offsets, metadata.shard_sizes
+    rank = metadata.placement.rank() if metadata.placement is not None else None
+    if rank is None:
+        raise InvalidPlan(f"table '{name}' has a shard without a rank; plan anew")
+    return Shard(name, (row, row + rows), (column, column + columns), (rank,))
+
+
+def _fqns(places: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(sorted(f"'{path}.{name}'" for path, name in places))

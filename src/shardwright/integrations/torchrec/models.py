@@ -1,0 +1,268 @@
+"""A task as TorchRec sees it: modules, sharders, topology, constraints, and batches.
+
+One feature looks up one table and has its name. Pooled tables form an `EmbeddingBagCollection`, sequence tables of one dim an
+`EmbeddingCollection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    JaggedTensor,
+    KeyedJaggedTensor,
+    KeyedTensor,
+)
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.embedding_configs import DataType
+
+from shardwright.cost.analytic import MEMORY_BANDWIDTH
+from shardwright.errors import InvalidInput
+from shardwright.search.torchrec import SHARDING_TYPES, compute_device, expressible_types, why_not_expressible
+from shardwright.sharding.work import ShardWork
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+from shardwright.workload.batches import Ids, Scatter, draw_ranks
+
+OPTIMIZERS = {
+    "sgd": EmbOptimType.EXACT_SGD,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "adam": EmbOptimType.ADAM,
+}
+"""TorchRec's name of each optimizer of a task."""
+
+LEARNING_RATE = 0.01
+EPSILON = 1e-8
+_DTYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+
+
+class Lookups(NamedTuple):
+    """What the tables of a task give for S samples.
+
+    Attributes:
+        pooled: `(S, sum of dims)` sums; None without pooled tables.
+        sequences: `(lookups, dim)` rows of the sequence tables, by name, one mapping a dim.
+    """
+
+    pooled: KeyedTensor | None
+    sequences: Sequence[Mapping[str, JaggedTensor]]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All values; waits for them."""
+        pooled = [] if self.pooled is None else [self.pooled.values()]
+        return [*pooled, *(rows.values() for of_dim in self.sequences for rows in of_dim.values())]
+
+    def by_table(self) -> dict[str, torch.Tensor]:
+        """`(S, dim)` sums or `(lookups, dim)` rows of each table."""
+        pooled = {} if self.pooled is None else self.pooled.to_dict()
+        return pooled | {name: rows.values() for of_dim in self.sequences for name, rows in of_dim.items()}
+
+
+class TaskModel(nn.Module):
+    """The tables of a task, looked up.
+
+    Attributes:
+        pooled: the pooled tables, if there are any.
+        sequences: the sequence tables by dim, as one `EmbeddingCollection` takes tables of one dim only.
+    """
+
+    def __init__(self, tables: Sequence[Table], device: torch.device) -> None:
+        super().__init__()
+        pooled = [EmbeddingBagConfig(**_fields(table)) for table in tables if table.pooled]
+        if pooled:
+            self.pooled = EmbeddingBagCollection(tables=pooled, device=device)
+        by_dim: dict[str, list[EmbeddingConfig]] = {}
+        for table in tables:
+            if not table.pooled:
+                by_dim.setdefault(f"dim_{table.dim}", []).append(EmbeddingConfig(**_fields(table)))
+        self.sequences = nn.ModuleDict(
+            {name: EmbeddingCollection(tables=configs, device=device) for name, configs in by_dim.items()}
+        )
+
+    def forward(self, features: KeyedJaggedTensor) -> Lookups:
+        """Look up a batch."""
+        return Lookups(
+            self.pooled(features) if hasattr(self, "pooled") else None,
+            [sequences(features) for sequences in self.sequences.values()],
+        )
+
+
+def why_not_a_module(task: Task) -> str | None:
+    """Why the tables of a task cannot be tables of a TorchRec module; None if they can."""
+    names = nn.ModuleDict()
+    for table in task.tables:
+        if "." in table.name or hasattr(names, table.name):
+            return f"table '{table.name}' has a name that no module of torch can have; rename it, without dots"
+    return None
+
+
+def modules_for(task: Task, device: str | torch.device = "meta") -> TaskModel:
+    """The tables of a task as a module.
+
+    Args:
+        task: the task.
+        device: where the weights lie; "meta" for nowhere.
+
+    Raises:
+        InvalidInput: a table's name is none that torch takes.
+    """
+    reason = why_not_a_module(task)
+    if reason is not None:
+        raise InvalidInput(reason)
+    return TaskModel(task.tables, torch.device(device))
+
+
+def sharders_for(
+    task: Task, *, learning_rate: float = LEARNING_RATE, every_type: bool = False
+) -> list[ModuleSharder[nn.Module]]:
+    """Sharders of the modules of `modules_for`, with the task's optimizer fused into backward.
+
+    Args:
+        task: the task.
+        learning_rate: of the optimizer.
+        every_type: offer every sharding type that TorchRec can execute, also those that it keeps from its planner on CPUs.
+    """
+
+    def fused() -> dict[str, Any]:  # one each: TorchRec writes into them
+        return {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON}
+
+    if every_type:
+        return [_AnyBagSharder(fused()), _AnySequenceSharder(fused())]
+    return [EmbeddingBagCollectionSharder(fused()), EmbeddingCollectionSharder(fused())]
+
+
+class _AnyBagSharder(EmbeddingBagCollectionSharder):
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return [*SHARDING_TYPES.values(), "table_column_wise"]
+
+
+class _AnySequenceSharder(EmbeddingCollectionSharder):
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        types: list[str] = super().sharding_types(compute_device_type)
+        # FBGEMM's dense kernel for CPUs sums the rows of a sample also where it is told not to.
+        return [kind for kind in types if kind != "data_parallel" or compute_device_type != "cpu"]
+
+
+def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTopology:
+    """A topology as TorchRec's planner knows it: memory for embeddings in full, bandwidths in bytes per ms.
+
+    Args:
+        topology: the cluster.
+        kind: "cpu" or "cuda"; by default what its devices are.
+    """
+    kind = kind or compute_device(topology)
+    memory = topology.memory_bytes
+    place = "ddr_cap" if kind == "cpu" else "hbm_cap"
+    equal = len(set(memory)) == 1
+    options: dict[str, Any] = {place: memory[0]}
+    if not equal:
+        options["custom_topology_data"] = CustomTopologyData({place: list(memory)}, topology.devices)
+    if topology.device in MEMORY_BANDWIDTH:
+        options["hbm_mem_bw"] = MEMORY_BANDWIDTH[topology.device] / 1e3
+    intra, inter = topology.link_bandwidth
+    return TorchRecTopology(
+        world_size=topology.devices,
+        compute_device=kind,
+        local_world_size=topology.devices_per_host,
+        intra_host_bw=intra / 1e3,
+        inter_host_bw=inter / 1e3,
+        **options,
+    )
+
+
+def local_batch_size(task: Task) -> int:
+    """Samples of one device, which is what TorchRec calls the batch size."""
+    return max(1, -(-task.batch_size // task.topology.devices))
+
+
+def constraints_for(task: Task, *, statistics: bool = True) -> dict[str, ParameterConstraints]:
+    """The task's constraints as TorchRec's, and its pooling factors if `statistics`.
+
+    Weights stay on the devices: no kernel that keeps them in the host's memory is allowed. Without statistics, TorchRec takes its
+    default for the pooling factors, 1.
+
+    Raises:
+        InvalidInput: a constraint has no counterpart; see `why_not_expressible`.
+    """
+    reason = why_not_expressible(task)
+    if reason is not None:
+        raise InvalidInput(f"constraints: {reason}")
+    result = {}
+    for table in task.tables:
+        limits = task.constraints.of(table.name)
+        fields: dict[str, Any] = {"compute_kernels": ["dense", "fused"]}
+        if limits.sharding_types is not None or limits.max_shards is not None:
+            fields["sharding_types"] = [
+                SHARDING_TYPES[kind] for kind in expressible_types(table, limits, task.topology)
+            ]
+        if limits.max_shards is not None:
+            fields["min_partition"] = -(-table.dim // limits.max_shards)
+        if statistics:
+            fields["pooling_factors"] = [float(table.pooling)]
+        result[table.name] = ParameterConstraints(**fields)
+    return result
+
+
+class Batches:
+    """Batches of a task, drawn by the tables' access profiles; every rank draws its own samples, and rows are hot on all alike.
+
+    Args:
+        task: the task.
+        seed: the same seed gives the same batches.
+    """
+
+    def __init__(self, task: Task, seed: int = 0) -> None:
+        self._task = task
+        self._seed = seed
+        self._samples = local_batch_size(task)
+        self._scatters = [
+            Scatter.draw(table.rows, np.random.default_rng([seed, index])) for index, table in enumerate(task.tables)
+        ]
+
+    def draw(self, step: int, rank: int) -> KeyedJaggedTensor:
+        """The samples of a rank in a step, on the CPU: one key a table, in the task's order."""
+        count = len(self._task.tables)
+        lookups = [self._table(index, np.random.default_rng([self._seed, step, rank, index])) for index in range(count)]
+        return KeyedJaggedTensor.from_lengths_sync(
+            keys=[table.name for table in self._task.tables],
+            values=torch.from_numpy(np.concatenate([ids for ids, _ in lookups])),
+            lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in lookups])),
+        )
+
+    def _table(self, index: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """`(n,)` ids and `(samples,)` lengths of one table."""
+        table, samples = self._task.tables[index], self._samples
+        lookups = table.pooling * samples
+        work = ShardWork(table.rows, table.dim, samples, lookups, table.pooled, table.access, table.dtype)
+        total = int(lookups + rng.random())
+        if table.pooled:
+            lengths = np.full(samples, total // samples)
+            lengths[rng.choice(samples, total % samples, replace=False)] += 1
+        else:
+            lengths = np.bincount(rng.integers(samples, size=total), minlength=samples)
+        return self._scatters[index](draw_ranks(work, total, rng)), lengths.astype(np.int64)
+
+
+def _fields(table: Table) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "num_embeddings": table.rows,
+        "embedding_dim": table.dim,
+        "data_type": _DTYPES[table.dtype],
+        "feature_names": [table.name],
+    }

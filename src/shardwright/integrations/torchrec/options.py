@@ -1,0 +1,126 @@
+"""A sharding plan as TorchRec's sharding options: what its callbacks, statistics and plan loaders speak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torchrec.distributed.planner.constants import POOLING_FACTOR
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.types import Perf, ShardingOption, Storage
+from torchrec.distributed.planner.types import Shard as TorchRecShard
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
+
+from shardwright.cost.communication import served_bytes
+from shardwright.cost.model import CostModel
+from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
+from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+
+_NOTHING = (Storage(hbm=0, ddr=0), Perf(fwd_compute=0, fwd_comms=0, bwd_compute=0, bwd_comms=0))
+
+
+def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
+    """The option of each table that a plan chose; its shards have a rank, storage and times.
+
+    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum.
+
+    Args:
+        plan: a complete plan of the problem.
+        problem: the problem.
+        cost_model: prices the shards.
+    """
+    tables = {name: plan.plan[place.path][place.name] for name, place in problem.places.items()}
+    blocks = {name: _blocks(name, table, problem) for name, table in tables.items()}
+    shards = list(dict.fromkeys(shard for of_table in blocks.values() for shard in of_table if shard is not None))
+    works = [shard_work(problem.task, shard) for shard in shards]
+    perf = _perf(works, problem, cost_model)
+    loads = {
+        shard: (_storage(tables[shard.table], work, problem), times)
+        for shard, work, times in zip(shards, works, perf, strict=True)
+    }
+    return [
+        _option(place, tables[name], [loads[shard] if shard else _NOTHING for shard in blocks[name]], problem)
+        for name, place in problem.places.items()
+    ]
+
+
+def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> list[Shard | None]:
+    """The block of each of TorchRec's shards; None for an empty one."""
+    if table.sharding_spec is None:
+        everyone = range(problem.task.topology.devices)
+        return [Shard.whole(problem.task.table_by_name[name], *everyone)] * len(everyone)
+    result: list[Shard | None] = []
+    for shard in table.sharding_spec.shards:
+        (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
+        rank = shard.placement.rank() if shard.placement is not None else 0
+        result.append(Shard(name, (row, row + rows), (column, column + columns), (rank,)) if rows and columns else None)
+    return result
+
+
+def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: CostModel) -> list[Perf]:
+    """Times of each shard alone, without what a kernel launch costs."""
+    if not works:
+        return []
+    pricing, latents = cost_model.pricing, cost_model.encode(works)
+    launch = pricing.price(np.zeros((1, latents.shape[1])))
+    kernels = np.maximum(pricing.price(latents) - launch, 0.0)
+    devices = problem.task.topology.devices
+    slowest = problem.task.topology.link_bandwidth[1 if problem.task.topology.hosts > 1 else 0]
+    away = (devices - 1) / devices / slowest * 1e3
+    result = []
+    for work, (forward, backward) in zip(works, kernels.tolist(), strict=True):
+        values, ids = served_bytes(work)
+        result.append(
+            Perf(fwd_compute=forward, fwd_comms=(values + ids) * away, bwd_compute=backward, bwd_comms=values * away)
+        )
+    return result
+
+
+def _storage(table: ParameterSharding, work: ShardWork, problem: TorchRecProblem) -> Storage:
+    """Weights and optimizer state in DDR where the kernel keeps them there, with a part of them cached in HBM."""
+    held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
+    buffers = buffer_bytes(work)
+    if problem.compute_device == "cpu":
+        return Storage(hbm=0, ddr=held + buffers)
+    if "uvm" not in table.compute_kernel:
+        return Storage(hbm=held + buffers, ddr=0)
+    cached = table.cache_params.load_factor if table.cache_params and "caching" in table.compute_kernel else None
+    return Storage(hbm=round(held * (cached or 0.0)) + buffers, ddr=held)
+
+
+def _option(
+    place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]], problem: TorchRecProblem
+) -> ShardingOption:
+    found, given = place.found, place.given
+    if table.sharding_spec is None:
+        size = [int(length) for length in found.tensor.shape]
+        extents = [(size, [0, 0], rank) for rank in range(len(loads))]
+    else:
+        extents = [
+            (list(shard.shard_sizes), list(shard.shard_offsets), shard.placement.rank())
+            for shard in table.sharding_spec.shards
+        ]
+    return ShardingOption(
+        name=place.name,
+        tensor=found.tensor,
+        module=(place.path, found.module),
+        input_lengths=list(given.pooling_factors) if given else [POOLING_FACTOR],
+        batch_size=problem.batch_size,
+        sharding_type=table.sharding_type,
+        partition_by=get_partition_by_type(table.sharding_type),
+        compute_kernel=table.compute_kernel,
+        shards=[
+            TorchRecShard(extent, offset, storage, perf, rank)
+            for (extent, offset, rank), (storage, perf) in zip(extents, loads, strict=True)
+        ],
+        cache_params=table.cache_params,
+        enforce_hbm=table.enforce_hbm,
+        stochastic_rounding=table.stochastic_rounding,
+        bounds_check_mode=table.bounds_check_mode,
+        is_pooled=found.pooled,
+        feature_names=list(given.feature_names) if given and given.feature_names else None,
+        output_dtype=table.output_dtype,
+        key_value_params=table.key_value_params,
+    )

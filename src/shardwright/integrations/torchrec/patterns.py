@@ -1,0 +1,124 @@
+"""The blocks that TorchRec makes of a table, and which of its sharding types some blocks are.
+
+TorchRec cuts R rows over n ranks into blocks of ceil(R / n), the last ones shorter or empty, block i on rank i (`row_wise`: of all
+ranks; `table_row_wise`, `grid_shard`: of one host). Its runtime finds the rank of a row by that division, so no other row blocks can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchrec.distributed.types import ShardingType
+
+from shardwright.errors import InvalidPlan
+from shardwright.sharding.shard import Shard
+from shardwright.task.table import Table
+from shardwright.task.topology import Topology
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a table is sharded, in TorchRec's terms.
+
+    Attributes:
+        kind: TorchRec's sharding type.
+        blocks: rows, columns and rank of each shard in TorchRec's order, empty ones included; of data_parallel none.
+    """
+
+    kind: str
+    blocks: tuple[tuple[Range, Range, int], ...]
+
+
+def row_blocks(rows: int, ranks: Sequence[int], columns: Range) -> list[tuple[Range, Range, int]]:
+    """The row blocks that TorchRec makes of some columns on these ranks."""
+    size = -(-rows // len(ranks))
+    cuts = [min(size * index, rows) for index in range(len(ranks) + 1)]
+    return [((cuts[index], cuts[index + 1]), columns, rank) for index, rank in enumerate(ranks)]
+
+
+def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types: Sequence[str]) -> Pattern:
+    """The first of some sharding types whose blocks these are, row blocks up to rounding.
+
+    Args:
+        shards: all shards of the table, tiling it.
+        table: the table.
+        topology: the cluster.
+        types: TorchRec's sharding types that the table may take.
+
+    Raises:
+        InvalidPlan: they are none of them; the message names the table.
+    """
+    fitting = _fitting(shards, table, topology)
+    for kind in types:
+        if kind in fitting:
+            return Pattern(kind, tuple(fitting[kind]))
+    if fitting:
+        raise InvalidPlan(
+            f"table '{table.name}' is sharded {' or '.join(fitting)}; its sharder and constraints allow {', '.join(types)} only: plan anew"
+        )
+    raise InvalidPlan(
+        f"table '{table.name}': TorchRec cannot run its {len(shards)} blocks ({_said(shards)}): it runs whole tables, replicas on all "
+        "ranks, column blocks, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and without tiers"
+    )
+
+
+def _fitting(shards: Sequence[Shard], table: Table, topology: Topology) -> dict[str, list[tuple[Range, Range, int]]]:
+    """Blocks by each sharding type that the shards are."""
+    everyone = tuple(range(topology.devices))
+    if any(shard.row_order != "id" for shard in shards):
+        return {}
+    found: dict[str, list[tuple[Range, Range, int]]] = {}
+    if len(shards) == 1 and shards[0].devices == everyone:
+        found[ShardingType.DATA_PARALLEL.value] = []
+    if any(len(shard.devices) > 1 for shard in shards):
+        return found
+    blocks = sorted((shard.columns, shard.rows, shard.devices[0]) for shard in shards)
+    as_given = [(rows, columns, rank) for columns, rows, rank in blocks]
+    hosts = {topology.host_of(rank) for _, _, rank in as_given}
+    if len(shards) == 1:
+        found[ShardingType.TABLE_WISE.value] = as_given
+    if all(rows == (0, table.rows) for rows, _, _ in as_given):
+        found[ShardingType.COLUMN_WISE.value] = as_given
+        if len(hosts) == 1:
+            found[ShardingType.TABLE_COLUMN_WISE.value] = as_given
+    whole = (0, table.dim)
+    if all(columns == whole for _, columns, _ in as_given) and _equal(as_given, table.rows, everyone):
+        found[ShardingType.ROW_WISE.value] = row_blocks(table.rows, everyone, whole)
+    if grid := _on_hosts(as_given, table, topology):
+        if all(columns == whole for _, columns, _ in as_given):
+            found[ShardingType.TABLE_ROW_WISE.value] = grid
+        found[ShardingType.GRID_SHARD.value] = grid
+    return found
+
+
+def _on_hosts(
+    blocks: Sequence[tuple[Range, Range, int]], table: Table, topology: Topology
+) -> list[tuple[Range, Range, int]]:
+    """TorchRec's row blocks on one host for each range of columns; nothing if these blocks are not that."""
+    near, result = topology.devices_per_host, []
+    for columns in sorted({columns for _, columns, _ in blocks}):
+        of_columns = [block for block in blocks if block[1] == columns]
+        host = topology.host_of(of_columns[0][2])
+        ranks = tuple(range(host * near, (host + 1) * near))
+        if not _equal(of_columns, table.rows, ranks):
+            return []
+        result += row_blocks(table.rows, ranks, columns)
+    return result
+
+
+def _equal(blocks: Sequence[tuple[Range, Range, int]], rows: int, ranks: Sequence[int]) -> bool:
+    """Whether these are the row blocks of TorchRec on these ranks, up to rounding and to which rank has which.
+
+    Where a table has fewer rows than there are ranks, any of the ranks may hold them.
+    """
+    used = {rank for _, _, rank in blocks}
+    largest = max(stop - start for (start, stop), _, _ in blocks)
+    return largest <= -(-rows // len(ranks)) and len(used) == len(blocks) and used <= set(ranks)
+
+
+def _said(shards: Sequence[Shard]) -> str:
+    first = shards[0]
+    return f"the first: rows {list(first.rows)} by {first.row_order}, columns {list(first.columns)} on ranks {list(first.devices)[:8]}"

@@ -1,0 +1,176 @@
+"""TorchRec's sharding plans as JSON files: TorchRec itself writes them for people only, and reads none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from torchrec.distributed.types import (
+    BoundsCheckMode,
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardingType,
+    ShardMetadata,
+)
+from torchrec.modules.embedding_configs import DataType
+
+from shardwright.errors import InvalidInput
+from shardwright.files import dump_document, parse_document, write_atomically
+from shardwright.integrations.torchrec.file_caches import CacheFile, cache_from_file, cache_to_file, member
+from shardwright.schema import Place, check_format, convert
+
+FORMAT = 1
+
+
+class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
+    offsets: tuple[int, int]
+    sizes: tuple[int, int]
+    placement: str
+
+
+class _TableFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    sharding_type: str
+    compute_kernel: str
+    ranks: list[int] | None = None
+    shards: list[_ShardFile] | None = None
+    cache_params: CacheFile | None = None
+    enforce_hbm: bool | None = None
+    stochastic_rounding: bool | None = None
+    bounds_check_mode: str | None = None
+    output_dtype: str | None = None
+
+
+class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    sharding_plan: dict[str, Any]
+    context_hash: str | None = None
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """What a file holds.
+
+    Attributes:
+        plan: the sharding plan.
+        context_hash: hash of what the planner was given; None if the file does not say.
+    """
+
+    plan: ShardingPlan
+    context_hash: str | None
+
+
+def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str | None = None) -> None:
+    """Write a sharding plan as JSON; atomic.
+
+    Args:
+        plan: of any planner.
+        path: the file.
+        context_hash: `hash_planner_context_inputs_str()` of the planner; a loader compares it with the hash of the one that loads.
+
+    Raises:
+        InvalidInput: the plan has something that no file can hold: parameters of key-value kernels, a statistics object.
+    """
+    modules = {
+        module: {
+            name: _table_to_file(f"{module}.{name}", cast(ParameterSharding, table))
+            for name, table in _items(of_module)
+        }
+        for module, of_module in plan.plan.items()
+    }
+    content = msgspec.to_builtins(_PlanFile(FORMAT, modules, context_hash))
+    write_atomically(path, dump_document(content, Path(path).with_suffix(".json")))
+
+
+def load_sharding_plan(path: str | Path) -> ShardingPlan:
+    """Read a sharding plan that `save_sharding_plan` wrote.
+
+    Raises:
+        InvalidInput: the file cannot be read, is of another format version, or breaks a rule; the message names file and field.
+    """
+    return load_saved_plan(path).plan
+
+
+def load_saved_plan(path: str | Path) -> SavedPlan:
+    """The same, with the hash that was saved beside it."""
+    document = parse_document(path, "sharding plan file")
+    place = Place(str(path))
+    if not isinstance(document, dict) or "sharding_plan" not in document:
+        raise InvalidInput(f"{path}: the field 'sharding_plan' is missing; name a file written by save_sharding_plan")
+    check_format(document, place, "sharding plan file", FORMAT)
+    content = convert(document, _PlanFile, place)
+    modules = {
+        module: _module_from_file(tables, place.at(f"sharding_plan.{module}"))
+        for module, tables in content.sharding_plan.items()
+    }
+    return SavedPlan(ShardingPlan(modules), content.context_hash)
+
+
+def _items(of_module: Any) -> list[tuple[str, Any]]:
+    return list(of_module.items())
+
+
+def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPlan:
+    if not isinstance(tables, dict):
+        raise InvalidInput(f"{place}: must map names of tables to how they are sharded")
+    found = {name: (convert(table, _TableFile, place.at(name)), place.at(name)) for name, table in tables.items()}
+    return EmbeddingModuleShardingPlan({name: _table_from_file(table, at) for name, (table, at) in found.items()})
+
+
+def _table_to_file(name: str, table: ParameterSharding) -> _TableFile:
+    if table.key_value_params is not None:
+        raise InvalidInput(
+            f"table '{name}' has key_value_params, which a plan file cannot hold; set them when the plan is loaded"
+        )
+    shards = None
+    if table.sharding_spec is not None:
+        shards = [
+            _ShardFile(tuple(shard.shard_offsets), tuple(shard.shard_sizes), str(shard.placement))
+            for shard in table.sharding_spec.shards
+        ]
+    return _TableFile(
+        table.sharding_type,
+        table.compute_kernel,
+        table.ranks,
+        shards,
+        cache_to_file(name, table.cache_params) if table.cache_params else None,
+        table.enforce_hbm,
+        table.stochastic_rounding,
+        table.bounds_check_mode.name if table.bounds_check_mode is not None else None,
+        table.output_dtype.name if table.output_dtype is not None else None,
+    )
+
+
+def _table_from_file(table: _TableFile, place: Place) -> ParameterSharding:
+    if table.sharding_type not in {kind.value for kind in ShardingType}:
+        raise InvalidInput(
+            f"{place}: unknown sharding_type {table.sharding_type!r}; known are {', '.join(k.value for k in ShardingType)}"
+        )
+    spec = None
+    if table.shards is not None:
+        spec = EnumerableShardingSpec(
+            [_metadata(shard, place.at(f"shards[{i}]")) for i, shard in enumerate(table.shards)]
+        )
+    elif table.sharding_type != ShardingType.DATA_PARALLEL.value:
+        raise InvalidInput(f"{place}: shards is missing; only data_parallel tables have none")
+    return ParameterSharding(
+        table.sharding_type,
+        table.compute_kernel,
+        table.ranks,
+        spec,
+        cache_from_file(table.cache_params, place.at("cache_params")) if table.cache_params else None,
+        table.enforce_hbm,
+        table.stochastic_rounding,
+        member(BoundsCheckMode, table.bounds_check_mode, place.at("bounds_check_mode")),
+        member(DataType, table.output_dtype, place.at("output_dtype")),
+    )
+
+
+def _metadata(shard: _ShardFile, place: Place) -> ShardMetadata:
+    try:
+        return ShardMetadata(list(shard.offsets), list(shard.sizes), shard.placement)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{place}: {error}; a placement is written like rank:0/cuda:0") from None

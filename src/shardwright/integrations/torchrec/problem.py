@@ -1,0 +1,213 @@
+"""A model, its sharders and a topology as a task."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType, StorageReservation
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec.choices import kernels_by_type
+from shardwright.integrations.torchrec.limits import limits_of, narrowest_columns
+from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
+from shardwright.integrations.torchrec.optimizers import optimizer_of
+from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
+from shardwright.integrations.torchrec.topology import topology_of
+from shardwright.task.constraints import Constraints, TableConstraint
+from shardwright.task.table import Dtype, Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class TablePlace:
+    """Where a table of the task is in the model, and how TorchRec may shard it.
+
+    Attributes:
+        path: path of its module, a key of `ShardingPlan.plan`.
+        name: name of the parameter in that module's part of a sharding plan.
+        kernels: compute kernels by sharding type (TorchRec's names), fastest first; types in order of preference.
+        given: what the user demands of the table; None for nothing.
+        found: the table in the model: weights, module, sharder, features.
+    """
+
+    path: str
+    name: str
+    kernels: Mapping[str, tuple[str, ...]]
+    given: ParameterConstraints | None
+    found: ShardableTable
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """TorchRec's sharding types that the table may take, in order of preference."""
+        return tuple(self.kernels)
+
+    @property
+    def fqn(self) -> str:
+        """Path and name."""
+        return f"{self.path}.{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class TorchRecProblem:
+    """What is to be sharded, as a task, and the way back.
+
+    Attributes:
+        task: tables under unique names; memory is what the storage reservation leaves, batch size counts all ranks together.
+        places: of each table of the task, in its order.
+        topology: TorchRec's topology as given.
+        reserved: TorchRec's topology with the storage left for embeddings.
+        batch_size: samples of a step on each rank.
+    """
+
+    task: Task
+    places: Mapping[str, TablePlace]
+    topology: TorchRecTopology
+    reserved: TorchRecTopology
+    batch_size: int
+
+    @property
+    def compute_device(self) -> str:
+        """The type of the devices: "cpu", "cuda" or "mtia"."""
+        return str(self.topology.compute_device)
+
+    @property
+    def name_of(self) -> dict[tuple[str, str], str]:
+        """Name in the task by module path and parameter name."""
+        return {(place.path, place.name): name for name, place in self.places.items()}
+
+
+def problem_of(
+    module: nn.Module,
+    sharders: Sequence[Sharder],
+    topology: TorchRecTopology,
+    batch_size: int | None = None,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    storage_reservation: StorageReservation | None = None,
+    profiles: Profiles = None,
+) -> TorchRecProblem:
+    """The task that TorchRec's planner is given.
+
+    Args:
+        module: the model, on any device; only shapes and types are read.
+        sharders: TorchRec's sharders, one for each type of module.
+        topology: devices, their storage and bandwidths.
+        batch_size: samples of a step on each rank; TorchRec's default, 512, if None.
+        constraints: by name of the parameter.
+        storage_reservation: what is left for embeddings; all of the topology's storage if None.
+        profiles: tables with access profiles and pooling factors named like features, or the path of a tables.yaml that
+            `shardwright profile` wrote.
+
+    Raises:
+        PlannerError: nothing is left of a table's sharding types, a constraint names an unknown table, or a device has no memory.
+        InvalidInput: the model has no table to shard, or a value breaks a rule.
+    """
+    size = BATCH_SIZE if batch_size is None else batch_size
+    found = shardable_tables(module, sharders, topology.compute_device, constraints)
+    if not found:
+        raise InvalidInput(
+            "the model has no table that one of the sharders may shard; pass the sharders of its modules"
+        )
+    check_names(module, sharders, found, constraints)
+    reserved = topology
+    if storage_reservation is not None:
+        reserved = storage_reservation.reserve(
+            topology=topology, batch_size=size, module=module, sharders=list(sharders), constraints=_dict(constraints)
+        )
+    return problem_of_tables(found, topology, reserved, size, constraints, profiles)
+
+
+def problem_of_tables(
+    found: Sequence[ShardableTable],
+    topology: TorchRecTopology,
+    reserved: TorchRecTopology,
+    batch_size: int,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    profiles: Profiles = None,
+) -> TorchRecProblem:
+    """The same, of tables already found and with the storage already reserved."""
+    counts = Counter(table.name for table in found)
+    known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
+    places, tables = {}, []
+    for table in found:
+        given = (constraints or {}).get(table.name)
+        kernels = kernels_by_type(table, given, topology.compute_device)
+        name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
+        places[name] = TablePlace(table.path, table.name, kernels, given, table)
+        tables.append(_table(name, table, given, batch_size, known))
+    limits = _limits(places, tables, ours)
+    task = Task(
+        tables, ours, batch_size * ours.devices, optimizer=optimizer_of(found), constraints=Constraints(tables=limits)
+    )
+    return TorchRecProblem(task, places, topology, reserved, batch_size)
+
+
+def check_names(
+    module: nn.Module,
+    sharders: Sequence[Sharder],
+    found: Sequence[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints] | None,
+) -> None:
+    """Check that every constraint names a table of the model.
+
+    Raises:
+        PlannerError: one does not.
+    """
+    unknown = set(constraints or {}) - {table.name for table in found}
+    if unknown:  # tables of other device groups are not among those found
+        unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}
+    if unknown:
+        raise PlannerError(
+            f"constraints: {', '.join(sorted(unknown))} is no table that the sharders may shard; the model has "
+            f"{', '.join(sorted({table.name for table in found})[:10])}{', …' if len(found) > 10 else ''}",
+            PlannerErrorType.INPUT_VALIDATION,
+        )
+
+
+def _limits(
+    places: Mapping[str, TablePlace], tables: Sequence[Table], topology: Topology
+) -> dict[str, TableConstraint]:
+    by_module: dict[str, list[Table]] = defaultdict(list)
+    for table in tables:
+        by_module[places[table.name].path].append(table)
+    narrowest = {
+        table.name: least
+        for of_module in by_module.values()
+        for table, least in zip(
+            of_module, narrowest_columns([(table, places[table.name].given) for table in of_module]), strict=True
+        )
+    }
+    return {
+        table.name: limits_of(
+            table,
+            places[table.name].types,
+            places[table.name].given,
+            topology,
+            narrowest=narrowest[table.name],
+            turn=turn,
+        )
+        for turn, table in enumerate(tables)
+    }
+
+
+def _table(
+    name: str, found: ShardableTable, given: ParameterConstraints | None, batch_size: int, known: Mapping[str, Table]
+) -> Table:
+    rows, dim = (int(size) for size in found.tensor.shape)
+    pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
+    return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype))
+
+
+def _dtype(dtype: torch.dtype) -> Dtype:
+    """Quantised weights count as half precision, the narrowest type there is."""
+    return "fp32" if dtype.itemsize >= 4 else "fp16"
+
+
+def _dict(constraints: Mapping[str, ParameterConstraints] | None) -> dict[str, ParameterConstraints] | None:
+    return None if constraints is None else dict(constraints)

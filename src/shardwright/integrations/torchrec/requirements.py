@@ -1,0 +1,72 @@
+"""Are TorchRec and FBGEMM there, and do their versions go together with torch's?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from shardwright.errors import MissingDependency
+
+MATCHED = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
+"""Release of FBGEMM and of TorchRec that goes with each release of torch."""
+
+_FBGEMM = ("fbgemm-gpu", "fbgemm-gpu-cpu", "fbgemm-gpu-genai")
+
+
+def require_torchrec() -> None:
+    """Check that torch, FBGEMM and TorchRec are installed in versions that go together, without importing them.
+
+    Raises:
+        MissingDependency: one is missing, or the versions do not match; the message has the install command.
+    """
+    missing = [name for name, module in _MODULES.items() if find_spec(module) is None]
+    if missing:
+        raise MissingDependency(
+            f"planning for TorchRec needs {' and '.join(missing)}, not installed; install with: {_install(_release('torch'))}"
+        )
+    check_versions(_release)
+
+
+def check_versions(release_of: Callable[[str], str | None]) -> None:
+    """Check that the releases of torch, FBGEMM and TorchRec go together.
+
+    Args:
+        release_of: the release, as in "2.13", of a distribution; None if it cannot be told.
+
+    Raises:
+        MissingDependency: they do not.
+    """
+    torch, torchrec = release_of("torch"), release_of("torchrec")
+    fbgemm = next(filter(None, map(release_of, _FBGEMM)), None)
+    remedy = f"install a matching set with: {_install(torch)}"
+    if torchrec and fbgemm and torchrec != fbgemm:
+        raise MissingDependency(
+            f"TorchRec {torchrec} does not go with FBGEMM {fbgemm}; they need the same release: {remedy}"
+        )
+    wanted = MATCHED.get(torch or "")
+    for name, found in (("FBGEMM", fbgemm), ("TorchRec", torchrec)):
+        if wanted and found and found != wanted:
+            raise MissingDependency(
+                f"torch {torch} does not go with {name} {found}; torch {torch} goes with {name} {wanted}: {remedy}"
+            )
+
+
+_MODULES = {"torch": "torch", "FBGEMM": "fbgemm_gpu", "TorchRec": "torchrec"}
+
+
+def _release(distribution: str) -> str | None:
+    """Major and minor version of an installed distribution."""
+    try:
+        return ".".join(version(distribution).split("+")[0].split(".")[:2])
+    except PackageNotFoundError:
+        return None
+
+
+def _install(torch: str | None) -> str:
+    torch = torch if torch in MATCHED else "2.13"
+    release = MATCHED[torch]
+    return (
+        f"pip install torch=={torch}.* fbgemm-gpu=={release}.* torchrec=={release}.* (without a GPU: fbgemm-gpu-cpu=={release}.* "
+        "first, then torchrec with --no-deps, and its other needs: tensordict torchmetrics tqdm pyre-extensions iopath)"
+    )

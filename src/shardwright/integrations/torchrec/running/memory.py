@@ -1,0 +1,58 @@
+"""The bytes that a rank allocated for weights and optimizer state, counted on the tensors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    DenseTableBatchedEmbeddingBagsCodegen,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from shardwright.integrations.torchrec.running.sharded import ShardedModel
+
+_WEIGHTS = ("weights_",)
+_STATE = ("momentum1_", "momentum2_")
+_PLACES = ("dev", "host", "uvm")
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Bytes of a rank.
+
+    Attributes:
+        weights: embedding weights.
+        optimizer: state of their optimizer.
+    """
+
+    weights: int
+    optimizer: int
+
+
+def allocated_bytes(sharded: ShardedModel) -> Allocated:
+    """What this rank holds; after the first step, for the optimizer of replicated tables makes its state then."""
+    weights: list[torch.Tensor] = []
+    state: list[torch.Tensor] = []
+    for module in sharded.lookup_modules():
+        if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
+            weights += _tensors(module, _WEIGHTS)
+            state += _tensors(module, _STATE)
+        elif isinstance(module, DenseTableBatchedEmbeddingBagsCodegen):
+            weights.append(module.weights)
+    if sharded.dense is not None:
+        for of_parameter in sharded.dense.state.values():
+            state += [value for value in of_parameter.values() if torch.is_tensor(value) and value.dim()]
+    return Allocated(_bytes(weights), _bytes(state))
+
+
+def _tensors(module: torch.nn.Module, prefixes: Iterable[str]) -> list[torch.Tensor]:
+    found = [getattr(module, prefix + place, None) for prefix in prefixes for place in _PLACES]
+    return [tensor for tensor in found if torch.is_tensor(tensor)]
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the tensors' storages, each counted once."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())

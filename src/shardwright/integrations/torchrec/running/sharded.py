@@ -1,0 +1,187 @@
+"""The model of a task, sharded by a plan, in one rank of a group that exists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec import KeyedJaggedTensor
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardedModule, ShardingPlan
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from shardwright.errors import InvalidPlan
+from shardwright.integrations.torchrec.conversion import check_complete, sharding_plan_of
+from shardwright.integrations.torchrec.models import (
+    EPSILON,
+    LEARNING_RATE,
+    Lookups,
+    TaskModel,
+    local_batch_size,
+    modules_for,
+    sharders_for,
+    torchrec_topology,
+)
+from shardwright.integrations.torchrec.plan_files import load_sharding_plan
+from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of
+from shardwright.measure.collectives.timing import Member
+from shardwright.search.torchrec import SHARDING_TYPES
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+_DENSE: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "rowwise_adagrad": RowWiseAdagrad,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+}
+
+
+def running_problem(task: Task, kind: str) -> TorchRecProblem:
+    """The modules of a task as a problem, with every sharding type that TorchRec can execute.
+
+    Args:
+        task: the task.
+        kind: "cpu" or "cuda", whatever the devices are that the task was planned for.
+    """
+    every = {
+        table.name: ParameterConstraints(sharding_types=[*SHARDING_TYPES.values(), "table_column_wise"])
+        for table in task.tables
+    }
+    topology = torchrec_topology(task.topology, kind)
+    return problem_of(modules_for(task), sharders_for(task, every_type=True), topology, local_batch_size(task), every)
+
+
+@dataclass(frozen=True)
+class ShardedModel:
+    """A sharded model in one rank.
+
+    Attributes:
+        model: the model.
+        dense: optimizer of the replicated tables, which have none fused into backward; None without such tables.
+    """
+
+    model: DistributedModelParallel
+    dense: torch.optim.Optimizer | None
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        sharding_plan: ShardingPlan,
+        member: Member,
+        *,
+        module: TaskModel | None = None,
+        learning_rate: float = LEARNING_RATE,
+    ) -> ShardedModel:
+        """Shard the model of a task; every rank of the group must call this.
+
+        Args:
+            task: the task; its hosts are those that TorchRec sees, whatever machines the ranks are on.
+            sharding_plan: how to shard it.
+            member: this rank.
+            module: tables with the weights to start from; random ones by default.
+            learning_rate: of the embedding weights.
+        """
+        os.environ["LOCAL_WORLD_SIZE"] = str(task.topology.devices_per_host)  # TorchRec reads its hosts from there
+        os.environ.update(RANK=str(member.rank), WORLD_SIZE=str(member.world))
+        model = DistributedModelParallel(
+            modules_for(task, "meta"),
+            device=member.device,
+            plan=sharding_plan,
+            sharders=sharders_for(task, learning_rate=learning_rate, every_type=True),
+        )
+        if module is not None:
+            load_weights(module.state_dict(), model)
+        replicated = [parameter for _, parameter in in_backward_optimizer_filter(model.named_parameters())]
+        return cls(model, _dense_optimizer(task, replicated, learning_rate) if replicated else None)
+
+    def forward(self, batch: KeyedJaggedTensor) -> Lookups:
+        """Look up a batch of this rank's samples."""
+        lookups: Lookups = self.model(batch)
+        return lookups
+
+    def update(self, outputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """Propagate gradients and update all weights."""
+        if self.dense is not None:
+            self.dense.zero_grad()
+        torch.autograd.backward(outputs, gradients)
+        if self.dense is not None:
+            self.dense.step()
+
+    @property
+    def sharded_modules(self) -> list[ShardedModule[Any, Any, Any, Any]]:
+        """TorchRec's sharded modules inside the model."""
+        return [module for module in self.model.modules() if isinstance(module, ShardedModule)]
+
+    def lookup_modules(self) -> Iterator[nn.Module]:
+        """All modules inside the lookups, which TorchRec keeps in plain lists."""
+        for sharded in self.sharded_modules:
+            for lookup in sharded._lookups:
+                yield from lookup.modules()
+
+
+def planned(plan: Plan, kind: str, saved: Path | None = None) -> ShardingPlan:
+    """TorchRec's sharding plan for the modules of a task.
+
+    Args:
+        plan: the plan.
+        kind: "cpu" or "cuda".
+        saved: a saved TorchRec plan of the same task to take instead of the plan's shards.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run it, or it is for other tables.
+        InvalidInput: the saved plan cannot be read.
+    """
+    problem = running_problem(plan.task, kind)
+    if saved is None:
+        sharding_plan = sharding_plan_of(plan, problem)
+    else:
+        sharding_plan = load_sharding_plan(saved)
+        check_complete(sharding_plan, problem)
+    _check_widths(sharding_plan, problem)
+    return sharding_plan
+
+
+def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:
+    """Give a sharded model the weights of an unsharded one, each rank its shards; TorchRec itself draws new ones.
+
+    Args:
+        weights: `state_dict()` of the module before it was sharded.
+        model: the sharded model.
+    """
+    for name, target in model.state_dict().items():
+        if not isinstance(target, ShardedTensor):
+            target.copy_(weights[name])
+            continue
+        for shard in target.local_shards():
+            (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+            shard.tensor.copy_(weights[name][row : row + rows, column : column + columns])
+
+
+def _check_widths(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that all column blocks of an `EmbeddingCollection` are equally wide: it takes the first one's width for all, and crashes."""
+    for path, of_module in sharding_plan.plan.items():
+        pooled = {place.found.pooled for place in problem.places.values() if place.path == path}
+        blocks = [part for part in of_module.values() if part.sharding_type == "column_wise"]
+        widths = {metadata.shard_sizes[1] for part in blocks for metadata in part.sharding_spec.shards}
+        if pooled == {False} and len(widths) > 1:
+            raise InvalidPlan(
+                f"sequence tables of '{path}': their column blocks are {', '.join(map(str, sorted(widths)))} wide; TorchRec runs column "
+                "blocks of one width only among the tables of an EmbeddingCollection: cut them alike, or shard them otherwise"
+            )
+
+
+def _dense_optimizer(task: Task, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    options: dict[str, Any] = {"lr": learning_rate}
+    if task.optimizer != "sgd":
+        options["eps"] = EPSILON
+    return _DENSE[task.optimizer](parameters, **options)

@@ -1,0 +1,116 @@
+"""TorchRec's own planner on our tasks; as a program, it plans the task on standard input: see `shardwright.search.torchrec`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+
+from shardwright.errors import InfeasibleTask, InvalidPlan, ShardwrightError
+from shardwright.integrations.torchrec.conversion import plan_of
+from shardwright.integrations.torchrec.models import (
+    constraints_for,
+    local_batch_size,
+    modules_for,
+    sharders_for,
+    torchrec_topology,
+)
+from shardwright.integrations.torchrec.problem import problem_of
+from shardwright.sharding.plan import Plan
+from shardwright.task.files import task_from_dict
+from shardwright.task.task import Task
+
+NAME = "torchrec"
+_ATTEMPTS = 5
+_LEAST_RESERVED = 0.005
+
+
+def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int | None = None, seed: int = 0) -> Plan:
+    """What TorchRec's `EmbeddingShardingPlanner` makes of a task.
+
+    TorchRec counts memory otherwise than our account. Where its plan exceeds that, it is asked again with as much less memory.
+
+    Args:
+        task: the task; its memory is all for embeddings, so that nothing is reserved.
+        statistics: whether TorchRec is told the pooling factors.
+        timeout_seconds: TorchRec's own; it is looked at between two proposals.
+        seed: only kept in the plan; the planner draws nothing.
+
+    Raises:
+        InfeasibleTask: TorchRec finds no plan, or none that keeps our memory account.
+        InvalidInput: the task has constraints or names that TorchRec has no word for.
+    """
+    module, sharders = modules_for(task), sharders_for(task)
+    constraints = constraints_for(task, statistics=statistics)
+    places = problem_of(module, sharders, torchrec_topology(task.topology), local_batch_size(task))
+    reason, reserved, started = "", 0.0, time.monotonic()
+    for _ in range(_ATTEMPTS):
+        planner = _planner(task, constraints, reserved, _left(timeout_seconds, started))
+        try:
+            found = plan_of(planner.plan(module, sharders), places)
+        except PlannerError as error:
+            reason = reason or f"TorchRec's planner: {error}".split("\n")[0]
+            break
+        plan = Plan(task, found.shards, NAME, seed)
+        try:
+            plan.check()
+        except InvalidPlan as error:
+            reason = f"TorchRec's plan does not keep our account: {error}"
+            excess = (plan.memory.total / task.topology.memory_bytes).max() - 1
+            reserved += max(float(excess), _LEAST_RESERVED)
+            continue
+        return plan
+    raise InfeasibleTask(f"{reason}; allow more memory, or use another strategy, such as certified")
+
+
+def _planner(
+    task: Task, constraints: dict[str, ParameterConstraints], reserved: float, timeout_seconds: int | None
+) -> EmbeddingShardingPlanner:
+    """TorchRec's planner with its default parts, and a share of the memory held back."""
+    return EmbeddingShardingPlanner(
+        topology=torchrec_topology(task.topology),
+        batch_size=local_batch_size(task),
+        storage_reservation=FixedPercentageStorageReservation(reserved),
+        stats=[],
+        constraints=constraints,
+        debug=False,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def _left(timeout_seconds: int | None, started: float) -> int | None:
+    """Seconds that are left, at least one."""
+    return None if timeout_seconds is None else max(1, int(timeout_seconds - (time.monotonic() - started)))
+
+
+def main() -> None:
+    """Read {"task", "statistics", "timeout_s", "seed"} from standard input, write {"shards"} or {"error"} to standard output."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what TorchRec prints is no reply
+    logging.disable(logging.WARNING)
+    request = json.load(sys.stdin)
+    timeout_s = request["timeout_s"]
+    try:
+        plan = torchrec_plan(
+            task_from_dict(request["task"], "task"),
+            statistics=request["statistics"],
+            timeout_seconds=None if timeout_s is None else max(1, int(timeout_s)),
+            seed=request["seed"],
+        )
+        reply: dict[str, Any] = {"shards": [asdict(shard) for shard in plan.shards]}
+    except ShardwrightError as error:
+        reply = {"error": str(error)}
+    json.dump(reply, replies)
+    replies.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Plans for people: one self-contained page, figures for papers and notebooks, and what both are made from.
+
+Figures need matplotlib and are imported by name: `from shardwright.report import figures`.
+"""
+
+from shardwright.report.bottleneck import Bottleneck, Culprit, bottlenecks
+from shardwright.report.entry import Entry, entry_of
+from shardwright.report.marginal import Marginals, marginals
+from shardwright.report.measured import MeasuredTimes, read_measured
+from shardwright.report.page import report_page, write_report
+from shardwright.report.tiers import Tier, tiered_tables, tiers_of
+
+__all__ = [
+    "Bottleneck",
+    "Culprit",
+    "Entry",
+    "Marginals",
+    "MeasuredTimes",
+    "Tier",
+    "bottlenecks",
+    "entry_of",
+    "marginals",
+    "read_measured",
+    "report_page",
+    "tiered_tables",
+    "tiers_of",
+    "write_report",
+]

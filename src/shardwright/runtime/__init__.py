@@ -1,0 +1,24 @@
+"""Executing plans of sequence tables with torch.distributed: tiered lookups, training, checkpoints. Needs torch."""
+
+from importlib.util import find_spec
+
+from shardwright.errors import MissingDependency
+
+if find_spec("torch") is None:
+    raise MissingDependency("the runtime needs torch: pip install 'shardwright[measure]'")
+
+from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
+from shardwright.runtime.embedding import TieredEmbedding
+from shardwright.runtime.features import JaggedRows
+from shardwright.runtime.seeds import InitialRows, UniformRows
+from shardwright.runtime.traffic import TrafficMeter
+
+__all__ = [
+    "InitialRows",
+    "JaggedRows",
+    "TieredEmbedding",
+    "TrafficMeter",
+    "UniformRows",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -1,0 +1,141 @@
+"""The parts of a checkpoint: files of some rows each, written and read one after the other."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from shardwright.errors import InvalidInput
+from shardwright.runtime.embedding import TieredEmbedding
+from shardwright.runtime.manifest import Entry, Part
+from shardwright.runtime.optimizers import STATES
+from shardwright.runtime.placement import Ints
+
+
+def written_parts(module: TieredEmbedding, part_bytes: int) -> Iterator[tuple[bytes, list[Entry]]]:
+    """The content and the list of entries of each part that a rank has to write: the rows it owns."""
+    tensors: dict[str, torch.Tensor] = {}
+    entries: list[Entry] = []
+    size = 0
+    for table, group, slots, keys in module.storage.pieces(part_bytes, owned=True):
+        ids = module.ranking.ids(module.placement, table, keys)
+        rows = dict(zip(("weights", *STATES[module.storage.optimizer]), module.storage.matrices(group), strict=True))
+        entry = {f"{len(entries)}.{name}": matrix[slots].cpu().contiguous() for name, matrix in rows.items()}
+        entry[f"{len(entries)}.ids"] = torch.from_numpy(ids)
+        more = sum(one.nbytes for one in entry.values())
+        if entries and size + more > part_bytes:
+            yield save(tensors), entries
+            entry = {f"0.{name.split('.')[1]}": one for name, one in entry.items()}
+            tensors, entries, size = {}, [], 0
+        tensors |= entry
+        size += more
+        name = module.placement.tables[table].name
+        entries.append(Entry(name, ids.size, int(ids.min()), int(ids.max())))
+    if entries:
+        yield save(tensors), entries
+
+
+def read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> tuple[str, int] | None:
+    """Load the rows that a rank holds.
+
+    Returns:
+        A table of which rows are missing, and how many; None if all are there.
+
+    Raises:
+        InvalidInput: a part is missing, damaged, or not what the manifest says.
+    """
+    placement, rank = module.placement, module.rank
+    held = placement.held_by(rank)
+    first = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
+    first[held] = placement.slots(held, rank)
+    missing = np.bincount(
+        placement.table_of_shard[placement.ranges[0, held]],
+        weights=placement.ranges[1, held],
+        minlength=len(placement.tables),
+    )
+    number = {table.name: index for index, table in enumerate(placement.tables)}
+    spans = _spans(module)
+    for part in parts:
+        wanted = [(place, number[entry.table]) for place, entry in enumerate(part.entries) if entry.table in number]
+        wanted = [
+            (place, table)
+            for place, table in wanted
+            if part.entries[place].first <= spans[table][1] and part.entries[place].last >= spans[table][0]
+        ]
+        if wanted:
+            tensors = _tensors(folder / part.file, part)
+            for place, table in wanted:
+                missing[table] -= _take(module, tensors, place, table, first)
+    lacking = np.flatnonzero(missing)
+    return (placement.tables[lacking[0]].name, int(missing[lacking[0]])) if lacking.size else None
+
+
+def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read ({error.strerror}); copy the whole checkpoint folder") from error
+    if len(content) != part.bytes or zlib.crc32(content) != part.crc32:
+        raise InvalidInput(
+            f"{path}: has {len(content)} bytes, or others than the {part.bytes} that were written; take another checkpoint"
+        )
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise InvalidInput(f"{path}: is no safetensors file ({error}); take another checkpoint") from error
+
+
+def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int, table: int, first: Ints) -> int:
+    """Load the rows of one entry that this rank holds, and say how many they are."""
+    placement = module.placement
+    group, name = int(placement.group_of[table]), placement.tables[table].name
+    matrices = dict(zip(("weights", *STATES[module.storage.optimizer]), module.storage.matrices(group), strict=True))
+    found = {kind: tensors.get(f"{place}.{kind}") for kind in ("ids", *matrices)}
+    rows = 0 if found["ids"] is None else found["ids"].numel()
+    for kind, tensor in found.items():
+        shape = (rows,) if kind == "ids" else (rows, matrices[kind].shape[1])
+        if tensor is None or tuple(tensor.shape) != shape:
+            raise InvalidInput(f"table '{name}': a part has no {kind} of shape {shape}; take another checkpoint")
+    ids = found.pop("ids")
+    assert ids is not None
+    if rows and not 0 <= int(ids.min()) <= int(ids.max()) < placement.tables[table].rows:
+        raise InvalidInput(
+            f"table '{name}': a part has ids from {int(ids.min())} to {int(ids.max())}; take another checkpoint"
+        )
+    keys = module.ranking.maps[name].ranks(ids.numpy()) + placement.base[table]
+    ranges, places = placement.locate(keys)
+    mine = np.flatnonzero(first[ranges] >= 0)
+    slots = torch.from_numpy(first[ranges[mine]] + places[mine])
+    for kind, tensor in found.items():
+        assert tensor is not None
+        matrix = matrices[kind]
+        matrix.index_copy_(0, slots.to(matrix.device), tensor[torch.from_numpy(mine)].to(matrix))
+    return int(mine.size)
+
+
+def _spans(module: TieredEmbedding) -> list[tuple[int, int]]:
+    """By table, the smallest and largest id that this rank may hold; where ids are ranked, all of them."""
+    spans: list[tuple[int, int]] = []
+    placement = module.placement
+    held = placement.held_by(module.rank)
+    for index, table in enumerate(placement.tables):
+        own = held[placement.table_of_shard[placement.ranges[0, held]] == index]
+        own = own[placement.ranges[1, own] > 0]
+        if not own.size:
+            spans.append((0, -1))
+        elif module.ranking.maps[table.name].hottest.size:
+            spans.append((0, table.rows - 1))
+        else:
+            ends = [
+                placement.keys(one, place, place + 1)[0]
+                for one in own.tolist()
+                for place in (0, placement.ranges[1, one] - 1)
+            ]
+            spans.append((int(min(ends) - placement.base[index]), int(max(ends) - placement.base[index])))
+    return spans

@@ -1,0 +1,106 @@
+"""What ranks check together: that they run the same plan, that replicas are equal; and how bad ids are told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from shardwright.errors import ShardwrightError
+from shardwright.runtime.features import Batch
+from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.placement import Placement
+from shardwright.runtime.process_groups import Ranks
+from shardwright.runtime.replica_sets import ALONE
+from shardwright.runtime.storage import Storage
+from shardwright.sharding.rank_map import RankMap
+
+_CHUNK = 2**22  # elements
+
+
+def must_be_same_plan(
+    ranks: Ranks, placement: Placement, maps: Mapping[str, RankMap], options: OptimizerOptions
+) -> None:
+    """End on all ranks if one has another plan, rank map or learning rate.
+
+    Raises:
+        InvalidInput: they differ.
+    """
+    content = [description(placement), json.dumps(asdict(options)).encode()]
+    ranks.must_be_same(content, "a plan or optimizer options", "give all ranks the same plan file and options")
+    hottest = [maps[table.name].hottest.tobytes() for table in placement.tables]
+    ranks.must_be_same(hottest, "rank maps", "give all ranks the same rank map files")
+
+
+def description(placement: Placement) -> bytes:
+    """What decides where a row lies and how ranks talk: equal for equal plans."""
+    task = placement.plan.task
+    tables = [[table.name, table.rows, table.dim, table.dtype] for table in placement.tables]
+    shards = [[shard.table, shard.rows, shard.devices, shard.row_order, shard.tier] for shard in placement.shards]
+    cluster = [task.topology.hosts, task.topology.devices_per_host]
+    exchanges = [asdict(task.exchange), placement.exchanges.tolist()]
+    return json.dumps([tables, shards, cluster, exchanges, task.optimizer]).encode()
+
+
+def plan_digest(placement: Placement) -> str:
+    """A short name of the plan: equal for equal plans."""
+    return hashlib.sha256(description(placement)).hexdigest()
+
+
+def wrong_ids(batch: Batch, placement: Placement) -> str:
+    """Which id of a batch is out of range; empty if none is."""
+    for table, ids in zip(placement.tables, batch.ids.split(batch.counts), strict=True):
+        wrong = ids[(ids < 0) | (ids >= table.rows)]
+        if wrong.numel():
+            return (
+                f"table '{table.name}' of {table.rows} rows: {wrong.numel()} ids are out of range, the first is {int(wrong[0])}; "
+                f"ids must be from 0 to {table.rows - 1}"
+            )
+    return ""
+
+
+@torch.no_grad()
+def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None:
+    """End on all ranks if the replicas of a block have different bits, in weights or optimizer state. All ranks must call this.
+
+    Raises:
+        ShardwrightError: replicas differ.
+    """
+    replicated = [index for index, way in enumerate(placement.exchanges.tolist()) if way != ALONE]
+    if not replicated:
+        return
+    mine = torch.zeros(len(replicated), dtype=torch.int64)
+    for place, index in enumerate(replicated):
+        if ranks.rank in placement.shards[index].devices:
+            mine[place] = _checksum(placement, storage, ranks.rank, index)
+    found = ranks.gathered(mine)
+    for place, index in enumerate(replicated):
+        shard = placement.shards[index]
+        sums = found[list(shard.devices), place]
+        other = (sums != sums[0]).nonzero().flatten().tolist()
+        if other:
+            raise ShardwrightError(
+                f"table '{shard.table}': the replicas of rows [{shard.rows[0]}, {shard.rows[1]}) on ranks "
+                f"{[shard.devices[i] for i in other]} differ from those on rank {shard.devices[0]}; load all ranks from one checkpoint"
+            )
+
+
+def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:
+    """A sum over the bits of a shard, each weighted by where it is."""
+    shard = placement.shards[index]
+    group = int(placement.group_of[placement.table_of_shard[index]])
+    first = int((placement.ranges[0] == index).nonzero()[0][0])
+    start = int(placement.slots(np.array([first]), rank)[0])
+    total = 0
+    for matrix in storage.matrices(group):
+        flat = matrix[start : start + shard.row_count].reshape(-1)
+        bits = flat.view(torch.int32 if flat.dtype == torch.float32 else torch.int16)
+        for begin in range(0, bits.numel(), _CHUNK):
+            part = bits[begin : begin + _CHUNK].to(torch.int64)
+            weight = torch.arange(begin, begin + part.numel(), device=part.device) * 0x9E3779B97F4A7C1 + 1
+            total = (total * 31 + int((part * weight).sum())) % 2**61
+    return total

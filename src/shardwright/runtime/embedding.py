@@ -1,0 +1,242 @@
+"""Tiered embeddings: the rows of sequence tables, sharded and replicated as a plan says, looked up and trained by all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from shardwright.errors import InvalidInput
+from shardwright.runtime.buffers import Buffers
+from shardwright.runtime.checks import check_replicas, must_be_same_plan, plan_digest, wrong_ids
+from shardwright.runtime.features import Batch
+from shardwright.runtime.lookup import Journey, Lookup
+from shardwright.runtime.optimizers import OptimizerOptions
+from shardwright.runtime.placement import Placement
+from shardwright.runtime.process_groups import Ranks
+from shardwright.runtime.ranking import Ranking, chosen_maps
+from shardwright.runtime.replica_sets import TOUCHED, WHOLE
+from shardwright.runtime.replicas import TouchedReplicas
+from shardwright.runtime.routing import slot_bits
+from shardwright.runtime.seeds import InitialRows, UniformRows
+from shardwright.runtime.storage import Storage
+from shardwright.runtime.traffic import TrafficMeter
+from shardwright.runtime.whole import WholeReplicas
+from shardwright.runtime.wire import Rows
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.rank_map import RankMap
+
+_TIMEOUT = timedelta(minutes=10)
+
+
+class TieredEmbedding(torch.nn.Module):
+    """Embeddings of sequence tables, executed as a plan says.
+
+    All ranks make the module with the same plan, and call it in every step, with their own samples. Each call returns what an unsharded
+    embedding would; the backward pass sums the gradients of a row over the samples of all ranks and updates the row once, by the plan's
+    optimizer, inside the backward pass. Rows differ from rank to rank: wrap only the dense part of a model in DistributedDataParallel,
+    which would copy rank 0's to all.
+
+    Attributes:
+        plan: the plan.
+        tables: names of the tables, in the order of results.
+        traffic: bytes that this rank has sent and received.
+        storage: the rows of this rank and their optimizer state.
+        placement: where every row lies.
+        ranking: the rank maps.
+        ranks: the process groups.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        tables: Sequence[str] | None = None,
+        rank_maps: Mapping[str, RankMap] | None = None,
+        device: torch.device | str | None = None,
+        learning_rate: float = 0.01,
+        eps: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        initial: InitialRows | int = 0,
+        fused: bool = True,
+        debug: bool = False,
+        timeout: timedelta | float = _TIMEOUT,
+    ) -> None:
+        """Make the module; a collective: all ranks must.
+
+        Args:
+            plan: a plan for `hosts × devices_per_host` ranks.
+            process_group: the ranks, by device of the plan; the default group unless given. One process alone needs none.
+            tables: the tables to run; all tables of the plan unless given, which must then be sequence tables.
+            rank_maps: by table, for tables in order of hotness; the plan's own unless given, else ids are taken for ranks by hotness.
+            device: where rows lie; the CPU unless given. gloo wants the CPU, NCCL a GPU.
+            learning_rate: of the plan's optimizer.
+            eps: of the Adagrads and Adam.
+            betas: of Adam.
+            initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed of one.
+            fused: update rows in the backward pass; else leave summed gradients in the sparse `.grad` of `storage.weights`.
+            debug: check after every backward pass that replicas have the same bits.
+            timeout: longest wait for another rank, or seconds.
+
+        Raises:
+            InvalidInput: the plan cannot be run by this process group, or ranks differ in what they were given.
+        """
+        super().__init__()
+        self.plan, self._debug = plan, debug
+        self._device = torch.device("cpu" if device is None else device)
+        wait = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        options = OptimizerOptions(learning_rate, eps, betas)
+        names = [table.name for table in plan.task.tables] if tables is None else list(tables)
+        if not names or len(set(names)) < len(names):
+            raise InvalidInput(f"tables are {names[:10]}; name at least one table, and each once")
+        placement = Placement.of(plan, names)
+        maps = chosen_maps(placement, rank_maps)
+        self.ranks = Ranks.of(plan.task.topology, process_group, self._device, wait)
+        must_be_same_plan(self.ranks, placement, maps, options)
+        self.tables = tuple(table.name for table in placement.tables)
+        self.traffic = TrafficMeter()
+        self.placement, self.ranking = placement, Ranking(placement, maps, self._device)
+        self.storage = Storage(placement, self.ranks.rank, self._device, options, fused)
+        self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
+        self._prepare()
+
+    @property
+    def rank(self) -> int:
+        """The device of the plan that this process is."""
+        return self.ranks.rank
+
+    def _prepare(self) -> None:
+        placement, bits = self.placement, slot_bits(self.placement)
+        common = (self.traffic, self._device)
+        self._lookup = Lookup(placement, self.ranks, self.storage, bits, *common)
+        self._touched = (
+            TouchedReplicas(placement, self.ranks, bits, *common) if (placement.exchanges == TOUCHED).any() else None
+        )
+        adam = placement.plan.task.optimizer == "adam"
+        self._whole = (
+            WholeReplicas(placement, self.ranks, *common, flags=adam) if (placement.exchanges == WHOLE).any() else None
+        )
+        rank = self.ranks.rank
+        whole = placement.rows_on(rank) - placement.rows_on(rank, WHOLE)
+        self._cuts = np.stack([whole - placement.rows_on(rank, TOUCHED), whole]).T.tolist()
+        self._spare = Buffers(self._device)
+        self._trigger = torch.zeros((), requires_grad=True, device=self._device)
+
+    def forward(self, features: Any) -> Mapping[str, Any]:
+        """Look up the rows of this rank's samples; a collective: all ranks must, and all must go backward or none.
+
+        Args:
+            features: TorchRec's KeyedJaggedTensor whose keys are the tables, or a mapping from table to `(n,)` ids and `(samples,)`
+                lengths. Ids are int64, and a table's lengths add up to its number of ids.
+
+        Returns:
+            By table, `JaggedRows` with `(n, dim)` fp32 values, or TorchRec's JaggedTensor where a KeyedJaggedTensor came.
+
+        Raises:
+            InvalidInput: ids or lengths are wrong on some rank; raised on all of them.
+            ShardwrightError: a rank is gone, or did not come within the timeout.
+        """
+        batch = Batch.of(features, self.tables, self._device)
+        rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
+        return batch.result(self.tables, rows, features)
+
+    def check_replicas(self) -> None:
+        """Check that all replicas have the same bits; a collective.
+
+        Raises:
+            ShardwrightError: some differ.
+        """
+        check_replicas(self.ranks, self.placement, self.storage)
+
+    def get_extra_state(self) -> dict[str, str]:
+        """Which plan and rank a state dict belongs to."""
+        return {"plan": plan_digest(self.placement), "rank": str(self.ranks.rank)}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Refuse the state of another plan or rank.
+
+        Raises:
+            InvalidInput: it is one.
+        """
+        if state != self.get_extra_state():
+            raise InvalidInput(
+                f"the state dict is of rank {state.get('rank')} of another plan or job, this is rank {self.ranks.rank}; "
+                "use save_checkpoint and load_checkpoint to change the plan"
+            )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load the state of the same rank and plan; a collective, since replicas are compared.
+
+        Raises:
+            InvalidInput: the state is of another plan or rank.
+            ShardwrightError: replicas differ.
+        """
+        result = super().load_state_dict(state_dict, strict, assign)
+        self.check_replicas()
+        return result
+
+    def _look_up(self, batch: Batch) -> tuple[Journey, Rows]:
+        journey = self._lookup.ask(self.ranking, batch.ids, batch.counts, batch.error is not None)
+        if journey.failed:
+            self.ranks.agree(batch.error or wrong_ids(batch, self.placement))
+        return journey, self._lookup.rows(journey)
+
+    def _learn(self, journey: Journey, gradients: Rows) -> None:
+        self.storage.step += 1
+        slots, sums = self._lookup.gradients(journey, gradients)
+        cuts = torch.stack(
+            [
+                torch.searchsorted(one, torch.tensor(cut, device=one.device))
+                for one, cut in zip(slots, self._cuts, strict=True)
+            ]
+        ).tolist()
+        parts = [
+            (
+                [one[start:stop] for one, (start, stop) in zip(slots, ends, strict=True)],
+                [one[start:stop] for one, (start, stop) in zip(sums, ends, strict=True)],
+            )
+            for ends in (
+                [(0, first) for first, _ in cuts],
+                [(first, last) for first, last in cuts],
+                [(last, one.numel()) for one, (_, last) in zip(slots, cuts, strict=True)],
+            )
+        ]
+        self._update(*parts[0])
+        for replicas, part in ((self._touched, parts[1]), (self._whole, parts[2])):
+            if replicas is not None:
+                self._update(*replicas.agree(*part))
+        if self._debug:
+            self.check_replicas()
+
+    def _update(self, slots: Rows, gradients: Rows) -> None:
+        for group, (index, rows) in enumerate(zip(slots, gradients, strict=True)):
+            self.storage.learn(group, index, rows)
+
+
+class _Step(torch.autograd.Function):
+    """One step as autograd sees it: the lookups of all tables, and in its backward pass their gradients' way to the holders."""
+
+    @staticmethod
+    def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: Batch) -> tuple[torch.Tensor, ...]:
+        ctx.module = module
+        ctx.journey, rows = module._look_up(batch)
+        ends = np.searchsorted(module.placement.group_of, np.arange(len(rows)), side="right").tolist()
+        tables = [batch.counts[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+        return tuple(part for matrix, counts in zip(rows, tables, strict=True) for part in matrix.split(counts))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
+        module, groups = ctx.module, ctx.module.placement.group_of.tolist()
+        by_group = []
+        with torch.no_grad():
+            for group, width in enumerate(module.placement.widths):
+                parts = [one for one, its in zip(gradients, groups, strict=True) if its == group]
+                out = module._spare.take(group, sum(part.shape[0] for part in parts), width)
+                by_group.append(torch.cat(parts, out=out))
+            module._learn(ctx.journey, by_group)
+        return None, None, None

@@ -1,0 +1,123 @@
+"""Jagged ids in, jagged rows out: mappings of tensors, or TorchRec's KeyedJaggedTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from shardwright.errors import InvalidInput
+
+
+class JaggedRows(NamedTuple):
+    """The looked-up rows of one table.
+
+    Attributes:
+        values: `(n, dim)` fp32 rows of all samples, one after the other.
+        lengths: `(samples,)` rows of each sample.
+    """
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+Features: TypeAlias = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+"""By table, `(n,)` int64 ids and `(samples,)` lengths."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The lookups of one rank in one step.
+
+    Attributes:
+        ids: `(n,)` ids, table after table.
+        counts: lookups of each table.
+        lengths: `(samples,)` for each table.
+        error: why the lengths or tensors are no batch; None where they are.
+    """
+
+    ids: torch.Tensor
+    counts: list[int]
+    lengths: list[torch.Tensor]
+    error: str | None = None
+
+    @classmethod
+    def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
+        """Read features; what is wrong with them is kept, since all ranks must hear of it."""
+        problem = None
+        try:
+            parts = features if isinstance(features, Mapping) else _jagged_parts(features, tables)
+            problem = next((found for table in tables if (found := _problem(parts, table))), None)
+        except InvalidInput as error:
+            problem = str(error)
+        if problem is not None:
+            return cls.failed(len(tables), device, problem)
+        values = [parts[table][0] for table in tables]
+        ids = torch.cat(values) if len(values) > 1 else values[0]
+        lengths = [parts[table][1] for table in tables]
+        counts = [one.numel() for one in values]
+        problem = _length_problem(tables, counts, lengths)
+        if problem is not None:
+            return cls.failed(len(tables), device, problem)
+        return cls(ids.to(device=device, dtype=torch.int64), counts, lengths)
+
+    @classmethod
+    def failed(cls, tables: int, device: torch.device, error: str) -> Batch:
+        """A batch without lookups, and why."""
+        empty = torch.zeros(0, dtype=torch.int64, device=device)
+        return cls(empty, [0] * tables, [empty] * tables, error)
+
+    def result(self, tables: Sequence[str], rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
+        """The rows by table, in the kind of the features."""
+        if isinstance(like, Mapping):
+            return {
+                table: JaggedRows(one, lengths) for table, one, lengths in zip(tables, rows, self.lengths, strict=True)
+            }
+        from torchrec import JaggedTensor
+
+        return {
+            table: JaggedTensor(one, lengths=lengths)
+            for table, one, lengths in zip(tables, rows, self.lengths, strict=True)
+        }
+
+
+def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:
+    """The tables' parts of a KeyedJaggedTensor."""
+    if not hasattr(features, "keys") or not hasattr(features, "lengths_or_none"):
+        raise InvalidInput(
+            f"features are a {type(features).__name__}, must be a KeyedJaggedTensor or a mapping from table to (ids, lengths)"
+        )
+    keys = list(features.keys())
+    sizes = features.length_per_key()
+    values = dict(zip(keys, features.values().split(sizes), strict=True))
+    lengths = dict(zip(keys, features.lengths().split(features.stride_per_key()), strict=True))
+    return {key: (values[key], lengths[key]) for key in keys if key in set(tables)}
+
+
+def _problem(features: Features, table: str) -> str | None:
+    if table not in features:
+        return f"features have no table '{table}'; every table of the module needs ids and lengths, if only empty ones"
+    part = features[table]
+    if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(one, torch.Tensor) for one in part):
+        return f"table '{table}': features must be a pair of tensors (ids, lengths)"
+    for one, what in zip(part, ("ids", "lengths"), strict=True):
+        if one.ndim != 1 or one.dtype not in (torch.int64, torch.int32):
+            return f"table '{table}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be int64 of shape (n,)"
+    return None
+
+
+def _length_problem(tables: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> str | None:
+    """Whether lengths are negative or do not add up, all tables in one look."""
+    if len({one.numel() for one in lengths}) == 1:
+        by_table = torch.stack(list(lengths))
+        found = torch.stack([by_table.sum(1), (by_table < 0).sum(1)]).tolist()
+    else:
+        found = torch.stack([torch.stack([one.sum(), (one < 0).sum()]) for one in lengths]).T.tolist()
+    for table, count, total, negative in zip(tables, counts, *found, strict=True):
+        if negative:
+            return f"table '{table}': {negative} of its lengths are negative; a sample has at least 0 ids"
+        if total != count:
+            return f"table '{table}': its lengths add up to {total}, but it has {count} ids"
+    return None

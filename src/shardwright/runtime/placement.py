@@ -1,0 +1,201 @@
+"""Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
+
+Tables of equal width and type form a *group*; a rank keeps all its rows of a group in one matrix. The row of that matrix is a
+row's *slot*. Row blocks (and tiers) are dealt out further to *ranges*: a block with replicas on n devices is n ranges, each of which is
+*owned* by one of the holders, the place where the gradients of its rows are summed. A block on one device is one range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+from shardwright.runtime.replica_sets import ALONE, ReplicaSet, exchange_of
+from shardwright.sharding.layout import RowLayout
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task.table import Table
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """All rows of the chosen tables, by *key*: the tables' rows (ids, or ranks by hotness) counted through, table after table.
+
+    Attributes:
+        plan: the plan.
+        tables: the tables, those of a group side by side.
+        groups: `(dim, dtype)` of each group.
+        group_of: `(tables,)` group of each table.
+        base: `(tables + 1,)` key of each table's first row.
+        shards: all shards of the tables.
+        sets: `(shards,)` who holds each shard.
+        exchanges: `(shards,)` 0 alone, 1 touched, 2 whole: how replicas agree on a gradient.
+        segments: `(3, segments)` first key, ranges it is dealt to, and number of its first range.
+        ranges: `(4, ranges)` shard, rows, first row within the shard, and number among the shard's ranges.
+    """
+
+    plan: Plan
+    tables: tuple[Table, ...]
+    groups: tuple[tuple[int, str], ...]
+    group_of: Ints
+    base: Ints
+    shards: tuple[Shard, ...]
+    sets: tuple[ReplicaSet, ...]
+    exchanges: Ints
+    segments: Ints
+    ranges: Ints
+
+    @classmethod
+    def of(cls, plan: Plan, names: Sequence[str]) -> Placement:
+        """The placement of some of a plan's tables.
+
+        Raises:
+            InvalidInput: a table is pooled, is cut by columns, or has replicas on an irregular set of devices.
+        """
+        chosen = [_runnable(plan, name) for name in names]
+        groups = sorted({(table.dim, table.dtype) for table in chosen})
+        tables = tuple(sorted(chosen, key=lambda table: groups.index((table.dim, table.dtype))))
+        base = np.concatenate([[0], np.cumsum([table.rows for table in tables])]).astype(np.int64)
+        shards: list[Shard] = []
+        sets: list[ReplicaSet] = []
+        known = 0
+        segments, ranges = [np.zeros((3, 0), dtype=np.int64)], [np.zeros((4, 0), dtype=np.int64)]
+        for start, table in zip(base, tables, strict=False):
+            held = sorted(plan.by_table[table.name], key=lambda shard: shard.rows)
+            own = [ReplicaSet.of(shard, plan.task.topology) for shard in held]
+            pieces = _ranges_of(held, own, len(shards))
+            segments.append(pieces[0] + np.array([[start], [0], [known]]))
+            ranges.append(pieces[1])
+            known += pieces[1].shape[1]
+            shards += held
+            sets += own
+        return cls(
+            plan,
+            tables,
+            tuple(groups),
+            np.array([groups.index((table.dim, table.dtype)) for table in tables], dtype=np.int64),
+            base,
+            tuple(shards),
+            tuple(sets),
+            np.array([exchange_of(plan.task, shard) for shard in shards], dtype=np.int64),
+            np.concatenate(segments, axis=1),
+            np.concatenate(ranges, axis=1),
+        )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each group."""
+        return tuple(dim for dim, _ in self.groups)
+
+    @cached_property
+    def table_of_shard(self) -> Ints:
+        """`(shards,)` the table of each shard."""
+        number = {table.name: index for index, table in enumerate(self.tables)}
+        return np.array([number[shard.table] for shard in self.shards], dtype=np.int64)
+
+    @cached_property
+    def group_of_range(self) -> Ints:
+        """`(ranges,)` the group of each range."""
+        groups: Ints = self.group_of[self.table_of_shard[self.ranges[0]]]
+        return groups
+
+    @cached_property
+    def owner(self) -> Ints:
+        """`(ranges,)` the rank where the gradients of a range's rows are summed: its only holder, or one of its replicas."""
+        first: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
+        for index in np.flatnonzero(self.exchanges[self.ranges[0]] != ALONE):
+            first[index] = self.sets[self.ranges[0, index]].owner(int(self.ranges[3, index]))
+        return first
+
+    @cached_property
+    def _held(self) -> tuple[Ints, Ints]:
+        """`(pairs,)` shard × devices + rank of every replica, ascending, and its first slot; `rows_on` says how many follow."""
+        shard = np.repeat(np.arange(len(self.shards)), [len(shard.devices) for shard in self.shards])
+        rank = np.array([device for shard in self.shards for device in shard.devices], dtype=np.int64)
+        rows = np.array([shard.row_count for shard in self.shards], dtype=np.int64)[shard]
+        group = self.group_of[self.table_of_shard[shard]]
+        order = np.lexsort((shard, self.exchanges[shard], group, rank))
+        place = rank[order] * len(self.groups) + group[order]
+        before = np.cumsum(rows[order]) - rows[order]
+        starts = np.flatnonzero(np.diff(place, prepend=-1))
+        slots = np.empty_like(rank)
+        slots[order] = before - np.repeat(before[starts], np.diff(np.append(starts, place.size)))
+        return shard * self.plan.task.topology.devices + rank, slots
+
+    def slots(self, ranges: Ints, ranks: Ints | int) -> Ints:
+        """`(n,)` first slot of `(n,)` ranges on `(n,)` ranks that hold them."""
+        keys, first = self._held
+        wanted = self.ranges[0, ranges] * self.plan.task.topology.devices + ranks
+        slots: Ints = first[np.searchsorted(keys, wanted)] + self.ranges[2, ranges]
+        return slots
+
+    def held_by(self, rank: int) -> Ints:
+        """`(n,)` the ranges that a rank holds, ascending."""
+        mine = np.array([rank in shard.devices for shard in self.shards], dtype=np.bool_)
+        return np.flatnonzero(mine[self.ranges[0]])
+
+    def rows_on(self, rank: int, exchange: int | None = None) -> Ints:
+        """`(groups,)` rows that a rank holds: all, or those of shards whose replicas agree by one exchange."""
+        mine = self.held_by(rank)
+        if exchange is not None:
+            mine = mine[self.exchanges[self.ranges[0, mine]] == exchange]
+        rows = np.bincount(self.group_of_range[mine], weights=self.ranges[1, mine], minlength=len(self.groups))
+        return rows.astype(np.int64)
+
+    def locate(self, keys: Ints) -> tuple[Ints, Ints]:
+        """`(n,)` ranges of `(n,)` keys, and `(n,)` rows within them."""
+        starts, parts, first = self.segments
+        segment = np.searchsorted(starts, keys, side="right") - 1
+        position = keys - starts[segment]
+        return first[segment] + position % parts[segment], position // parts[segment]
+
+    def keys(self, number: int, start: int, stop: int) -> Ints:
+        """`(stop - start,)` keys of the rows from `start` to `stop` of a range, in the order of their slots."""
+        segment = int(np.searchsorted(self.segments[2], number, side="right")) - 1
+        first, parts, before = self.segments[:, segment]
+        keys: Ints = first + (number - before) + parts * np.arange(start, stop, dtype=np.int64)
+        return keys
+
+
+def _runnable(plan: Plan, name: str) -> Table:
+    if name not in plan.by_table:
+        raise InvalidInput(f"table '{name}' is not in the plan; its tables are {', '.join(list(plan.by_table)[:10])}")
+    table = plan.task.table_by_name[name]
+    if table.pooled:
+        raise InvalidInput(
+            f"table '{name}' is pooled; this module runs sequence tables. Name the sequence tables by tables=[...] and "
+            "give the pooled ones to TorchRec or FBGEMM"
+        )
+    narrow = next((shard for shard in plan.by_table[name] if shard.dim < table.dim), None)
+    if narrow is not None:
+        raise InvalidInput(
+            f"table '{name}' is cut by columns: a block has columns [{narrow.columns[0]}, {narrow.columns[1]}) of {table.dim}; this module "
+            "runs blocks of whole rows. Plan it row_wise, table_wise, table_row_wise, data_parallel or tiered"
+        )
+    return table
+
+
+def _ranges_of(shards: Sequence[Shard], sets: Sequence[ReplicaSet], first: int) -> tuple[Ints, Ints]:
+    """The segments `(3, s)` and ranges `(4, r)` of one table; its shards (ascending by rows) are numbered from `first`."""
+    layout = RowLayout.of(shards)
+    segments: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, int, int]] = []
+    for start, blocks, shard in zip(layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True):
+        copies = max(len(holders.ranks) for holders in sets[shard : shard + blocks])
+        rows = sum(block.row_count for block in shards[shard : shard + blocks])
+        size, more = divmod(rows, blocks * copies)
+        segments.append((start, blocks * copies, len(ranges)))
+        offsets = [0] * blocks
+        for part in range(blocks * copies):
+            block, count = part % blocks, size + (part < more)
+            ranges.append((first + shard + block, count, offsets[block], part // blocks))
+            offsets[block] += count
+    return np.array(segments, dtype=np.int64).T, np.array(ranges, dtype=np.int64).T

@@ -1,0 +1,103 @@
+"""What one rank holds: a matrix of weights for each group, and the state of its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
+from shardwright.runtime.placement import Ints, Placement
+from shardwright.runtime.ranking import Ranking
+from shardwright.runtime.seeds import InitialRows
+
+_TYPES = {"fp32": torch.float32, "fp16": torch.float16}
+_CHUNK_BYTES = 16 * 2**20
+
+
+class Storage(torch.nn.Module):
+    """Weights and optimizer state of one rank.
+
+    Attributes:
+        weights: `(rows, dim)` of each group, fp32 or fp16.
+        step: updates made so far.
+    """
+
+    step: torch.Tensor
+
+    def __init__(
+        self, placement: Placement, rank: int, device: torch.device, options: OptimizerOptions, fused: bool
+    ) -> None:
+        super().__init__()
+        self.placement, self.rank, self.options = placement, rank, options
+        self.optimizer = placement.plan.task.optimizer
+        self.fused = fused
+        rows = placement.rows_on(rank).tolist()
+        self.weights = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.zeros(count, dim, dtype=_TYPES[dtype], device=device), requires_grad=not fused)
+            for count, (dim, dtype) in zip(rows, placement.groups, strict=True)
+        )
+        for group, (count, (dim, _)) in enumerate(zip(rows, placement.groups, strict=True)):
+            for name in STATES[self.optimizer]:
+                self.register_buffer(
+                    f"{name}_{group}", torch.zeros(count, state_width(self.optimizer, dim), device=device)
+                )
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def states(self, group: int) -> list[torch.Tensor]:
+        """`(rows, width)` fp32 each: the optimizer state of a group, as `STATES` names it."""
+        return [getattr(self, f"{name}_{group}") for name in STATES[self.optimizer]]
+
+    def matrices(self, group: int) -> list[torch.Tensor]:
+        """`(rows, width)` each: weights and optimizer state of a group."""
+        return [self.weights[group].detach(), *self.states(group)]
+
+    def pieces(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[tuple[int, int, slice, Ints]]:
+        """What lies here, some rows at a time: table, group, slots and `(n,)` keys.
+
+        Args:
+            chunk_bytes: most bytes of weights of one piece.
+            owned: leave away the rows whose owner is another rank, so that the ranks together have each row once.
+        """
+        placement = self.placement
+        mine = placement.held_by(self.rank)
+        if owned:
+            mine = mine[placement.owner[mine] == self.rank]
+        for number, first in zip(mine.tolist(), placement.slots(mine, self.rank).tolist(), strict=True):
+            table = int(placement.table_of_shard[placement.ranges[0, number]])
+            group, rows = int(placement.group_of[table]), int(placement.ranges[1, number])
+            most = max(chunk_bytes // (4 * placement.groups[group][0]), 1)
+            for start in range(0, rows, most):
+                stop = min(start + most, rows)
+                yield table, group, slice(first + start, first + stop), placement.keys(number, start, stop)
+
+    @torch.no_grad()
+    def initialise(self, initial: InitialRows, ranking: Ranking) -> None:
+        """Set all weights."""
+        for table, group, slots, keys in self.pieces():
+            rows = initial(self.placement.tables[table], ranking.ids(self.placement, table, keys))
+            self.weights[group][slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(self.weights[group])
+
+    def read(self, group: int, slots: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the `(n, dim)` weights of `(n,)` slots of a group into `out`, as fp32."""
+        weights = self.weights[group].detach()
+        if weights.dtype == torch.float32:
+            torch.index_select(weights, 0, slots, out=out)
+        else:
+            out.copy_(weights.index_select(0, slots))
+
+    def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Update rows of a group by their summed gradients, or, where not fused, add them to the sparse `.grad`.
+
+        Args:
+            group: the group.
+            slots: `(n,)` distinct slots.
+            gradient: `(n, dim)`; is overwritten.
+        """
+        weights = self.weights[group]
+        if self.fused:
+            update(self.optimizer, self.options, int(self.step), weights.data, self.states(group), slots, gradient)
+            return
+        found = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
+        weights.grad = found if weights.grad is None else weights.grad + found

@@ -1,0 +1,201 @@
+"""One sharding type for all tables, each a strategy of that name: what the strategies that mix them are compared with.
+
+Tables are placed one after another, by lookups, most first; each takes, of the ways that its type leaves and that fit, the one
+after which the busiest of its devices is the least busy. If one then fits nowhere, all are placed anew by size, where most memory is
+left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.search.units import allowed_devices
+from shardwright.sharding.checking import check_constraints, shards_by_table
+from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, ShardWorks
+from shardwright.task.constraints import Constraints
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+Ints = npt.NDArray[np.int64]
+
+KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
+_COLUMNS = 4  # of a block, and what its width is a multiple of
+_BLOCKS_A_DEVICE = 2  # of columns, where tables are few
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """All tables in one way.
+
+    Attributes:
+        name: the sharding type, and the name of the strategy.
+    """
+
+    name: str
+
+    def supports(self, task: Task) -> str | None:
+        """Tasks whose constraints allow this type for every table, and tie no tables together."""
+        if task.constraints.colocate or task.constraints.apart:
+            return (
+                "tables are to be colocated or kept apart, which this strategy does not see to; use strategy certified"
+            )
+        reasons = (why_not_uniform(task, table, self.name) for table in task.tables)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Place greedily; the cost model is not asked, and nothing is random."""
+        return Plan(task, place_uniformly(task, {table.name: self.name for table in task.tables}), self.name, seed)
+
+
+UNIFORM = tuple(Uniform(kind) for kind in KINDS)
+
+
+def why_not_uniform(task: Task, table: Table, kind: str) -> str | None:
+    """Why a table cannot be sharded this way; None if its constraints allow it."""
+    limits = task.constraints.of(table.name)
+    if not limits.allows(kind):
+        return f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, not {kind}"
+    ranks = np.flatnonzero(allowed_devices(task, limits))
+    if kind == "data_parallel" and ranks.size < task.topology.devices:
+        return f"table '{table.name}' is pinned to {ranks.size} devices, and data_parallel needs all"
+    near = task.topology.devices_per_host
+    if kind == "table_row_wise" and np.bincount(ranks // near).max() < min(near, 2):
+        return f"table '{table.name}' is pinned to one device of each host, and table_row_wise needs several"
+    return None
+
+
+def place_uniformly(task: Task, kinds: Mapping[str, str]) -> list[Shard]:
+    """Shards of the tables that `kinds` names, each in the way it says.
+
+    Raises:
+        InfeasibleTask: a table does not fit, or what there is of it breaks one of its constraints.
+    """
+    try:
+        placed = _placed(task, kinds, by_memory=False)
+    except InfeasibleTask:
+        placed = _placed(task, kinds, by_memory=True)
+    try:
+        for name in (name for name in task.constraints.tables if name in kinds):
+            only = Constraints({name: task.constraints.of(name)})
+            alone = replace(task, tables=[task.table_by_name[name]], constraints=only)
+            check_constraints(alone, shards_by_table(alone, placed[name]))
+    except InvalidPlan as error:
+        raise InfeasibleTask(f"{error}; allow another sharding type") from error
+    return [shard for table in task.tables for shard in placed.get(table.name, ())]
+
+
+def _placed(task: Task, kinds: Mapping[str, str], by_memory: bool) -> dict[str, list[Shard]]:
+    """Shards by table, placed in order of lookups, or, where memory is tight, of size."""
+    floor = _Floor(task, by_memory)
+    tables = [table for table in task.tables if table.name in kinds]
+    placed = {}
+    for table in sorted(tables, key=lambda one: -(one.weight_bytes if by_memory else one.pooling * one.dim)):
+        placed[table.name] = floor.place(table, kinds[table.name], len(tables))
+    return placed
+
+
+class _Floor:
+    """What devices hold so far."""
+
+    def __init__(self, task: Task, by_memory: bool) -> None:
+        self._task, self._works, self._by_memory = task, ShardWorks(task), by_memory
+        self._left = np.array(task.topology.memory_bytes, dtype=np.int64)
+        self._load = np.zeros(task.topology.devices)
+        self._turn = 0
+
+    def place(self, table: Table, kind: str, tables: int) -> list[Shard]:
+        """Take the best way that fits.
+
+        Raises:
+            InfeasibleTask: none does.
+        """
+        ways = self._ways(table, kind, tables)
+        costs = [self._cost_of(way) for way in ways]
+        best = min(range(len(ways)), key=lambda index: costs[index], default=None)
+        if best is None or costs[best][0]:
+            raise InfeasibleTask(
+                f"table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices no more as {kind}: they have at most "
+                f"{format_bytes(int(max(self._left.max(), 0)))} left; allow another sharding type, or use more devices or memory"
+            )
+        for shard in ways[best]:
+            ranks = list(shard.devices)
+            self._left[ranks] -= self._bytes_of(shard)
+            self._load[ranks] += self._load_of(shard)
+        self._turn += 1
+        return ways[best]
+
+    def _ways(self, table: Table, kind: str, tables: int) -> list[list[Shard]]:
+        task, limits = self._task, self._task.constraints.of(table.name)
+        ranks = np.flatnonzero(allowed_devices(task, limits))
+        whole = [[Shard.whole(table, int(rank))] for rank in ranks]
+        if kind == "data_parallel":
+            return [[Shard.whole(table, *ranks.tolist())]]
+        most = limits.max_shards or task.topology.devices
+        near = task.topology.devices_per_host
+        if kind == "row_wise" and min(table.rows, ranks.size, most) > 1:
+            spread = ranks[np.lexsort((ranks // near, ranks % near))]  # few blocks lie on several hosts all the same
+            return [self._rows(table, spread, most)]
+        if kind == "table_row_wise" and min(table.rows, most) > 1 and near > 1:
+            by_host = [ranks[ranks // near == host] for host in np.unique(ranks // near)]
+            return [self._rows(table, among, most) for among in by_host if among.size > 1]
+        if kind == "column_wise" and min(table.dim // _COLUMNS, ranks.size, most) > 1:
+            return list(self._columns(table, ranks, most, tables))
+        return whole
+
+    def _rows(self, table: Table, ranks: Ints, most: int) -> list[Shard]:
+        """Equal row blocks, the first of them on another device than the last table's."""
+        count = min(table.rows, ranks.size, most)
+        chosen = np.roll(ranks, -(self._turn * count) % ranks.size)[:count]
+        cuts = np.arange(count + 1) * table.rows // count
+        return [
+            Shard(table.name, (int(a), int(b)), (0, table.dim), (int(rank),))
+            for (a, b), rank in zip(pairwise(cuts), chosen, strict=True)
+        ]
+
+    def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
+        """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""
+        units = table.dim // _COLUMNS
+        least = self._task.constraints.of(table.name).min_columns
+        if least is not None:
+            units = max(1, table.dim // (_COLUMNS * -(-least // _COLUMNS)))
+        most = min(units, ranks.size, most)
+        wanted = -(-_BLOCKS_A_DEVICE * self._task.topology.devices // tables)
+        for count in range(min(max(2, wanted), most), most + 1):
+            cuts = (table.dim // units) // _COLUMNS * _COLUMNS * (np.arange(count + 1) * units // count)
+            cuts[-1] = table.dim
+            blocks = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]
+            fits = ranks[self._left[ranks] >= max(self._bytes_of(block) for block in blocks)]
+            chosen = fits[np.argsort(self._load[fits], kind="stable")][:count]
+            if chosen.size == count:
+                yield [
+                    Shard(table.name, block.rows, block.columns, (int(rank),))
+                    for block, rank in zip(blocks, chosen, strict=True)
+                ]
+                return
+
+    def _cost_of(self, way: list[Shard]) -> tuple[bool, float, float]:
+        """Whether it does not fit, the load of its busiest device and minus the least memory it leaves; by memory, these turned round."""
+        ranks = [list(shard.devices) for shard in way]
+        left = min(int(self._left[on].min()) - self._bytes_of(shard) for shard, on in zip(way, ranks, strict=True))
+        load = max(float(self._load[on].max()) + self._load_of(shard) for shard, on in zip(way, ranks, strict=True))
+        return (left < 0, -left, load) if self._by_memory else (left < 0, load, -left)
+
+    def _bytes_of(self, shard: Shard) -> int:
+        work = self._works.of(shard)
+        return work.weight_bytes + optimizer_bytes(self._task.optimizer, work.rows, work.dim) + buffer_bytes(work)
+
+    def _load_of(self, shard: Shard) -> float:
+        """Elements that a device sends: of all lookups, or of all samples where they are summed."""
+        work: ShardWork = self._works.of(shard)
+        return work.dim * (work.samples + work.lookups if work.pooled else work.lookups)

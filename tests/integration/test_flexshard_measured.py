@@ -1,0 +1,144 @@
+"""The benchmark of tiered plans on a slow link: its batches and its model against plain ones, and a tiny run of all of it."""
+
+import functools
+import importlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Imports a module of benchmarks/ whose results go to a folder of the test."""
+    pytest.importorskip("matplotlib", reason="the figures need matplotlib")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    known = set(sys.modules)
+    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Five users, the third with the longest history."""
+    histories = [[3, 1], [4, 4, 2], [1, 2, 3, 4, 5, 6, 7], [6], [2, 9]]
+    path = tmp_path / "events.txt"
+    path.write_text("".join(f"{user + 10} {item}\n" for user, items in enumerate(histories) for item in items))
+    return path
+
+
+def test_batches_of_a_log_are_histories_cut_at_their_ends(program, log):
+    case = program("flexshard_cases").Case("log", 4, 1, log=str(log), longest=3)
+    data = case.data()
+    back = {int(new): old for old, new in enumerate(data.permutation)}
+    seen = []
+    for step in range(2):
+        for rank in range(2):
+            ids, lengths = data.batch(step, rank, 2)["item"]
+            assert lengths.tolist() == [ids.size]
+            seen.append(tuple(back[int(one)] for one in ids))
+    assert len(set(seen)) == 4
+    assert set(seen) <= {(3, 1), (4, 4, 2), (5, 6, 7), (6,), (2, 9)}
+    (table,) = data.tables()
+    assert (table.rows, table.pooling, table.pooled) == (10, 11 / 5, False)
+    counts = Counter([3, 1, 4, 4, 2, 5, 6, 7, 6, 2, 9])
+    hottest = [back[int(one)] for one in data.rank_maps()["item"].hottest]
+    assert sorted(counts.values(), reverse=True) == [counts[item] for item in hottest[: len(counts)]]
+
+
+def test_synthetic_batches_follow_their_tables(program):
+    cases = program("flexshard_cases")
+    case = cases.Case("synthetic", 4, 200, tables=3, rows=60, zipf=1.2, length=20)
+    data, again = case.data(), case.data()
+    batch = data.batch(3, 1, 4)
+    assert all(np.array_equal(batch[name][0], again.batch(3, 1, 4)[name][0]) for name in batch)
+    assert not np.array_equal(batch["t000"][0], data.batch(3, 0, 4)["t000"][0])
+    for table in data.tables():
+        ids, lengths = batch[table.name]
+        assert lengths.sum() == ids.size
+        assert lengths.mean() == pytest.approx(table.pooling, rel=0.15)
+        ranks = data.rank_maps()[table.name].ranks(ids)
+        assert 0 <= ids.min() <= ids.max() < table.rows
+        for hottest in (1, 5, 20):
+            assert (ranks < hottest).mean() == pytest.approx(table.access.share_of(0, hottest), abs=0.05)
+
+
+def test_the_loss_is_that_of_a_plain_loop(program):
+    model = program("flexshard_model")
+    values, lengths = torch.randn(7, 3, generator=torch.Generator().manual_seed(1)) * 0.1, torch.tensor([3, 0, 1, 3])
+    expected = 0.0
+    for start, stop in ((0, 3), (3, 4), (4, 7)):
+        for here in range(start, stop - 1):
+            state = values[start : here + 1].mean(0)
+            right, wrong = (state @ values[index] * 100 for index in (here + 1, (here * 7919 + 1) % 7))
+            expected += float(torch.log1p(torch.exp(-right)) + torch.log1p(torch.exp(wrong))) * 1e-3
+    assert float(model.loss_of({"t": (values, lengths)})) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_journal_survives_a_run_that_was_killed(program, tmp_path):
+    journal = program("flexshard_measured").Journal
+    path = tmp_path / "journal.jsonl"
+    first = journal(path)
+    first.add("a", value=1)
+    first.add("a", value=2)
+    path.write_text(path.read_text() + '{"key": "b", "val')
+    again = journal(path)
+    assert again.one("a") == {"key": "a", "value": 2}
+    assert again.one("b") is None
+    again.add("c", value=3)
+    assert [json.loads(line)["key"] for line in path.read_text().splitlines()] == ["a", "a", "c"]
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_plans_are_measured_on_hosts_with_a_slow_link(program, tmp_path, monkeypatch, log):
+    measured, cases, hosts = program("flexshard_measured"), program("flexshard_cases"), program("hosts")
+    if reason := hosts.why_not():
+        pytest.skip(reason)
+    case = cases.Case("tiny", 8, 16, tables=2, rows=200, zipf=1.1, length=30)
+    monkeypatch.setattr(measured, "cases", lambda *_, **__: iter([case]))
+    monkeypatch.setattr(measured, "EXCHANGES", measured.EXCHANGES[2:])
+    monkeypatch.setattr(measured, "calibrate", functools.partial(measured.calibrate, runs=2))
+    arguments = [
+        "--rounds",
+        "2",
+        "--steps",
+        "1",
+        "--memory",
+        "1.5",
+        "--rate",
+        "1gbit",
+        "--journal",
+        str(tmp_path / "journal.jsonl"),
+    ]
+    measured.main(arguments)
+    page = (tmp_path / "flexshard_measured.md").read_text()
+    found = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    visits = [one for one in found if "forward_ms" in one]
+    assert len(visits) == 2 * 3  # table_row_wise needs twice the memory on one of the hosts
+    for one in visits:
+        assert min(one["forward_ms"] + one["backward_ms"] + one["step_ms"]) > 0
+        assert 0 < sum(one["metered"][0]) / 4 < max(one["counted"][0])
+        assert one["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
+        assert one["losses"][-1] != one["losses"][0]
+    assert "| flexshard | host/cheaper | 1.5× |" in page
+    assert "<svg" in (tmp_path / "flexshard_measured.svg").read_text()
+    measured.main(arguments)  # all of it is known
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == len(found)
+
+
+def test_without_root_or_tools_the_benchmark_says_so_and_ends(program, tmp_path, monkeypatch, capsys):
+    measured = program("flexshard_measured")
+    monkeypatch.setattr(measured, "why_not", lambda: "hosts need root")
+    measured.main(["--journal", str(tmp_path / "journal.jsonl")])
+    assert "skipped: hosts need root" in capsys.readouterr().err
+    assert not (tmp_path / "journal.jsonl").exists()

@@ -1,0 +1,254 @@
+"""Checkpoints of TieredEmbedding on real gloo processes: any plan loads what another has saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the runtime needs torch")
+
+import torch
+from tests.runtime_cases import held_rows, make_module, make_plan, one_step, rank_maps, tables
+from tests.runtime_ranks import started
+
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task import Table, Task, Topology
+from shardwright.task.exchange import Exchange
+
+SAVED = Exchange("device", "touched")
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with started(4) as group:
+        yield group
+
+
+@pytest.fixture(scope="module")
+def saved(ranks, tmp_path_factory):
+    """A checkpoint of a tiered plan after two steps of Adam, and what every rank held."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, ranks.run(train_and_save, make_plan("tiered", SAVED, "adam"), str(folder))
+
+
+def train_and_save(rank, plan, folder):
+    from shardwright.runtime import save_checkpoint
+
+    module = make_module(plan, rank_maps())
+    for step in range(2):
+        one_step(module, rank, step)
+    save_checkpoint(module, folder, part_bytes=2000)
+    return held_rows(module)
+
+
+def load(rank, plan, folder, maps):
+    from shardwright.runtime import load_checkpoint
+
+    module = make_module(plan, maps, initial=77)
+    load_checkpoint(module, folder)
+    return held_rows(module), int(module.storage.step)
+
+
+def by_id(held):
+    """By table, weights and states of every id, all replicas checked to be equal."""
+    found = {}
+    for rank in held:
+        for name, pieces in rank.items():
+            for ids, weights, states in pieces:
+                for place, row in enumerate(ids.tolist()):
+                    values = torch.cat([weights[place], *(state[place] for state in states)])
+                    assert torch.equal(found.setdefault((name, row), values), values)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["row_wise", "table_wise", "data_parallel", "blocks"])
+def test_another_plan_loads_the_same_rows_and_states(ranks, saved, kind):
+    folder, held = saved
+    loaded = ranks.run(load, make_plan(kind, Exchange("none", "whole"), "adam"), str(folder), rank_maps(9))
+    assert [step for _, step in loaded] == [2] * 4
+    before, after = by_id(held), by_id([rows for rows, _ in loaded])
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert len(before) == sum(table.rows for table in tables())
+
+
+def test_one_process_loads_what_four_have_saved(saved):
+    folder, held = saved
+    one = Topology(1, 1, memory="1 GB")
+    plan = Plan(Task(tables(), one, 16, "adam"), [Shard.whole(table, 0) for table in tables()])
+    rows, _ = load(0, plan, str(folder), None)
+    before, after = by_id(held), by_id([rows])
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def load_error(rank, plan, folder):
+    try:
+        load(rank, plan, folder, None)
+    except ShardwrightError as error:
+        return str(error)
+    return "no error"
+
+
+def broken_copy(folder, target, how):
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    parts = sorted(target.glob("*.safetensors"))
+    manifest = json.loads((target / "manifest.json").read_text())
+    if how == "part is missing":
+        parts[0].unlink()
+    elif how == "part cut short":
+        parts[0].write_bytes(parts[0].read_bytes()[:-10])
+    elif how == "part changed":
+        content = bytearray(parts[0].read_bytes())
+        content[-1] ^= 1
+        parts[0].write_bytes(content)
+    elif how == "no manifest":
+        (target / "manifest.json").unlink()
+    elif how == "manifest cut short":
+        text = (target / "manifest.json").read_text()
+        (target / "manifest.json").write_text(text[: len(text) // 2])
+    elif how == "rows missing":
+        manifest["parts"] = manifest["parts"][1:]
+    elif how == "other table":
+        manifest["tables"][1]["rows"] += 1
+    elif how == "path outside":
+        manifest["parts"][0]["file"] = "../" + manifest["parts"][0]["file"]
+    if how in ("rows missing", "other table", "path outside"):
+        (target / "manifest.json").write_text(json.dumps(manifest))
+
+
+MESSAGES = {
+    "part is missing": "cannot be read",
+    "part cut short": "bytes",
+    "part changed": "take another checkpoint",
+    "no manifest": "there is no such checkpoint's manifest",
+    "manifest cut short": "manifest.json",
+    "rows missing": "are in no part",
+    "other table": "load a checkpoint of the same tables",
+    "path outside": "not the name of a part",
+}
+
+
+@pytest.mark.parametrize("how", MESSAGES)
+def test_a_broken_checkpoint_is_refused_on_all_ranks(ranks, saved, tmp_path, how):
+    broken_copy(saved[0], tmp_path, how)
+    errors = ranks.run(load_error, make_plan("row_wise", SAVED, "adam"), str(tmp_path))
+    assert all(MESSAGES[how] in error for error in errors)
+
+
+def test_another_optimizer_is_refused(ranks, saved):
+    errors = ranks.run(load_error, make_plan("row_wise", SAVED, "adagrad"), str(saved[0]))
+    assert all("is of optimizer adam, the module's is adagrad" in error for error in errors)
+
+
+def save_with_different_replicas(rank, plan, folder):
+    from shardwright.runtime import save_checkpoint
+
+    module = make_module(plan, None)
+    if rank == 3:
+        with torch.no_grad():
+            module.storage.weights[0].view(-1)[-1] += 1
+    try:
+        save_checkpoint(module, folder)
+    except ShardwrightError as error:
+        return str(error)
+    return "no error"
+
+
+def test_replicas_that_differ_are_not_saved(ranks, tmp_path):
+    errors = ranks.run(save_with_different_replicas, make_plan("data_parallel", SAVED), str(tmp_path))
+    assert all("on ranks [3] differ" in error for error in errors)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def state_dicts(rank, plan):
+    """A state dict goes to the same plan only, and replicas that come to differ by it are found."""
+    first, second = make_module(plan, None), make_module(plan, None, initial=5)
+    one_step(first, rank, 0)
+    second.load_state_dict(first.state_dict())
+    same = all(torch.equal(a, b) for a, b in zip(first.storage.weights, second.storage.weights, strict=True))
+    errors = []
+    other = make_module(make_plan("row_wise", SAVED, plan.task.optimizer), None)
+    for state in (other.state_dict(), spoiled(first.state_dict(), rank)):
+        try:
+            second.load_state_dict(state)
+        except (ShardwrightError, RuntimeError) as error:
+            errors.append(str(error))
+    return same, int(second.storage.step), errors
+
+
+def spoiled(state, rank):
+    state = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+    if rank == 2:
+        state["storage.weights.0"].view(-1)[-1] += 1
+    return state
+
+
+def test_state_dicts(ranks):
+    for same, step, errors in ranks.run(state_dicts, make_plan("data_parallel", SAVED, "adagrad")):
+        assert same
+        assert step == 1
+        assert "of another plan" in errors[0] or "size mismatch" in errors[0]
+        assert "on ranks [2] differ" in errors[1]
+
+
+def peak_bytes(action):
+    """How much more memory the process had, at most, while the action ran."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # peak = now
+    except OSError:
+        pytest.skip("the kernel does not reset the peak of memory here")
+    before = resident("VmRSS")
+    action()
+    return resident("VmHWM") - before
+
+
+def resident(field):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def test_saving_and_loading_take_a_few_parts_of_memory_not_a_table(tmp_path):
+    from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+
+    table = Table("big", 500_000, 32, 1.0, False)
+    plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "adagrad"), [Shard.whole(table, 0)])
+    module = TieredEmbedding(plan, initial=lambda table, ids: np.full((ids.size, table.dim), 0.5, dtype=np.float32))
+    module.storage.states(0)[0].fill_(1.0)
+    part = 2**20
+    peaks = [
+        peak_bytes(lambda: save_checkpoint(module, tmp_path, part_bytes=part)),
+        peak_bytes(lambda: load_checkpoint(module, tmp_path)),
+    ]
+    assert max(peaks) < 24 * part < table.weight_bytes // 2
+    files = [file.stat().st_size for file in tmp_path.glob("*.safetensors")]
+    assert max(files) <= 2.6 * part  # a piece has weights of one part's size at most, its state and ids beside
+    assert sum(files) > 2 * table.weight_bytes
+
+
+def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path):
+    from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
+
+    table = Table("t", 50, 4, 1.0, False)
+    plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
+    for seed in (1, 2):
+        save_checkpoint(TieredEmbedding(plan, initial=seed), tmp_path)
+    module = TieredEmbedding(plan, initial=3)
+    load_checkpoint(module, tmp_path)
+    assert torch.equal(module.storage.weights[0], TieredEmbedding(plan, initial=2).storage.weights[0])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_unwritable_folder_is_said(tmp_path):
+    from shardwright.runtime import TieredEmbedding, save_checkpoint
+
+    (tmp_path / "file").write_text("")
+    table = Table("t", 50, 4, 1.0, False)
+    plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
+    with pytest.raises(InvalidInput, match="cannot be made a folder"):
+        save_checkpoint(TieredEmbedding(plan), tmp_path / "file")

@@ -1,0 +1,253 @@
+"""What TieredEmbedding does with bad input, empty input, and ranks that die: an error on all ranks, and no hang."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="the runtime needs torch")
+
+import torch
+from tests.runtime_cases import Reference, batch, features_of, make_module, make_plan, one_step, rank_maps, whole_tables
+from tests.runtime_ranks import started
+
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.shard import Shard
+from shardwright.task import Table, Task, Topology
+from shardwright.task.exchange import Exchange
+
+STRAIGHT, PROXIES = Exchange("none", "whole"), Exchange("host", "touched")
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with started(4) as group:
+        yield group
+
+
+def message(action):
+    try:
+        action()
+    except ShardwrightError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def spoil(features, how):
+    ids, lengths = features["b"]
+    if how == "too large":
+        features["b"] = torch.cat([ids, torch.tensor([101, 500])]), torch.cat([lengths, torch.tensor([2])])
+    elif how == "negative":
+        features["b"] = torch.cat([ids, torch.tensor([-1])]), torch.cat([lengths, torch.tensor([1])])
+    elif how == "lengths":
+        features["b"] = ids, torch.cat([lengths, torch.tensor([3])])
+    elif how == "negative length":
+        features["b"] = ids, torch.cat([lengths, torch.tensor([3, -3])])
+    elif how == "missing":
+        del features["b"]
+    elif how == "type":
+        features["b"] = ids.float(), lengths
+    elif how == "no features":
+        return 7
+    return features
+
+
+MESSAGES = {
+    "too large": "rank 1: table 'b' of 101 rows: 2 ids are out of range, the first is 101; ids must be from 0 to 100",
+    "negative": "rank 1: table 'b' of 101 rows: 1 ids are out of range, the first is -1",
+    "lengths": "rank 1: table 'b': its lengths add up to",
+    "negative length": "rank 1: table 'b': 1 of its lengths are negative",
+    "missing": "rank 1: features have no table 'b'",
+    "type": "rank 1: table 'b': ids are torch.float32",
+    "no features": "rank 1: features are a int",
+}
+
+
+def bad_step(rank, plan, how):
+    """The error of a step in which rank 1 has bad input, and whether the next step is as if nothing had been."""
+    module = make_module(plan, rank_maps())
+    features = features_of(plan, rank, 0)
+    error = message(lambda: module(spoil(features, how) if rank == 1 else features))
+    out = one_step(module, rank, 0)
+    weights = whole_tables(plan)
+    good = all(
+        torch.equal(out[name].values, weights[name][batch(rank, 0, name, len(weights[name]))[0]]) for name in weights
+    )
+    return error, good
+
+
+@pytest.mark.parametrize("how", MESSAGES)
+@pytest.mark.parametrize("exchange", [STRAIGHT, PROXIES], ids=["straight", "proxies"])
+def test_bad_input_of_one_rank_is_an_error_on_all(ranks, exchange, how):
+    for error, good in ranks.run(bad_step, make_plan("tiered", exchange), how):
+        assert error.startswith(f"InvalidInput: {MESSAGES[how]}")
+        assert good
+
+
+def empty_step(rank, plan, samples):
+    module = make_module(plan, rank_maps())
+    nothing = torch.zeros(0, dtype=torch.int64)
+    out = module({table.name: (nothing, torch.zeros(samples, dtype=torch.int64)) for table in plan.task.tables})
+    sum(rows.values.sum() for rows in out.values()).backward()
+    return {name: tuple(rows.values.shape) for name, rows in out.items()}
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+@pytest.mark.parametrize("exchange", [STRAIGHT, PROXIES], ids=["straight", "proxies"])
+def test_steps_without_any_lookup(ranks, exchange, samples):
+    for shapes in ranks.run(empty_step, make_plan("tiered", exchange, "adam"), samples):
+        assert shapes == {"a": (0, 8), "b": (0, 4), "c": (0, 8), "d": (0, 4)}
+
+
+def construction_error(rank, plans, maps):
+    return message(lambda: make_module(plans[rank % len(plans)], maps[rank % len(maps)]))
+
+
+def test_ranks_must_have_the_same_plan_and_rank_maps(ranks):
+    one, other = make_plan("tiered", STRAIGHT), make_plan("row_wise", STRAIGHT)
+    for error in ranks.run(construction_error, [one, one, other, one], [None]):
+        assert "ranks [2] have a plan or optimizer options other than rank 0" in error
+    for error in ranks.run(construction_error, [one], [rank_maps(1), rank_maps(1), rank_maps(1), rank_maps(2)]):
+        assert "ranks [3] have rank maps other than rank 0" in error
+
+
+def test_the_plan_must_be_for_as_many_ranks(ranks):
+    table = Table("t", 10, 4, 1.0, False)
+    plan = Plan(Task([table], Topology(1, 3, memory="1 GB"), 4), [Shard.whole(table, 0)])
+    for error in ranks.run(construction_error, [plan], [None]):
+        assert "4 ranks, the plan's topology 1 hosts × 3 = 3 devices" in error
+
+
+def differing_replicas(rank, plan):
+    module = make_module(plan, None)
+    if rank == 3:
+        with torch.no_grad():
+            module.storage.weights[1].view(-1)[-1] += 1
+    return message(lambda: one_step(module, rank, 0))
+
+
+def test_debug_finds_replicas_that_differ(ranks):
+    for error in ranks.run(differing_replicas, make_plan("data_parallel", STRAIGHT)):
+        assert "on ranks [3] differ from those on rank 0" in error
+
+
+def sparse_gradients(rank, plan, maps):
+    """Not fused: the summed gradients of held rows, of two backward passes, lie in .grad."""
+    module = make_module(plan, maps, fused=False)
+    outs = [module(features_of(plan, rank, step)) for step in range(2)]  # two forward passes before the backward passes
+    from tests.runtime_cases import weight_of
+
+    for step, out in enumerate(outs):
+        sum((rows.values * weight_of(rows.values, name, rank + step)).sum() for name, rows in out.items()).backward()
+    reference = Reference(plan, whole_tables(plan))
+    wanted = [reference.gradients(step) for step in range(2)]
+    for table, group, slots, keys in module.storage.pieces():
+        name = module.placement.tables[table].name
+        ids = torch.from_numpy(module.ranking.ids(module.placement, table, keys))
+        found = module.storage.weights[group].grad.to_dense()[slots]
+        total = sum(dense[name][0][ids] for dense in wanted).float()
+        torch.testing.assert_close(found, total, rtol=1e-5, atol=1e-5)
+    return True
+
+
+@pytest.mark.parametrize("exchange", [STRAIGHT, PROXIES], ids=["straight", "proxies"])
+def test_gradients_are_left_in_grad_where_not_fused(ranks, exchange):
+    assert all(ranks.run(sparse_gradients, make_plan("tiered", exchange), rank_maps()))
+
+
+def evaluate(rank, plan):
+    module = make_module(plan, None)
+    with torch.no_grad():
+        out = module(features_of(plan, rank, 0))
+    return out["a"].values.requires_grad
+
+
+def test_looking_up_without_gradients(ranks):
+    assert ranks.run(evaluate, make_plan("tiered", PROXIES)) == [False] * 4
+
+
+ONE = Topology(1, 1, memory="1 GB")
+FOUR = Topology(2, 2, memory="1 GB")
+TABLE = Table("t", 10, 8, 1.0, False)
+
+
+def plan_of(table, shards, topology=ONE):
+    return Plan(Task([table], topology, 4, "sgd"), shards)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "text"),
+    [
+        (plan_of(replace(TABLE, pooled=True), [Shard.whole(TABLE, 0)]), {}, "table 't' is pooled"),
+        (
+            plan_of(TABLE, [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (0,))]),
+            {},
+            "table 't' is cut by columns",
+        ),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": ["x"]}, "table 'x' is not in the plan"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": []}, "name at least one table"),
+        (
+            plan_of(TABLE, [Shard("t", (0, 10), (0, 8), (0,), "hotness")]),
+            {"rank_maps": {"t": RankMap.identity(9)}},
+            "its rank map is of 9",
+        ),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"rank_maps": {"x": RankMap.identity(9)}}, "rank map for table 'x'"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0, 1, 2)], FOUR), {}, "the same local ranks of each of their hosts"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)], FOUR), {}, "the process group has 1 ranks"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"eps": 0.0}, "eps is 0.0"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"learning_rate": float("nan")}, "learning_rate is nan"),
+        (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"betas": (0.9, 1.0)}, "betas are"),
+    ],
+)
+def test_what_cannot_be_run_is_said(plan, options, text):
+    from shardwright.runtime import TieredEmbedding
+
+    with pytest.raises(InvalidInput, match=text):
+        TieredEmbedding(plan, **options)
+
+
+def subgroup_step(rank, plan):
+    """A module on two of the four ranks."""
+    import torch.distributed as dist
+
+    pair = dist.new_group([1, 3])
+    if rank not in (1, 3):
+        return None
+    module = make_module(plan, None, process_group=pair, initial=3)
+    out = module({"t": (torch.tensor([rank, 9, 0]), torch.tensor([3]))})
+    out["t"].values.sum().backward()
+    return module.rank, tuple(out["t"].values.shape)
+
+
+def test_a_process_group_that_is_a_part_of_the_job(ranks):
+    shards = [Shard("t", (0, 5), (0, 8), (0,)), Shard("t", (5, 10), (0, 8), (1,))]
+    plan = plan_of(TABLE, shards, Topology(2, 1, memory="1 GB"))
+    assert ranks.run(subgroup_step, plan) == [None, (0, (3, 8)), None, (1, (3, 8))]
+
+
+def die_in_a_step(rank, plan, how):
+    """Rank 3 ends, or sleeps, after one step; what the others see."""
+    module = make_module(plan, None, timeout=2.0)
+    one_step(module, rank, 0)
+    if rank == 3 and how == "dies":
+        os._exit(1)
+    if rank == 3:
+        time.sleep(5)
+        return "slept"
+    return message(lambda: [one_step(module, rank, step) for step in (1, 2)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["dies", "sleeps"])
+def test_a_rank_that_is_lost_is_an_error_on_the_others(how):
+    with started(4, timeout_s=20.0) as group:
+        outcomes = group.outcomes(die_in_a_step, make_plan("tiered", STRAIGHT), how, wait_s=30.0)
+    for good, text in outcomes[:3]:
+        assert good
+        assert "failed: a rank died, did not arrive within the timeout" in text
+    assert outcomes[3] == ((False, "died") if how == "dies" else (True, "slept"))

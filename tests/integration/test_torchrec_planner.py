@@ -1,0 +1,179 @@
+"""The planner in a real process group: one plan for all ranks, real sharded modules on it, and failures on every rank."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+import itertools
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
+
+WORLD = 2
+
+
+def in_group(rank, tasks, folder):
+    """What each rank runs: functions of this module, in order; what they return goes to a file."""
+    os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD), "LOCAL_RANK": str(rank), "PYTHONHASHSEED": str(rank)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    try:
+        answers = {task: getattr(sys.modules[__name__], task)(rank) for task in tasks}
+    finally:
+        dist.destroy_process_group()
+    Path(folder, f"{rank}.json").write_text(json.dumps(answers))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
+    folder = tmp_path_factory.mktemp("group")
+    tasks = ("plan_once", "fail", "run_unequal_columns")
+    mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+def made(world=WORLD, **fields):
+    from torchrec.distributed.planner.types import Topology
+
+    from shardwright.integrations.torchrec import ShardwrightPlanner
+
+    return ShardwrightPlanner(Topology(world, "cpu"), 6, stats=[], **fields)
+
+
+def model_and_sharders():
+    from torchrec.distributed.embedding import EmbeddingCollectionSharder
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+
+    torch.manual_seed(0)
+    model = torch.nn.Module()
+    model.pooled = EmbeddingBagCollection(
+        tables=[
+            EmbeddingBagConfig(name=f"t{i}", num_embeddings=90 + i, embedding_dim=40, feature_names=[f"f{i}"])
+            for i in range(3)
+        ]
+    )
+    model.sequence = EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(name=f"s{i}", num_embeddings=50 + i, embedding_dim=48, feature_names=[f"g{i}"])
+            for i in range(2)
+        ]
+    )
+    return model, [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
+
+
+def plan_once(rank):
+    planner = made()
+    model, sharders = model_and_sharders()
+    plan = planner.collective_plan(model, sharders, dist.group.WORLD)
+    planner.plan(model, sharders)  # each rank for itself, for the hash
+    return [str(plan), planner.hash_planner_context_inputs_str()]
+
+
+def test_all_ranks_get_one_plan_and_hash_alike(answers):
+    first, second = (of_rank["plan_once"] for of_rank in answers)
+    assert first == second
+    assert "t0" in first[0]
+
+
+def fail(rank):
+    from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+
+    answers = []
+    model, sharders = model_and_sharders()
+    nothing = {"t0": ParameterConstraints(sharding_types=["row_wise"])}  # the default sharder has none on CPUs
+    for planner in (made(constraints=nothing), made(world=3)):
+        try:
+            planner.collective_plan(model, sharders)
+            answers.append("planned")
+        except PlannerError as error:
+            answers.append([error.error_type.value, str(error)])
+    return answers
+
+
+def test_a_failure_reaches_every_rank(answers):
+    for rank, (constrained, other_world) in enumerate(of_rank["fail"] for of_rank in answers):
+        assert constrained[0] == "strict_constraints"
+        assert constrained[1].startswith("planning failed on the first rank") == (rank > 0)
+        assert "pooled.t0" in constrained[1]
+        assert other_world[0] == "input_validation"
+        assert "world_size 3" in other_world[1]
+
+
+def run_unequal_columns(rank):
+    """Largest difference to the unsharded model, for column blocks of different widths."""
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.planner.types import ParameterConstraints
+    from torchrec.distributed.types import ShardingEnv
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    import shardwright as sw
+    from shardwright.integrations.torchrec import problem_of, sharding_plan_of
+
+    model, sharders = model_and_sharders()
+    planner = made()
+    cut = {name: ParameterConstraints(sharding_types=["column_wise"]) for name in ("t0", "t1", "t2", "s0", "s1")}
+    problem = problem_of(model, sharders, planner._topology, 6, cut)
+    ends = {"t0": (0, 12, 40), "t1": (0, 28, 40), "t2": (0, 40), "s0": (0, 12, 48), "s1": (0, 36, 48)}
+    shards = [
+        sw.Shard(name, (0, problem.task.table_by_name[name].rows), columns, (place,))
+        for name, cuts in ends.items()
+        for place, columns in enumerate(itertools.pairwise(cuts))
+    ]
+    plan = sharding_plan_of(sw.Plan(problem.task, shards), problem)
+    whole = {name: weights.clone() for name, weights in model.state_dict().items()}
+    sharded = DistributedModelParallel(
+        model,
+        ShardingEnv.from_process_group(dist.group.WORLD),
+        torch.device("cpu"),
+        plan,
+        sharders,
+        init_parameters=False,
+    )
+    with torch.no_grad():
+        for name, weights in sharded.state_dict().items():
+            for shard in weights.local_shards():
+                (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+                shard.tensor.copy_(whole[name][row : row + rows, column : column + columns])
+    reference, _ = model_and_sharders()
+    torch.manual_seed(rank)
+    keys = ["f0", "f1", "f2", "g0", "g1"]
+    lengths = torch.randint(0, 4, (len(keys) * 6,))
+    batch = KeyedJaggedTensor.from_lengths_sync(keys, torch.randint(0, 50, (int(lengths.sum()),)), lengths)
+
+    def outputs(one):
+        pooled, sequence = one.pooled(batch).to_dict(), one.sequence(batch)
+        return [pooled[key] for key in keys[:3]] + [sequence[key].values() for key in keys[3:]]
+
+    pairs = zip(outputs(sharded.module), outputs(reference), strict=True)
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+def test_columns_of_unequal_widths_run(answers):
+    assert max(of_rank["run_unequal_columns"] for of_rank in answers) < 1e-5
+
+
+def test_the_speed_benchmark_plans_with_both_planners(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    speed = importlib.import_module("torchrec_planning_speed")
+    ours, theirs = (speed.plan_here(name, (4, 2), 1, 0) for name in ("shardwright", "torchrec"))
+    assert len(ours["later_s"]) == len(theirs["gaps"]) + 1 == 1
+    found = {
+        ("shardwright", (4, 2)): [{"first_s": 2.0, "later_s": [0.5], "gaps": [0.01]}],
+        ("torchrec", (4, 2)): [{"first_s": 100.0, "later_s": [], "gaps": []}],
+    }
+    options = speed.parsed(["--limit", "300"])
+    assert speed.row_of((4, 2), found, options) == ["4 × 2", "100.0", "0.500", "2.00", "200", "50", "1.0%"]
+    found["torchrec", (4, 2)] = [None]
+    assert speed.row_of((4, 2), found, options)[1:5:3] == ["> 300.0", "> 600"]

@@ -1,0 +1,143 @@
+"""The program of one rank in the TorchRec tests: what the ranks found is compared on rank 0's reply."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torchrec import KeyedJaggedTensor
+
+from shardwright.integrations.torchrec.models import EPSILON, Batches, modules_for
+from shardwright.integrations.torchrec.running.memory import allocated_bytes
+from shardwright.integrations.torchrec.running.sharded import ShardedModel, planned
+from shardwright.measure.collectives.rank import main
+from shardwright.sharding import Plan
+
+LEARNING_RATE = 0.1
+STEPS = 3
+
+
+def answer(member, request, policy):
+    """Numerics or memory of one plan."""
+    plan = Plan.load(request["plan"])
+    if request["kind"] == "numerics":
+        return numerics(plan, member)
+    return memory(plan, member)
+
+
+def numerics(plan, member):
+    """Largest difference of forward passes over the steps, and of all rows after them, to the unsharded module on all ranks' batches."""
+    task = plan.task
+    torch.manual_seed(5)
+    reference = modules_for(task, "cpu")
+    torch.manual_seed(5)
+    sharding_plan = planned(plan, "cpu")
+    sharded = ShardedModel.of(task, sharding_plan, member, module=modules_for(task, "cpu"), learning_rate=LEARNING_RATE)
+    states = {}
+    batches, differences = Batches(task, seed=1), []
+    for step in range(STEPS):
+        per_rank = [batches.draw(step, rank) for rank in range(member.world)]
+        expected = [reference(batch).by_table() for batch in per_rank]
+        found = sharded.forward(per_rank[member.rank]).by_table()
+        differences.append(difference(found, expected[member.rank]))
+        reference.zero_grad()
+        for rank, outputs in enumerate(expected):  # as TorchRec does, gradients are averaged over the ranks
+            gradients = gradients_of(outputs, step, rank)
+            names = list(outputs)
+            torch.autograd.backward(
+                [outputs[name] for name in names], [gradients[name] / member.world for name in names], retain_graph=True
+            )
+        update(plan, reference, states)
+        own = gradients_of(found, step, member.rank)
+        sharded.update(list(found.values()), [own[name] for name in found])
+    every = all_rows(task)
+    final = difference(sharded.forward(every).by_table(), reference(every).by_table())
+    moved = difference(reference(every).by_table(), fresh(task)(every).by_table())
+    worst = torch.tensor([*differences, final], dtype=torch.float64)
+    dist.all_reduce(worst, dist.ReduceOp.MAX)
+    kinds = {name: part.sharding_type for part in sharding_plan.plan.values() for name, part in part.items()}
+    return {"differences": worst.tolist(), "moved": moved, "kinds": kinds}
+
+
+@torch.no_grad()
+def update(plan, reference, states):
+    """The optimizers by their definitions. Row-wise Adagrad has one state for each row of a column block."""
+    for name, weights in reference.named_parameters():
+        table = name.split(".")[-2]
+        for start, stop in {shard.columns for shard in plan.by_table[table]}:
+            gradient = weights.grad[:, start:stop]
+            if plan.task.optimizer == "sgd":
+                weights[:, start:stop] -= LEARNING_RATE * gradient
+                continue
+            squares = gradient**2
+            if plan.task.optimizer == "rowwise_adagrad":
+                squares = squares.mean(dim=1, keepdim=True)
+            state = states[table, start] = states.get((table, start), 0.0) + squares
+            weights[:, start:stop] -= LEARNING_RATE * gradient / (state.sqrt() + EPSILON)
+
+
+def fresh(task):
+    torch.manual_seed(5)
+    return modules_for(task, "cpu")
+
+
+def gradients_of(outputs, step, rank):
+    """The same gradients for the same table, step and rank, whatever the order of tables."""
+    result = {}
+    for name in sorted(outputs):
+        rng = np.random.default_rng([step, rank, *name.encode()])
+        result[name] = torch.from_numpy(rng.standard_normal(tuple(outputs[name].shape), dtype=np.float32))
+    return result
+
+
+def difference(found, expected):
+    assert found.keys() == expected.keys()
+    return max(float((found[name].detach() - expected[name].detach()).abs().max()) for name in expected)
+
+
+def all_rows(task):
+    """Every row of every table once, in bags of one; smaller tables end with empty bags."""
+    most = max(table.rows for table in task.tables)
+    return KeyedJaggedTensor.from_lengths_sync(
+        keys=[table.name for table in task.tables],
+        values=torch.cat([torch.arange(table.rows) for table in task.tables]),
+        lengths=torch.cat([(torch.arange(most) < table.rows).long() for table in task.tables]),
+    )
+
+
+def memory(plan, member):
+    """Bytes of each rank after one step: weights, optimizer state, and all tensors that were made and are held."""
+    gc.freeze()  # what was there before is not looked at
+    sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
+    outputs = sharded.forward(Batches(plan.task).draw(0, member.rank)).tensors()
+    sharded.update(outputs, [torch.ones_like(output) for output in outputs])
+    del outputs
+    found = allocated_bytes(sharded)
+    table = torch.zeros(member.world, 3, dtype=torch.int64)
+    table[member.rank] = torch.tensor([found.weights, found.optimizer, new_tensor_bytes()])
+    dist.all_reduce(table)
+    return {"bytes": table.tolist()}
+
+
+def new_tensor_bytes():
+    """Bytes of the storages of all tensors that python reaches, but for those frozen."""
+    gc.collect()
+    storages = {}
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.Tensor) and one.device.type == "cpu":
+            try:
+                storage = one.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # of sharded tensors, whose parts are looked at themselves
+                continue
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    main(answer)

@@ -1,0 +1,133 @@
+"""Any task with sequence tables: the plan keeps every rule, and no plan's communication is below the bound."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.cost import score
+from shardwright.cost.communication import communication_ms
+from shardwright.errors import InfeasibleTask
+from shardwright.search.flexshard import tier_plan
+from shardwright.search.flexshard.bound import communication_bound, tier_bound
+from shardwright.search.flexshard.dealing import Level, deals
+from shardwright.search.flexshard.rates import rates_of
+from shardwright.search.flexshard.relaxation import Relaxation
+from shardwright.search.registry import best_strategy, strategy_named
+from shardwright.sharding import Plan, memory_account
+from shardwright.task import Exchange
+from shardwright.testing.model import SimpleCostModel
+from tests.strategies import plans, tasks
+
+MODEL = SimpleCostModel()
+exchanges = st.builds(
+    Exchange, st.sampled_from(["none", "device", "host"]), st.sampled_from(["whole", "touched", "cheaper"])
+)
+
+
+@st.composite
+def sequence_tasks(draw, max_tables=3, constrained=False):
+    """Tasks with at least one sequence table and any exchange."""
+    task = draw(tasks(max_tables=max_tables, constrained=constrained))
+    first, *others = task.tables
+    return replace(task, tables=[replace(first, pooled=False), *others], exchange=draw(exchanges))
+
+
+def with_memory(task, memory):
+    return replace(task, topology=replace(task.topology, memory=np.maximum(memory, 1).astype(int).tolist()))
+
+
+def communication(task, shards):
+    return sum(float(ms.max()) for ms in communication_ms(task, shards))
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_plan_communicates_less_than_the_bound(data):
+    """In as little memory as the plan needs: no more replicas can then be made than it has."""
+    task = data.draw(sequence_tasks())
+    shards = data.draw(plans(task))
+    tight = with_memory(task, memory_account(task, shards).total)
+    bound, _ = communication_bound(tight)
+    assert bound <= communication(tight, shards) * (1 + 1e-6) + 1e-12
+    assert communication_bound(task)[0] <= bound * (1 + 1e-3) + 1e-9  # more memory, a lower bound
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_tiers_keep_every_rule_and_the_bound(data):
+    task = data.draw(sequence_tasks())
+    least = memory_account(task, data.draw(plans(task))).total
+    tight = with_memory(task, least * data.draw(st.floats(0.5, 4)))
+    try:
+        found = tier_plan(tight, others=pooled_whole(tight))
+    except InfeasibleTask:
+        return
+    plan = Plan(tight, found.shards)
+    plan.check()
+    assert found.communication_ms >= found.bound_ms * (1 - 1e-6)
+    assert all(0 <= hot <= warm <= task.table_by_name[name].rows for name, (hot, warm) in found.boundaries.items())
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_tiers_communicate_less_than_the_bound_of_tiers(data):
+    """Any boundaries, in as little memory, the same on all devices, as they need."""
+    task = data.draw(sequence_tasks())
+    task = replace(task, tables=[replace(table, pooled=False) for table in task.tables])
+    ends = [sorted(data.draw(st.tuples(*[st.integers(0, table.rows)] * 2))) for table in task.tables]
+    everywhere = [Level(1.0, np.arange(task.topology.devices))]
+    shards = [shard for deal in deals(task, task.tables, np.array(ends), everywhere) for shard in deal.shards()]
+    tight = with_memory(task, np.full(task.topology.devices, memory_account(task, shards).total.max()))
+    memory = np.array(tight.topology.memory_bytes)
+    bound = tier_bound(tight, memory, Relaxation(rates_of(tight, tight.tables)))
+    assert bound <= communication(tight, shards) * (1 + 1e-6) + 1e-12
+
+
+def pooled_whole(task):
+    """Pooled tables in turn, where there is room; else nowhere, which the caller may not mind."""
+    shards = []
+    for rank, table in enumerate(table for table in task.tables if table.pooled):
+        shards.append(sw.Shard.whole(table, rank % task.topology.devices))
+    used = memory_account(task, shards).total
+    if (used > np.array(task.topology.memory_bytes)).any():
+        raise InfeasibleTask("pooled tables do not fit")
+    return shards
+
+
+@given(
+    st.data(),
+    st.sampled_from(
+        ["flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"]
+    ),
+)
+@settings(max_examples=120, deadline=None)
+def test_every_strategy_keeps_every_rule_or_says_that_it_cannot(data, name):
+    task = data.draw(sequence_tasks(constrained=True))
+    need = sum(table.weight_bytes for table in task.tables) / task.topology.devices
+    tight = with_memory(task, np.full(task.topology.devices, need * data.draw(st.floats(0.5, 20)) + 10**6))
+    try:
+        plan = sw.plan(tight, strategy=name, cost_model=MODEL)
+    except InfeasibleTask:
+        return
+    plan.check()
+    assert plan.bound_ms is None or plan.bound_ms <= plan.cost.step_ms * (1 + 1e-6)
+    assert plan.shards == strategy_named(name).search(tight, MODEL, seed=0, deadline=None).shards
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_strategies_with_a_bound_keep_it_under_any_exchange(data):
+    """What "auto" plans, by whatever strategy: its bound is below the step of any plan in rows of ids."""
+    task = data.draw(sequence_tasks(max_tables=2))
+    shards = data.draw(plans(task))
+    task = with_memory(task, np.maximum(memory_account(task, shards).total, 10**9))
+    assert best_strategy(task).supports(task) is None
+    try:
+        plan = sw.plan(task, cost_model=MODEL, time_limit=1.0)
+    except InfeasibleTask:
+        return
+    if plan.strategy == "flexshard" and plan.bound_ms is not None:
+        assert plan.bound_ms <= score(task, shards, MODEL).step_ms * (1 + 1e-6)

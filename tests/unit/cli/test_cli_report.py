@@ -1,0 +1,91 @@
+import json
+import re
+
+import pytest
+
+import shardwright as sw
+from tests.unit.report.plans import mixed_plan, row_wise_plan
+from tests.unit.report.test_measured import verified
+
+
+@pytest.fixture
+def plan_files(tmp_path):
+    """Two plans of one task."""
+    files = [tmp_path / "before.json", tmp_path / "after.json"]
+    for plan, file in zip((row_wise_plan(), mixed_plan()), files, strict=True):
+        plan.save(file)
+    return files
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+
+
+def test_plans_become_one_page(cli, plan_files, tmp_path):
+    target = tmp_path / "report.html"
+    outcome = cli("report", *plan_files, "-o", target)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"saved {target} (")
+    data = data_of(target)
+    assert [plan["name"] for plan in data["plans"]] == ["before", "after"]
+    assert data["changes"][1]["movedBytes"] > 0
+
+
+def test_the_json_document_says_what_was_written(cli, plan_files, tmp_path):
+    target = tmp_path / "report.html"
+    outcome = cli("report", plan_files[0], "-o", target, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.document["report"] == str(target)
+    assert outcome.document["bytes"] == target.stat().st_size
+    (plan,) = outcome.document["plans"]
+    assert (plan["plan"], plan["step_ms"], plan["notes"]) == (str(plan_files[0]), row_wise_plan().cost.step_ms, [])
+
+
+def test_a_measurement_finds_its_plan(cli, plan_files, tmp_path):
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps(verified(mixed_plan())))
+    outcome = cli("report", *plan_files, "-o", tmp_path / "report.html", "--measured", file, "--json")
+    assert outcome.code == 0
+    before, after = outcome.document["plans"]
+    assert before["measured_compute_ms"] is None
+    assert after["measured_compute_ms"] == pytest.approx(1.1 * mixed_plan().cost.compute_ms)
+    assert data_of(tmp_path / "report.html")["plans"][1]["measured"] is not None
+
+
+def test_another_model_is_noted(cli, plan_files, model_file, tmp_path):
+    outcome = cli("report", plan_files[0], "-o", tmp_path / "report.html", "--model", model_file, "--json")
+    assert outcome.code == 0
+    assert outcome.err.startswith("note: before: Shares of tables are by cost model cpu/convex, which predicts")
+    assert outcome.document["plans"][0]["notes"]
+
+
+def test_bad_usage(cli, plan_files, tmp_path):
+    target = tmp_path / "report.html"
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(verified(row_wise_plan())))
+    cases = [
+        ([plan_files[0]], "Missing option '--output'"),
+        (["nope.json", "-o", target], "nope.json: there is no such plan file"),
+        ([plan_files[0], "-o", tmp_path], "is a folder"),
+        ([plan_files[0], "-o", tmp_path / "no" / "report.html"], "its folder does not exist"),
+        ([plan_files[1], "-o", target, "--measured", wrong], "it is a measurement of another plan"),
+        ([plan_files[0], "-o", target, "--measured", wrong, "--measured", wrong], "more often than there are plans"),
+        ([plan_files[0], "-o", target, "--measured", wrong, "--measure"], "use one of them"),
+    ]
+    for arguments, says in cases:
+        outcome = cli("report", *arguments, "--json")
+        assert outcome.code == 2
+        assert says in outcome.document["error"]["message"]
+        assert outcome.err == f"error: {outcome.document['error']['message']}\n"
+        assert not target.exists()
+
+
+@pytest.mark.slow
+def test_kernels_are_measured_now(cli, tmp_path):
+    pytest.importorskip("torch", reason="measuring needs torch")
+    task = sw.Task((sw.Table("a", 1000, 16, 2.0), sw.Table("b", 500, 8)), sw.Topology(1, 2, "cpu", "64 MB"), 64)
+    sw.plan(task, strategy="greedy").save(tmp_path / "plan.json")
+    outcome = cli("report", tmp_path / "plan.json", "-o", tmp_path / "r.html", "--measure", "--rounds", 1, "--json")
+    assert outcome.code == 0
+    assert outcome.document["plans"][0]["measured_compute_ms"] > 0
+    assert len(data_of(tmp_path / "r.html")["plans"][0]["measured"][0]) == 2

@@ -1,0 +1,70 @@
+import pytest
+
+from shardwright.sharding import PHASES
+from tests.unit.report.plans import hostile_plan, mixed_plan
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    mixed_plan().save(path)
+    return path
+
+
+def test_a_plan_in_the_terminal(cli, plan_file):
+    outcome = cli("show", plan_file)
+    assert (outcome.code, outcome.err) == (0, "")
+    plan = mixed_plan()
+    assert f"step {plan.cost.step_ms:.3f} ms" in outcome.out
+    for title in ("predicted ms per device", "what a step waits for", "tables", "tiers of history, rows hottest first"):
+        assert title in outcome.out
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["hot", "0", "40"] in [row[:3] for row in rows]
+    assert {"table_wise", "column_wise", "row_wise", "data_parallel", "tiered"} <= {
+        row[1] for row in rows if len(row) == 8
+    }
+    slowest = max(plan.cost.devices, key=lambda device: device.backward_ms)
+    assert ["optimizer", str(slowest.rank), f"{slowest.backward_ms:.3f}"] in [
+        row[2:5] for row in rows if row[:1] == ["backward"]
+    ]
+
+
+def test_the_json_document_lists_everything(cli, plan_file):
+    outcome = cli("show", plan_file, "--tables", 1, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    plan, document = mixed_plan(), outcome.document
+    assert document["step_ms"] == plan.cost.step_ms
+    for found, device, held in zip(document["devices"], plan.cost.devices, plan.memory.total.tolist(), strict=True):
+        assert all(found[phase] == getattr(device, phase) for phase in PHASES)
+        assert found["weight_bytes"] + found["optimizer_bytes"] + found["buffer_bytes"] == held
+    assert [one["phase"] for one in document["bottlenecks"]] == list(PHASES)
+    assert {one["table"] for one in document["tables"]} == set(plan.task.table_by_name)
+    assert sum(one["memory_bytes"] for one in document["tables"]) == plan.memory.total.sum()
+    less = [one["step_ms_less"] for one in document["tables"]]
+    assert less == sorted(less, reverse=True)
+
+
+def test_few_tables_or_none(cli, plan_file):
+    assert "the costliest 2 of 6 tables" in cli("show", plan_file, "--tables", 2).out
+    assert "step less" not in cli("show", plan_file, "--tables", 0).out
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(cli, tmp_path):
+    hostile_plan().save(tmp_path / "plan.json")
+    outcome = cli("show", tmp_path / "plan.json")
+    assert outcome.code == 0
+    assert "<script>window.broken = 1</script>" in outcome.out
+
+
+def test_a_file_that_is_no_plan(cli, task_file):
+    outcome = cli("show", task_file, "--json")
+    assert outcome.code == 2
+    assert str(task_file) in outcome.document["error"]["message"]
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_the_help_has_an_example_and_the_json_option(cli, command):
+    outcome = cli(command, "--help")
+    assert outcome.code == 0
+    assert f"shardwright {command} " in outcome.out.split("Example:")[1]
+    assert "--json" in outcome.out

@@ -1,0 +1,135 @@
+"""Tasks as TorchRec's modules, sharders, topology, constraints and batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrec", reason="needs TorchRec")
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec import problem_of
+from shardwright.integrations.torchrec.models import (
+    Batches,
+    constraints_for,
+    local_batch_size,
+    modules_for,
+    sharders_for,
+    torchrec_topology,
+)
+from shardwright.task import OPTIMIZERS, AccessProfile, Constraints, Table, TableConstraint, Task, Topology
+
+pytestmark = pytest.mark.torchrec
+
+TABLES = (
+    Table("a", 1000, 16, 5.5, access=AccessProfile.zipf(1000, 1.2)),
+    Table("b", 200, 8, 0.5, dtype="fp16"),
+    Table("s", 300, 8, 4.0, pooled=False),
+    Table("w", 50, 4, 1.0, pooled=False),
+)
+
+
+def task(optimizer="rowwise_adagrad", **fields):
+    where = Topology(hosts=2, devices_per_host=2, memory="64 MB", device="h100")
+    return Task(TABLES, where, 250, optimizer, **fields)
+
+
+def test_the_module_holds_every_table_and_looks_it_up():
+    model = modules_for(task(), "cpu")
+    shapes = {name: tuple(weights.shape) for name, weights in model.named_parameters()}
+    assert {name.split(".")[-2]: shape for name, shape in shapes.items()} == {t.name: (t.rows, t.dim) for t in TABLES}
+    batch = Batches(task()).draw(0, 0)
+    lengths = batch.length_per_key()
+    found = {name: tuple(rows.shape) for name, rows in model(batch).by_table().items()}
+    samples = local_batch_size(task())
+    assert found == {"a": (samples, 16), "b": (samples, 8), "s": (lengths[2], 8), "w": (lengths[3], 4)}
+
+
+def test_the_sum_of_a_bag_is_the_sum_of_its_rows():
+    model, batch = modules_for(task(), "cpu"), Batches(task()).draw(3, 1)
+    weights = dict(model.named_parameters())["pooled.embedding_bags.a.weight"]
+    bags = torch.split(batch["a"].values(), batch["a"].lengths().tolist())
+    expected = torch.stack([weights[ids].sum(dim=0) for ids in bags])
+    torch.testing.assert_close(model(batch).by_table()["a"], expected)
+
+
+def test_the_way_there_and_back_gives_the_same_tables():
+    """What a task is written as is read as the same task."""
+    given = task("adagrad")
+    module, sharders = modules_for(given), sharders_for(given)
+    found = problem_of(
+        module, sharders, torchrec_topology(given.topology), local_batch_size(given), constraints_for(given)
+    ).task
+    for table in given.tables:
+        other = found.table_by_name[table.name]
+        for field in ("rows", "dim", "pooling", "pooled", "dtype"):
+            assert getattr(other, field) == getattr(table, field)
+    assert found.optimizer == "adagrad"
+    assert found.topology.memory_bytes == given.topology.memory_bytes
+    assert found.topology.link_bandwidth == pytest.approx(given.topology.link_bandwidth)
+    assert (found.topology.hosts, found.topology.devices_per_host) == (2, 2)
+
+
+def test_devices_of_unequal_memory():
+    topology = torchrec_topology(Topology(devices_per_host=2, device="cpu", memory=["1 MB", "2 MB"]))
+    assert [device.storage.ddr for device in topology.devices] == [1_000_000, 2_000_000]
+    assert topology.compute_device == "cpu"
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_is_fused(optimizer):
+    kinds = {sharder.fused_params["optimizer"] for sharder in sharders_for(task(optimizer))}
+    (kind,) = kinds
+    assert isinstance(kind, EmbOptimType)
+    one, other = sharders_for(task(optimizer))
+    assert one.fused_params is not other.fused_params  # TorchRec writes into them
+
+
+def test_statistics_are_pooling_factors_and_nothing_else():
+    told, untold = constraints_for(task()), constraints_for(task(), statistics=False)
+    assert {name: one.pooling_factors for name, one in told.items()} == {t.name: [t.pooling] for t in TABLES}
+    assert all(one.pooling_factors == [1.0] for one in untold.values())
+    limits = Constraints({"a": TableConstraint(("column_wise", "grid"), max_shards=3)})
+    limited = constraints_for(task(constraints=limits))["a"]
+    assert limited.sharding_types == ["column_wise", "grid_shard"]
+    assert limited.min_partition == 6
+    assert constraints_for(task())["b"].sharding_types is None
+
+
+def test_constraints_without_a_word_for_them_are_refused():
+    pinned = Constraints({"a": TableConstraint(devices=(0,))})
+    with pytest.raises(InvalidInput, match="constraints: table 'a' is pinned"):
+        constraints_for(task(constraints=pinned))
+
+
+@pytest.mark.parametrize("name", ["a.b", "half", "type"])
+def test_names_that_torch_refuses(name):
+    bad = Task([Table(name, 10, 4)], Topology(), 8)
+    with pytest.raises(InvalidInput, match="rename it"):
+        modules_for(bad)
+
+
+def test_batches_have_the_lookups_and_the_skew_of_the_tables():
+    batches, samples = Batches(task(), seed=3), local_batch_size(task())
+    drawn = [batches.draw(step, rank) for step in range(10) for rank in range(4)]
+    for index, table in enumerate(TABLES):
+        lookups = np.mean([batch.length_per_key()[index] for batch in drawn]) / samples
+        assert lookups == pytest.approx(table.pooling, rel=0.05)
+        assert all(int(batch[table.name].values().max()) < table.rows for batch in drawn)
+    assert all(batch.stride() == samples for batch in drawn)
+    counts = np.bincount(torch.cat([batch["a"].values() for batch in drawn]).numpy(), minlength=1000)
+    share = np.sort(counts)[::-1][:100].sum() / counts.sum()
+    assert share == pytest.approx(TABLES[0].access.share_of(0, 100), abs=0.05)
+
+
+def test_the_same_rows_are_hot_in_all_batches_and_no_two_batches_are_alike():
+    batches = Batches(task())
+    one, other, again = batches.draw(0, 0), batches.draw(1, 2), Batches(task()).draw(0, 0)
+    hottest = [np.bincount(batch["a"].values().numpy()).argmax() for batch in (one, other)]
+    assert hottest[0] == hottest[1]
+    assert not torch.equal(one["a"].values(), other["a"].values())
+    assert torch.equal(one.values(), again.values())
+    assert torch.equal(one.lengths(), again.lengths())

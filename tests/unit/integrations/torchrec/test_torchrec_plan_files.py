@@ -1,0 +1,188 @@
+"""Sharding plans as files, and the loader over them."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
+from torchrec.distributed.types import (
+    BoundsCheckMode,
+    CacheAlgorithm,
+    CacheParams,
+    KeyValueParams,
+    MultiPassPrefetchConfig,
+    ShardingPlan,
+)
+from torchrec.modules.embedding_configs import DataType
+
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec import SavedPlanLoader, load_sharding_plan, save_sharding_plan
+
+from .made import SHARDERS, Model, bags, planner, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+GIVEN = {
+    "t0": ParameterConstraints(
+        sharding_types=["row_wise"],
+        compute_kernels=["fused_uvm_caching"],
+        cache_params=CacheParams(
+            CacheAlgorithm.LRU, 0.2, 1.0, DataType.FP16, True, multipass_prefetch_config=MultiPassPrefetchConfig(3, 100)
+        ),
+        enforce_hbm=True,
+        stochastic_rounding=False,
+        bounds_check_mode=BoundsCheckMode.FATAL,
+        output_dtype=DataType.FP16,
+    ),
+    "t1": ParameterConstraints(sharding_types=["data_parallel"]),
+    "t2": ParameterConstraints(sharding_types=["column_wise"], min_partition=8),
+}
+
+
+@pytest.fixture
+def made():
+    found = planner(topology(4, 2), constraints=GIVEN)
+    return found, found.plan(Model(), SHARDERS)
+
+
+def test_a_plan_comes_back_as_it_was(made, tmp_path):
+    _, plan = made
+    save_sharding_plan(plan, tmp_path / "plan.json")
+    assert load_sharding_plan(tmp_path / "plan.json").plan == plan.plan
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("format",), 9, "format"),
+        (("sharding_plan", "pooled", "t0", "sharding_type"), "odd", "unknown sharding_type 'odd'"),
+        (("sharding_plan", "pooled", "t0", "shards"), None, "shards is missing"),
+        (("sharding_plan", "pooled", "t0", "shards", 0, "placement"), "rank:x/nowhere", "placement"),
+        (("sharding_plan", "pooled", "t0", "shards", 0, "sizes"), [1, -2], "shard_sizes"),
+        (("sharding_plan", "pooled", "t0", "output_dtype"), "FP7", "'FP7' is none of"),
+        (("sharding_plan", "pooled", "t0", "cache_params", "algorithm"), "FIFO", "'FIFO' is none of LRU, LFU"),
+        (("sharding_plan", "pooled", "t0", "color"), "red", "color"),
+        (("sharding_plan",), [], "sharding_plan"),
+        (("sharding_plan", "pooled"), 3, "must map names of tables"),
+    ],
+)
+def test_broken_files_are_refused_with_the_field(made, tmp_path, path, value, said):
+    file = tmp_path / "plan.json"
+    save_sharding_plan(made[1], file)
+    document = json.loads(file.read_text())
+    *outer, last = path
+    place = document
+    for key in outer:
+        place = place[key]
+    place[last] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(InvalidInput, match=said):
+        load_sharding_plan(file)
+
+
+def test_other_files_are_refused(tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text('{"format": 1, "tables": []}')
+    with pytest.raises(InvalidInput, match="'sharding_plan' is missing"):
+        load_sharding_plan(file)
+    with pytest.raises(InvalidInput, match=r"missing\.json"):
+        load_sharding_plan(tmp_path / "missing.json")
+
+
+def test_what_a_file_cannot_hold_is_refused(made, tmp_path):
+    table = tables_of(made[1])["pooled", "t0"]
+    table.key_value_params = KeyValueParams()
+    with pytest.raises(InvalidInput, match=r"'pooled\.t0' has key_value_params"):
+        save_sharding_plan(made[1], tmp_path / "plan.json")
+    table.key_value_params, table.cache_params.stats = None, object()
+    with pytest.raises(InvalidInput, match="stats is an object"):
+        save_sharding_plan(made[1], tmp_path / "plan.json")
+
+
+def saved(made, tmp_path, **hashes):
+    found, plan = made
+    file = tmp_path / "plan.json"
+    save_sharding_plan(plan, file, **hashes or {"context_hash": found.hash_planner_context_inputs_str()})
+    return SavedPlanLoader(file)
+
+
+def test_a_saved_plan_is_taken_in_place_of_a_search(made, tmp_path):
+    again = planner(topology(4, 2), constraints=GIVEN, plan_loader=saved(made, tmp_path), strategy="random")
+    assert tables_of(again.plan(Model(), SHARDERS)) == tables_of(made[1])
+    assert again.last_plan is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"batch_size": 65}, {"constraints": {"t1": GIVEN["t1"]}}, {"where": topology(4, 4)}],
+    ids=["batch size", "constraints", "topology"],
+)
+def test_a_plan_for_other_inputs_is_refused(made, tmp_path, changed):
+    fields = {"where": topology(4, 2), "constraints": GIVEN} | changed
+    again = planner(plan_loader=saved(made, tmp_path), **fields)
+    with pytest.raises(PlannerError, match=r"plan\.json was made for other inputs") as caught:
+        again.plan(Model(), SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH
+
+
+def test_without_a_hash_only_the_tables_must_be_the_same(made, tmp_path):
+    loader = saved(made, tmp_path, context_hash=None)
+    again = planner(topology(4, 2), batch_size=99, constraints=GIVEN, plan_loader=loader)
+    assert tables_of(again.plan(Model(), SHARDERS)) == tables_of(made[1])
+    other = planner(topology(4, 2), plan_loader=loader)
+    with pytest.raises(PlannerError, match=r"it has besides pooled\.t0.*; plan anew|it lacks \.t0") as caught:
+        other.plan(bags([(4096, 128)]), SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.PLAN_LOADING_FAILED
+
+
+def test_an_empty_plan_counts_as_none(tmp_path):
+    save_sharding_plan(ShardingPlan({}), tmp_path / "empty.json")
+    loader = SavedPlanLoader(tmp_path / "empty.json")
+    assert loader.load() is None
+    found = planner(plan_loader=loader)
+    assert len(tables_of(found.plan(Model(), SHARDERS))) == 5
+    assert found.last_plan is not None
+
+
+def test_torchrecs_planner_takes_our_files_too(tmp_path):
+    model, where = bags([(4096, 64), (500, 32)]), topology(2)
+    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for i in range(2)}
+    plan = planner(where, constraints=whole).plan(model, SHARDERS)
+    save_sharding_plan(plan, tmp_path / "plan.json")
+    theirs = EmbeddingShardingPlanner(
+        where,
+        64,
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        constraints=whole,
+        stats=[],
+        plan_loader=SavedPlanLoader(tmp_path / "plan.json"),
+    )
+    assert tables_of(theirs.plan(model, SHARDERS)) == tables_of(plan)
+
+
+def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
+    def hash_of(model=None, where=None, **fields):
+        found = planner(where or topology(4, 2), **fields)
+        with pytest.raises(PlannerError, match="plan first"):
+            found.hash_planner_context_inputs()
+        found.plan(model or Model(), SHARDERS)
+        assert isinstance(found.hash_planner_context_inputs(), int)
+        return found.hash_planner_context_inputs_str()
+
+    plain = hash_of()
+    assert plain == hash_of() == hash_of(seed=5) == hash_of(strategy="greedy")
+    others = [
+        hash_of(batch_size=65),
+        hash_of(where=topology(4, 4)),
+        hash_of(where=topology(8, 2)),
+        hash_of(where=topology(4, 2, hbm=500 << 30)),
+        hash_of(Model(((4097, 128), (1000, 64), (100_000, 32)))),
+        hash_of(constraints=GIVEN),
+        hash_of(constraints={"t1": GIVEN["t1"]}),
+        hash_of(constraints={"t2": GIVEN["t2"]}),
+    ]
+    assert len({plain, *others}) == len(others) + 1

@@ -1,0 +1,325 @@
+"""What judges a planner from outside: TorchRec's published planner tests by meaning, and bad input."""
+
+import warnings
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torch import nn
+from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import (
+    FixedPercentageStorageReservation,
+    HeuristicalStorageReservation,
+)
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType, Stats
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams
+from torchrec.modules.embedding_configs import DataType
+
+from shardwright.integrations.torchrec import ShardwrightPlanner, plan_of
+
+from .made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+
+class OnlyRows(type(SHARDERS[0])):
+    """Allows one sharding type."""
+
+    def sharding_types(self, compute_device_type):
+        return ["row_wise"]
+
+
+class Nothing(type(SHARDERS[0])):
+    """Allows no sharding type."""
+
+    def sharding_types(self, compute_device_type):
+        return []
+
+
+def test_every_table_is_planned_on_ranks_that_exist():
+    plan = planner(topology(8, 4)).plan(Model(), SHARDERS)
+    tables = tables_of(plan)
+    assert set(tables) == {("pooled", f"t{i}") for i in range(3)} | {("sequence", f"s{i}") for i in range(2)}
+    assert all(0 <= rank < 8 for table in tables.values() for rank in ranks_of(table))
+
+
+def test_without_sharders_or_tables_the_plan_is_empty():
+    assert planner().plan(Model(), []).plan == {}
+    assert planner().plan(nn.Linear(3, 3), SHARDERS).plan == {}
+
+
+def test_modules_with_tables_of_equal_names_are_all_planned():
+    model = nn.Module()
+    model.one, model.other = bags([(1000, 16), (500, 16)]), bags([(77, 32)])
+    found = planner()
+    tables = tables_of(found.plan(model, SHARDERS))
+    assert set(tables) == {("one", "t0"), ("one", "t1"), ("other", "t0")}
+    assert found.last_problem.name_of == {("one", "t0"): "one.t0", ("one", "t1"): "t1", ("other", "t0"): "other.t0"}
+
+
+def test_the_model_itself_may_be_the_collection():
+    assert set(tables_of(planner().plan(bags([(10, 8)]), SHARDERS))) == {("", "t0")}
+
+
+def test_fields_of_constraints_pass_through_exactly():
+    cache = CacheParams(CacheAlgorithm.LFU, 0.1, 2.0, DataType.FP16, prefetch_pipeline=True)
+    given = ParameterConstraints(
+        compute_kernels=["fused_uvm_caching"],
+        cache_params=cache,
+        enforce_hbm=True,
+        stochastic_rounding=False,
+        bounds_check_mode=BoundsCheckMode.WARNING,
+        output_dtype=DataType.BF16,
+    )
+    tables = tables_of(planner(constraints={"t0": given}).plan(Model(), SHARDERS))
+    table, other = tables["pooled", "t0"], tables["pooled", "t1"]
+    assert table.compute_kernel == "fused_uvm_caching"
+    assert table.cache_params == cache
+    assert (table.enforce_hbm, table.stochastic_rounding) == (True, False)
+    assert (table.bounds_check_mode, table.output_dtype) == (BoundsCheckMode.WARNING, DataType.BF16)
+    assert (other.cache_params, other.enforce_hbm, other.output_dtype) == (None, None, None)
+
+
+def test_a_planner_that_failed_plans_the_next_model():
+    model = bags([(1_000_000, 128)] * 2)
+    kept = {f"t{i}": ParameterConstraints(compute_kernels=["fused"]) for i in range(2)}
+    found = planner(topology(2, hbm=int(0.4 * GB)), constraints=kept)
+    with pytest.raises(PlannerError):
+        found.plan(model, [type("OnlyWhole", (OnlyRows,), {"sharding_types": lambda *_: ["table_wise"]})()])
+    assert found.last_plan is None
+    tables = tables_of(found.plan(bags([(100_000, 128)] * 2), [OnlyRows()]))
+    assert [table.sharding_type for table in tables.values()] == ["row_wise"] * 2
+
+
+def error_of(call):
+    with pytest.raises(PlannerError) as caught:
+        call()
+    return caught.value.error_type, str(caught.value)
+
+
+def test_more_than_all_memory_is_insufficient_storage():
+    only = {"t0": ParameterConstraints(compute_kernels=["fused"])}
+    found = planner(topology(2, hbm=GB), constraints=only)
+    kind, said = error_of(lambda: found.plan(bags([(10_000_000, 128)]), SHARDERS))
+    assert kind == PlannerErrorType.INSUFFICIENT_STORAGE
+    assert "5.1 GB" in said
+    assert "2 devices have 2.1 GB" in said
+
+
+def test_constraints_that_leave_no_room_are_strict_constraints():
+    only = {"t0": ParameterConstraints(compute_kernels=["fused"], sharding_types=["table_wise"])}
+    found = planner(topology(4, hbm=GB), constraints=only)
+    kind, said = error_of(lambda: found.plan(bags([(3_000_000, 128)]), SHARDERS))
+    assert kind == PlannerErrorType.STRICT_CONSTRAINTS
+    assert "'t0'" in said
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"sharding_types": ["no_such_type"]},
+        {"compute_kernels": ["quant"]},
+        {"sharding_types": ["data_parallel"], "compute_kernels": ["fused"]},
+    ],
+)
+def test_constraints_that_leave_no_choice_are_strict_constraints(constraint):
+    found = planner(constraints={"t1": ParameterConstraints(**constraint)})
+    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
+    assert kind == PlannerErrorType.STRICT_CONSTRAINTS
+    assert "pooled.t1" in said
+
+
+def test_a_sharder_that_allows_nothing_is_named():
+    kind, said = error_of(lambda: planner().plan(bags([(10, 8)]), [Nothing()]))
+    assert kind == PlannerErrorType.STRICT_CONSTRAINTS
+    assert "sharder Nothing" in said
+
+
+def test_constraints_for_unknown_tables_are_refused_by_name():
+    found = planner(constraints={"t0": ParameterConstraints(), "t7": ParameterConstraints()})
+    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
+    assert kind == PlannerErrorType.INPUT_VALIDATION
+    assert "t7 is no table" in said
+
+
+def test_tables_of_another_device_group_are_left_out():
+    found = planner(constraints={"t0": ParameterConstraints(device_group="cpu")})
+    assert ("pooled", "t0") not in tables_of(found.plan(Model(), SHARDERS))
+
+
+@pytest.mark.parametrize("field", [{"time_limit": 0}, {"timeout_seconds": -1}, {"time_limit": float("nan")}])
+def test_times_must_be_positive(field):
+    assert error_of(lambda: planner(**field))[0] == PlannerErrorType.INPUT_VALIDATION
+
+
+def test_devices_without_memory_are_refused():
+    found = planner(topology(2, hbm=0))
+    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
+    assert kind == PlannerErrorType.INSUFFICIENT_STORAGE
+    assert "rank 0 has 0 bytes of hbm" in said
+
+
+def test_hosts_must_divide_the_ranks():
+    kind, said = error_of(lambda: planner(topology(6, 4)).plan(Model(), SHARDERS))
+    assert kind == PlannerErrorType.INPUT_VALIDATION
+    assert "world_size 6" in said
+
+
+def test_a_missing_batch_size_and_parts_without_effect_are_warned_of():
+    with pytest.warns(UserWarning, match="512 samples"):
+        ShardwrightPlanner(topology(), stats=[], storage_reservation=FixedPercentageStorageReservation(0.0))
+    with pytest.warns(UserWarning, match="partitioner: part of TorchRec's search"):
+        ShardwrightPlanner(topology(), 64, partitioner=object())
+
+
+def test_meta_and_real_modules_get_the_same_plan():
+    import torch
+
+    shapes = {"pooled": ((400, 16), (1000, 8)), "sequence": (70,)}
+    plans = [planner().plan(Model(**shapes, device=torch.device(d)), SHARDERS) for d in ("meta", "cpu")]
+    assert tables_of(plans[0]) == tables_of(plans[1])
+
+
+def test_the_reservation_decides_the_memory():
+    model = bags([(1_000_000, 128)] * 8)
+    fused = {f"t{i}": ParameterConstraints(compute_kernels=["fused"], sharding_types=["table_wise"]) for i in range(8)}
+    roomy = planner(topology(4, hbm=2 * GB), constraints=fused)
+    assert len(tables_of(roomy.plan(model, SHARDERS))) == 8
+    tight = planner(
+        topology(4, hbm=2 * GB), constraints=fused, storage_reservation=FixedPercentageStorageReservation(0.7)
+    )
+    assert error_of(lambda: tight.plan(model, SHARDERS))[0] == PlannerErrorType.INSUFFICIENT_STORAGE
+    with pytest.warns(FutureWarning):
+        heuristic = HeuristicalStorageReservation(0.0, dense_tensor_estimate=3 * GB)
+    found = planner(topology(4, hbm=2 * GB), constraints=fused, storage_reservation=heuristic)
+    assert error_of(lambda: found.plan(model, SHARDERS))[0] == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_callbacks_change_the_plan_and_statistics_see_it():
+    seen = {}
+
+    class Seen(Stats):
+        def log(self, **fields):
+            seen.update(fields)
+
+    def to_rank_one(options):
+        for option in options:
+            if option.sharding_type == "table_wise":
+                option.shards[0].rank = 1
+        return options
+
+    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(3)}
+    plan = planner(stats=Seen(), callbacks=[to_rank_one], constraints=whole).plan(Model(sequence=()), SHARDERS)
+    assert {tuple(ranks_of(table)) for table in tables_of(plan).values()} == {(1,)}
+    assert seen["sharding_plan"] is plan
+    assert [option.shards[0].rank for option in seen["best_plan"]] == [1, 1, 1]
+    assert seen["best_plan"][0].total_storage.hbm > 4096 * 128 * 4
+
+
+def test_a_callback_that_loses_a_table_is_caught_with_its_name():
+    found = planner(callbacks=[lambda options: options[1:]])
+    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
+    assert kind == PlannerErrorType.MISSING_MODULE_IN_PLAN
+    assert "are missing" in said
+
+
+@pytest.mark.parametrize("rank", [99, -1, None])
+def test_a_callback_with_a_rank_that_does_not_exist_is_caught(rank):
+    def moved(options):
+        options[0].shards[0].rank = rank
+        return options
+
+    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(3)}
+    found = planner(callbacks=[moved], constraints=whole)
+    assert error_of(lambda: found.plan(Model(sequence=()), SHARDERS))[0] == PlannerErrorType.INVALID_RANK_ASSIGNMENT
+
+
+def test_a_callback_with_a_kernel_that_the_table_may_not_have_is_caught():
+    def dense(options):
+        options[0].compute_kernel = "dense"
+        return options
+
+    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(3)}
+    found = planner(callbacks=[dense], constraints=whole)
+    assert error_of(lambda: found.plan(Model(sequence=()), SHARDERS))[0] == PlannerErrorType.INVALID_COMPUTE_KERNEL
+
+
+def test_torchrecs_own_statistics_run_on_our_plans():
+    mixed = {
+        "t0": ParameterConstraints(sharding_types=["row_wise"]),
+        "t1": ParameterConstraints(sharding_types=["data_parallel"]),
+        "t2": ParameterConstraints(sharding_types=["column_wise"], min_partition=8),
+    }
+    stats = EmbeddingStats()
+    planner(topology(4, 2), stats=stats, constraints=mixed).plan(Model(), SHARDERS)
+    page = "\n".join(stats._stats_table)
+    assert all(name in page for name in ("t0", "t1", "t2", "s0", "s1"))
+
+
+def test_default_sharders_and_cpu_devices():
+    found = planner(topology(2, device="cpu"))
+    tables = tables_of(found.plan(Model(), get_default_sharders()))
+    assert {
+        shard.placement.device().type for t in tables.values() if t.sharding_spec for shard in t.sharding_spec.shards
+    } == {"cpu"}
+    assert found.last_plan.cost_model.startswith("cpu")
+    assert all(tables["sequence", f"s{i}"].sharding_type != "data_parallel" for i in range(2))
+
+
+def test_grid_and_columns_on_one_host_are_not_planned_unasked():
+    found = planner(topology(8, 4))
+    kinds = {table.sharding_type for table in tables_of(found.plan(Model(), SHARDERS)).values()}
+    assert not kinds & {"grid_shard", "table_column_wise"}
+
+
+@pytest.mark.parametrize("world", [(1, 1), (4, 4), (4, 2), (16, 8)])
+@pytest.mark.parametrize(
+    "kind",
+    ["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard"],
+)
+def test_every_sharding_type_is_planned_where_demanded(kind, world):
+    asked = {f"t{i}": ParameterConstraints(sharding_types=[kind]) for i in range(4)}
+    found = planner(topology(*world), constraints=asked)
+    shapes = ((10_000, 256), (3, 256), (1, 64), (77, 20))
+    plan = found.plan(Model(shapes), SHARDERS)
+    tables = tables_of(plan)
+    assert {tables["pooled", f"t{i}"].sharding_type for i in range(4)} == {kind}
+    plan_of(plan, found.last_problem).check()
+
+
+def test_min_partition_is_the_narrowest_column_block():
+    asked = {f"t{i}": ParameterConstraints(sharding_types=["column_wise"], min_partition=60) for i in range(3)}
+    found = planner(constraints=asked).plan(bags([(100_000, 256), (50_000, 192), (10_000, 64)]), SHARDERS)
+    widths = {name: [s.shard_sizes[1] for s in t.sharding_spec.shards] for (_, name), t in tables_of(found).items()}
+    assert all(width % 64 == 0 for width in widths["t0"] + widths["t1"])
+    assert len(widths["t0"]) > 1
+    assert widths["t2"] == [64]
+
+
+def test_the_search_ends_in_time_and_the_same_seed_gives_the_same_plan():
+    model = bags([(1000 * (i + 1), 32) for i in range(20)])
+    plans = [planner(seed=3, time_limit=60).plan(model, SHARDERS) for _ in range(2)]
+    assert tables_of(plans[0]) == tables_of(plans[1])
+    assert planner(timeout_seconds=1, time_limit=60)._limit(_problem(model)) == 1
+
+
+def _problem(model):
+    found = planner(time_limit=0.1)
+    found.plan(model, SHARDERS)
+    return found.last_problem
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "neuroshard", "size"])
+def test_other_strategies_make_plans_that_torchrec_runs(strategy):
+    asked = {"t0": ParameterConstraints(sharding_types=["row_wise"]), "t1": ParameterConstraints(min_partition=32)}
+    found = planner(topology(4, 2), strategy=strategy, constraints=asked)
+    found.plan(Model(), SHARDERS)
+    assert found.last_plan.strategy == strategy
+
+
+def test_nothing_warns_on_the_way():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        planner().plan(Model(), SHARDERS)

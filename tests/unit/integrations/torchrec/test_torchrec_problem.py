@@ -1,0 +1,212 @@
+"""Model, sharders and topology as a task."""
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints, PlannerError
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
+
+import shardwright as sw
+from shardwright.errors import InvalidInput
+from shardwright.integrations.torchrec import problem_of, with_profiles
+from shardwright.integrations.torchrec.topology import BandwidthModel, default_cost_model
+from shardwright.sharding import shard_work
+
+from .made import GB, SHARDERS, AllTypesSharder, Model, bags, planner, sequences, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+
+def test_tables_batch_and_links_become_a_task():
+    where = topology(16, 8, hbm=10 * GB, intra_host_bw=2e8, inter_host_bw=1e7)
+    task = problem_of(Model(), SHARDERS, where, 512).task
+    assert {(t.name, t.rows, t.dim, t.pooled) for t in task.tables} == {
+        ("t0", 4096, 128, True),
+        ("t1", 1000, 64, True),
+        ("t2", 100_000, 32, True),
+        ("s0", 5000, 32, False),
+        ("s1", 700, 32, False),
+    }
+    assert task.batch_size == 16 * 512
+    assert (task.topology.hosts, task.topology.devices_per_host) == (2, 8)
+    assert task.topology.memory_bytes == (10 * GB,) * 16
+    assert task.topology.link_bandwidth == (2e11, 1e10)  # TorchRec counts bytes per ms
+
+
+def test_pods_are_hosts_and_every_device_may_have_its_own_memory():
+    sizes = [GB * (rank + 1) for rank in range(8)]
+    where = topology(8, 2, pod_size=2, custom_topology_data=CustomTopologyData({"hbm_cap": sizes}, 8))
+    task = problem_of(Model(), SHARDERS, where, 8).task
+    assert task.topology.devices_per_host == 4
+    assert task.topology.memory_bytes == tuple(sizes)
+
+
+def test_the_tables_are_those_that_torchrecs_enumerator_finds():
+    model = nn.Module()
+    model.deep = nn.Sequential(Model(), nn.ModuleDict({"x": Model(sequence=())}))
+    model.fused = FusedEmbeddingBagCollection(
+        tables=bags([(100, 8)], "u").embedding_bag_configs(),
+        optimizer_type=torch.optim.SGD,
+        optimizer_kwargs={"lr": 0.1},
+        device=torch.device("meta"),
+    )
+    where = topology(4)
+    theirs = {(o.path, o.name) for o in EmbeddingEnumerator(where, 64).enumerate(model, get_default_sharders())}
+    ours = problem_of(model, get_default_sharders(), where, 64)
+    assert set(ours.name_of) == theirs
+    assert ("fused", "u0") in theirs
+    assert len(ours.task.tables) == 9
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_sharding_types_and_kernels_are_those_of_torchrecs_enumerator(device):
+    model, where = Model(), topology(4, 2, device=device)
+    given = {
+        "t0": ParameterConstraints(sharding_types=["row_wise", "column_wise", "grid_shard"]),
+        "t1": ParameterConstraints(compute_kernels=["fused", "dense"]),
+    }
+    options = EmbeddingEnumerator(where, 64, given).enumerate(model, SHARDERS)
+    theirs = {(o.name, o.sharding_type) for o in options}
+    ours = {
+        (name, kind)
+        for name, place in problem_of(model, SHARDERS, where, 64, given).places.items()
+        for kind in place.types
+    }
+    left_out = theirs - ours
+    assert ours <= theirs
+    allowed = {"table_column_wise"} | (
+        {"data_parallel"} if device == "cpu" else set()
+    )  # dense sequences cannot run on CPUs
+    assert {kind for _, kind in left_out} <= allowed
+    assert not {name for name, kind in left_out if kind == "data_parallel"} & {"t0", "t1", "t2"}
+
+
+def test_quantised_inference_modules_are_planned_with_their_kernel():
+    from torch.ao.quantization import QConfig
+    from torch.ao.quantization.observer import PlaceholderObserver
+
+    real = bags([(300, 16), (500, 32)], device=torch.device("cpu"))
+    real.qconfig = QConfig(
+        activation=PlaceholderObserver.with_args(dtype=torch.float32),
+        weight=PlaceholderObserver.with_args(dtype=torch.qint8),
+    )
+    model = nn.Module()
+    model.quantised = QuantEmbeddingBagCollection.from_float(real)
+    tables = tables_of(planner().plan(model, get_default_sharders()))
+    assert {name for _, name in tables} == {"t0", "t1"}
+    assert {table.compute_kernel for table in tables.values()} == {"quant"}
+
+
+@pytest.mark.parametrize(
+    ("fused", "ours"),
+    [
+        (None, "sgd"),
+        ({"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD}, "rowwise_adagrad"),
+        ({"optimizer": EmbOptimType.EXACT_ADAGRAD}, "adagrad"),
+        ({"optimizer": EmbOptimType.ADAM}, "adam"),
+        ({"optimizer": EmbOptimType.PARTIAL_ROWWISE_ADAM}, "adam"),
+        ({"learning_rate": 0.1}, "sgd"),
+    ],
+)
+def test_the_optimizer_is_that_of_the_sharder(fused, ours):
+    assert problem_of(bags([(10, 8)]), [AllTypesSharder(fused_params=fused)], topology(), 8).task.optimizer == ours
+
+
+def test_an_optimizer_in_the_backward_pass_goes_first():
+    from torch.distributed.optim import _apply_optimizer_in_backward
+
+    model = bags([(10, 8)], device=torch.device("cpu"))
+    _apply_optimizer_in_backward(torch.optim.Adagrad, model.parameters(), {"lr": 0.1})
+    assert problem_of(model, SHARDERS, topology(), 8).task.optimizer == "adagrad"
+
+
+def test_lookups_are_summed_over_features():
+    given = {
+        "t0": ParameterConstraints(pooling_factors=[3.0, 5.0], num_poolings=[1.0, 2.0], batch_sizes=[64, 32]),
+        "t1": ParameterConstraints(pooling_factors=[7.0]),
+    }
+    tables = problem_of(bags([(10, 8)] * 3), SHARDERS, topology(), 64, given).task.tables
+    assert [table.pooling for table in tables] == [3 + 5 * 2 / 2, 7.0, 1.0]
+
+
+def test_profiles_come_by_feature_name_and_constraints_go_before_them(tmp_path):
+    zipf = sw.AccessProfile.zipf(1000, 1.1)
+    known = [sw.Table("f_t0", 1000, 4, 12.0, access=zipf), sw.Table("f_t1", 500, 4, 3.0)]
+    given = {"t1": ParameterConstraints(pooling_factors=[9.0])}
+    tables = problem_of(
+        bags([(1000, 8), (500, 8), (70, 8)]), SHARDERS, topology(), 8, given, profiles=known
+    ).task.tables
+    assert [table.pooling for table in tables] == [12.0, 9.0, 1.0]
+    assert tables[0].access == zipf
+    file = tmp_path / "tables.yaml"
+    file.write_text("tables: [{name: f_t0, rows: 1000, dim: 4, pooling: 12, access: {zipf: 1.1}}]\n")
+    found = problem_of(bags([(1000, 8)]), SHARDERS, topology(), 8, profiles=file).task.tables
+    assert (found[0].pooling, found[0].access) == (12.0, zipf)
+    passed_on = with_profiles(bags([(1000, 8), (500, 8), (70, 8)]), known, given)
+    assert {name: one.pooling_factors for name, one in passed_on.items()} == {"t0": [12.0], "t1": [9.0]}
+    assert given == {"t1": ParameterConstraints(pooling_factors=[9.0])}
+
+
+def test_profiles_are_fitted_to_the_rows_of_the_table():
+    seen = sw.AccessProfile(np.array([0.0, 10, 100]), np.array([0.0, 0.9, 1.0]))
+    larger, smaller = problem_of(
+        bags([(1000, 8), (50, 8)]),
+        SHARDERS,
+        topology(),
+        8,
+        profiles={f"f_t{i}": sw.Table("x", 100, 4, access=seen) for i in (0, 1)},
+    ).task.tables
+    assert larger.access.share_of(0, 10) == pytest.approx(0.9)
+    assert larger.access.share_of(0, 100) == pytest.approx(1.0)
+    assert smaller.access.share_of(0, 5) == pytest.approx(0.9)
+
+
+def test_a_table_of_several_features_has_the_profile_of_all():
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    model = EmbeddingBagCollection(
+        device=torch.device("meta"),
+        tables=[EmbeddingBagConfig(name="t", num_embeddings=100, embedding_dim=8, feature_names=["a", "b"])],
+    )
+    one, other = sw.AccessProfile.zipf(100, 1.5), sw.AccessProfile.uniform(100)
+    known = {"a": sw.Table("a", 100, 4, 3.0, access=one), "b": sw.Table("b", 100, 4, 1.0, access=other)}
+    (table,) = problem_of(model, SHARDERS, topology(), 8, profiles=known).task.tables
+    assert table.pooling == 4.0
+    assert table.access.share_of(0, 10) == pytest.approx(0.75 * one.share_of(0, 10) + 0.25 * 0.1)
+
+
+def test_half_precision_weights_take_half_the_memory():
+    from torchrec.modules.embedding_configs import DataType
+
+    tables = problem_of(bags([(10, 8)], data_type=DataType.FP16), SHARDERS, topology(), 8).task.tables
+    assert tables[0].dtype == "fp16"
+
+
+def test_nothing_to_shard_is_said():
+    with pytest.raises(InvalidInput, match="no table"):
+        problem_of(nn.Linear(2, 2), SHARDERS, topology(), 8)
+
+
+def test_unknown_constraints_are_refused():
+    with pytest.raises(PlannerError, match="ghost is no table"):
+        problem_of(sequences([10], 8), SHARDERS, topology(), 8, {"ghost": ParameterConstraints()})
+
+
+def test_devices_are_priced_by_the_topologys_memory_bandwidth():
+    task = problem_of(Model(), SHARDERS, topology(), 8).task
+    works = [shard_work(task, sw.Shard.whole(table, 0)) for table in task.tables]
+    slow, fast = (default_cost_model(topology(hbm_mem_bw=bandwidth)) for bandwidth in (1e9, 4e9))
+    assert slow.encode(works) == pytest.approx(4 * fast.encode(works))
+    assert slow.name == "cuda at 1000 GB/s/analytic"
+    h100 = BandwidthModel("x", 3350e9).encode(works)
+    assert h100 == pytest.approx(sw.cost.choice.cost_model_for("h100").encode(works))
+    assert default_cost_model(topology(device="cpu")).name.startswith("cpu")

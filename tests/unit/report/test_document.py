@@ -1,0 +1,107 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.cost import traffic
+from shardwright.report import MeasuredTimes, entry_of
+from shardwright.report.document import document
+from shardwright.report.numbers import short
+from shardwright.sharding import PHASES
+from shardwright.sharding.memory import shard_bytes
+from shardwright.task import Topology
+from tests.unit.report.plans import mixed_plan, row_wise_plan
+
+
+@pytest.fixture(scope="module")
+def data():
+    plan = mixed_plan(bound_ms=0.01)
+    return document([entry_of(row_wise_plan(), "before"), entry_of(plan, "after")])
+
+
+def test_it_is_json_without_infinities(data):
+    json.dumps(data, allow_nan=False)
+
+
+def test_a_task_of_two_plans_is_there_once(data):
+    assert len(data["tasks"]) == 1
+    assert [plan["task"] for plan in data["plans"]] == [0, 0]
+    assert data["tasks"][0]["tables"]["name"][-1] == "history"
+    assert data["tasks"][0]["limit"] == 64_000_000
+
+
+def test_times_and_memory_are_the_plans(data):
+    plan, found = mixed_plan(), data["plans"][1]
+    for phase, column in zip(PHASES, found["phases"], strict=True):
+        assert column == pytest.approx([getattr(device, phase) for device in plan.cost.devices], rel=1e-5)
+    assert np.array(found["memory"]).sum(axis=0).tolist() == plan.memory.total.tolist()
+    assert (found["stepMs"], found["boundMs"]) == (plan.cost.step_ms, 0.01)
+    assert found["gap"] == pytest.approx(plan.cost.step_ms / 0.01 - 1)
+
+
+def test_blocks_and_cells_describe_the_same_places(data):
+    plan, found = mixed_plan(), data["plans"][1]
+    blocks, cells = found["blocks"], found["cells"]
+    ranks = [list(range(4)) if devices == "all" else devices for devices in blocks["devices"]]
+    holders = [[] for _ in plan.task.tables]
+    for table, devices in zip(blocks["table"], ranks, strict=True):
+        holders[table] += [devices] if isinstance(devices, int) else devices
+    starts = np.concatenate([[0], np.cumsum(cells["counts"])])
+    for table, devices in enumerate(holders):
+        assert cells["devices"][starts[table] : starts[table + 1]] == sorted(set(devices))
+    assert sorted(blocks["bytes"]) == sorted(shard_bytes(plan.task, shard) for shard in plan.shards)
+    assert blocks["types"] == ["table_wise", "column_wise", "row_wise", "data_parallel", "data_parallel", "tiered"]
+    assert blocks["byHotness"] == [5]
+    assert len(blocks["tier"]) == 6
+
+
+def test_traffic_by_pass_and_link(data):
+    flows = traffic(mixed_plan().task, mixed_plan().shards)
+    found = data["plans"][1]["traffic"]
+    assert [(one["pass"], one["link"]) for one in found] == [
+        (name, link) for name in ("forward", "backward") for link in ("inside a host", "between hosts")
+    ]
+    assert all(sum(one["kinds"].values()) == pytest.approx(one["sent"], rel=1e-4) for one in found)
+    assert found[1]["kinds"].keys() == {"ids", "values"}
+    assert found[3]["sent"] == pytest.approx(flows.backward.sent[1].sum(), rel=1e-5)
+    assert found[0]["busiest"] == pytest.approx(np.maximum(flows.forward.sent[0], flows.forward.received[0]), rel=1e-5)
+    slowest = max(one["ms"] for one in found[:2])
+    assert slowest == pytest.approx(max(data["plans"][1]["phases"][1]), rel=1e-5)
+
+
+def test_one_device_has_no_traffic():
+    plan = row_wise_plan()
+    task = replace(plan.task, topology=Topology(1, 1, "cpu", "640 MB"))
+    one = replace(plan, task=task, shards=tuple(replace(shard, devices=(0,)) for shard in plan.shards), cost=None)
+    assert document([entry_of(one, "one")])["plans"][0]["traffic"] == []
+
+
+def test_tiers_cut_the_access_curve(data):
+    (curve,) = data["plans"][1]["tiered"]
+    assert (curve["table"], curve["rows"][-1], curve["share"][-1]) == (5, 2000, 1)
+    assert [tier["rows"] for tier in curve["tiers"]] == [[0, 40], [40, 400], [400, 2000]]
+    assert [tier["bytes"] for tier in curve["tiers"]] == [40 * 32, 360 * 32, 1600 * 32]
+
+
+def test_what_moves_from_the_first_plan(data):
+    diff = row_wise_plan().diff(mixed_plan())
+    first, change = data["changes"]
+    assert first is None
+    assert (change["movedBytes"], change["keptBytes"]) == (diff.moved_bytes, diff.kept_bytes)
+    assert sum(size for _, _, size in change["moves"]) == diff.moved_bytes
+    sizes = [row[3] for row in change["tables"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_measured_times_are_shown_where_there_are_any(data):
+    assert data["plans"][0]["measured"] is None
+    times = MeasuredTimes((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0))
+    found = document([entry_of(mixed_plan(), "plan", measured=times)])
+    assert found["plans"][0]["measured"] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(("value", "digits", "says"), [(1234567.0, 3, 1230000), (0.0123456, 3, 0.0123), (2.0, 6, 2)])
+def test_short_numbers(value, digits, says):
+    assert short(value, digits) == says
+    assert len(json.dumps(short(value, digits))) <= 8

@@ -1,0 +1,60 @@
+"""The programme by column generation against the whole programme, written out."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from shardwright.search.flexshard.rates import rates_of, ways_of
+from shardwright.search.flexshard.relaxation import Limits, Relaxation
+from shardwright.task import Exchange
+from tests.unit.search.flexshard.made import task_of
+
+
+def written_out(rates, limits):
+    """Rows of every segment in every way, and two times."""
+    ways, count = rates.bytes.shape
+    ms = (rates.ms / rates.rows[None, :, None]).reshape(ways * count, 4).T
+    per_row = [(terms / rates.rows).ravel() for terms in (rates.bytes, rates.each)]
+    times = -np.repeat(np.eye(2), 2, axis=0)
+    above = [np.hstack([ms, times]), np.append(per_row[0], [0, 0])[None]]
+    most = [*-limits.waits, limits.memory]
+    if limits.each is not None:
+        above.append(np.append(per_row[1], [0, 0])[None])
+        most.append(limits.each)
+    held = np.hstack([np.tile(np.eye(count), ways), np.zeros((count, 2))])
+    cost = np.append(np.zeros(ways * count), [1.0, 1.0])
+    bounds = [(0, None)] * (ways * count) + [(None, None)] * 2
+    return linprog(
+        cost, A_ub=np.vstack(above), b_ub=most, A_eq=held, b_eq=rates.rows, bounds=bounds, method="highs"
+    ).fun
+
+
+@pytest.mark.parametrize("each", [None, 4000.0])
+@pytest.mark.parametrize("exchange", [Exchange(), Exchange("device", "cheaper"), Exchange("host", "touched")])
+@pytest.mark.parametrize("factor", [1.02, 1.3, 3.0])
+def test_the_mixture_is_the_best_there_is(exchange, factor, each):
+    task = task_of(0.7, 1.2, exchange=exchange)
+    rates = rates_of(task, task.tables, ("cold", "hot", "warm", "host"))
+    memory = factor * float(rates.bytes[0].sum())
+    limits = Limits(memory, each, np.array([0.01, 0.02, 0.0, 0.3]))
+    found, best = Relaxation(rates).solve(limits), written_out(rates, limits)
+    assert found.bound_ms <= best * (1 + 1e-7)
+    assert found.ms == pytest.approx(best, rel=1e-3)
+    assert found.bound_ms == pytest.approx(best, rel=1e-3)
+    np.testing.assert_allclose(found.rows.sum(axis=0), rates.rows)
+    assert (rates.bytes / rates.rows * found.rows).sum() <= memory * (1 + 1e-6)
+
+
+def test_too_little_memory_has_no_mixture():
+    task = task_of(1.0)
+    rates = rates_of(task, task.tables)
+    assert Relaxation(rates).solve(Limits(float(rates.bytes[0].sum()) - 1, None, np.zeros(4))) is None
+
+
+def test_places_that_are_the_same_are_one_way():
+    tiers = ("cold", "hot", "warm", "host")
+    assert [way.tier for way in ways_of(task_of(1.0), tiers)] == list(tiers)
+    assert [way.tier for way in ways_of(task_of(1.0, hosts=1), tiers)] == ["cold", "hot"]
+    assert [way.tier for way in ways_of(task_of(1.0, near=1), tiers)] == ["cold", "hot"]
+    cheaper = ways_of(task_of(1.0, exchange=Exchange("none", "cheaper")), ("cold", "hot"))
+    assert [(way.tier, way.touched) for way in cheaper] == [("cold", False), ("hot", False), ("hot", True)]
