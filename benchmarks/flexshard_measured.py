@@ -10,7 +10,9 @@ goes on, with the calibration it began with. --quick takes some minutes, the who
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import shlex
 import sys
 import tempfile
 import time
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.case not in case.name:
             continue
         wanted += [measured_case(case, topology, options, journal)]
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    given = shlex.join(sys.argv[1:] if arguments is None else arguments)
     flexshard_page.write_page(
         wanted, journal.one("calibration"), f"python benchmarks/flexshard_measured.py {given}".rstrip()
     )
@@ -207,7 +209,8 @@ def planned(case: Case, topology: Topology, memories: Sequence[float], stem: str
                     continue  # no use for more memory
                 seen.add((strategy, plan.shards))
                 facts = {"strategy": strategy, "exchange": way, "memory": memory, **predicted(limited, plan)}
-                yield Job(f"{stem} {strategy} {way} {memory:g}", plan, facts)
+                shards = hashlib.sha256(repr(plan.shards).encode()).hexdigest()[:12]
+                yield Job(f"{stem} {strategy} {way} {shards}", plan, facts)
 
 
 def row_bytes(table: Table) -> int:

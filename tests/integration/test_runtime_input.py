@@ -197,7 +197,6 @@ def plan_of(table, shards, topology=ONE):
             "its rank map is of 9",
         ),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"rank_maps": {"x": RankMap.identity(9)}}, "rank map for table 'x'"),
-        (plan_of(TABLE, [Shard.whole(TABLE, 0, 1, 2)], FOUR), {}, "the same local ranks of each of their hosts"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)], FOUR), {}, "the process group has 1 ranks"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"eps": 0.0}, "eps is 0.0"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"learning_rate": float("nan")}, "learning_rate is nan"),
@@ -228,6 +227,23 @@ def test_a_process_group_that_is_a_part_of_the_job(ranks):
     shards = [Shard("t", (0, 5), (0, 8), (0,)), Shard("t", (5, 10), (0, 8), (1,))]
     plan = plan_of(TABLE, shards, Topology(2, 1, memory="1 GB"))
     assert ranks.run(subgroup_step, plan) == [None, (0, (3, 8)), None, (1, (3, 8))]
+
+
+def one_wrong_map(rank, plan):
+    maps = {"a": RankMap.identity(36)} if rank == 2 else None
+    return message(lambda: make_module(plan, maps))
+
+
+def test_a_rank_map_of_the_wrong_length_on_one_rank_is_an_error_on_all(ranks):
+    for error in ranks.run(one_wrong_map, make_plan("tiered", STRAIGHT)):
+        assert error.startswith("InvalidInput: rank 2: table 'a' has 37 rows, but its rank map is of 36")
+
+
+def test_replicas_on_an_irregular_set_of_devices_are_refused():
+    from shardwright.runtime.placement import Placement
+
+    with pytest.raises(InvalidInput, match="the same local ranks of each of their hosts"):
+        Placement.of(plan_of(TABLE, [Shard.whole(TABLE, 0, 1, 2)], FOUR), ["t"])
 
 
 def die_in_a_step(rank, plan, how):

@@ -25,7 +25,6 @@ CAPTION = (
     "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
     "gap: (step − bound) / bound, – where no bound is proven"
 )
-_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,20 @@ def plan_with_each(
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """A bound that one strategy proved holds for the plans of all, so each plan's gap can be told; tiers may be below that of blocks."""
-    bounds = [attempt.plan.bound_ms for attempt in attempts if attempt.plan and attempt.plan.bound_ms is not None]
-    if not bounds:
-        return list(attempts)
-    best = max(bounds)
+    """A bound that one strategy proved holds for the plans of all, so each plan's gap can be told.
+
+    What is proven for plans that count rows by id says nothing of tiers; what is proven for tiers holds for all.
+    """
+    plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
+    best = {tiered: max((_bound(plan) for plan in plans if plan.tiered or not tiered), default=0.0) for tiered in (False, True)}
     return [
-        replace(one, plan=replace(one.plan, bound_ms=best))
-        if one.plan and one.plan.cost and one.plan.cost.step_ms >= best * (1 - _EXACT)
-        else one
+        replace(one, plan=replace(one.plan, bound_ms=best[one.plan.tiered])) if one.plan and best[one.plan.tiered] else one
         for one in attempts
     ]
+
+
+def _bound(plan: Plan) -> float:
+    return 0.0 if plan.bound_ms is None else plan.bound_ms
 
 
 def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -39,11 +38,11 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
     """
     module.check_replicas()
     path, token = Path(folder), _common_token(module)
-    _together(module, lambda: _write_own(module, path, token, part_bytes))
+    module.ranks.together(lambda: _write_own(module, path, token, part_bytes))
     if module.rank == 0:
-        _together(module, lambda: _write_manifest(module, path, token))
+        module.ranks.together(lambda: _write_manifest(module, path, token))
     else:
-        _together(module, lambda: None)
+        module.ranks.together(lambda: None)
 
 
 def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
@@ -58,18 +57,8 @@ def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
     Raises:
         InvalidInput: there is no whole checkpoint, or it is of other tables or of another optimizer.
     """
-    _together(module, lambda: _read(module, Path(folder)))
+    module.ranks.together(lambda: _read(module, Path(folder)))
     module.check_replicas()
-
-
-def _together(module: TieredEmbedding, action: Callable[[], None]) -> None:
-    """Do something on all ranks, and end on all if it fails on one."""
-    error = None
-    try:
-        action()
-    except (InvalidInput, OSError) as problem:
-        error = str(problem) or repr(problem)
-    module.ranks.agree(error)
 
 
 def _common_token(module: TieredEmbedding) -> str:

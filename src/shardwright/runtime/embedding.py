@@ -94,9 +94,9 @@ class TieredEmbedding(torch.nn.Module):
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {names[:10]}; name at least one table, and each once")
-        placement = Placement.of(plan, names)
-        maps = chosen_maps(placement, rank_maps)
         self.ranks = Ranks.of(plan.task.topology, process_group, self._device, wait)
+        placement = self.ranks.together(lambda: Placement.of(plan, names))
+        maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
         must_be_same_plan(self.ranks, placement, maps, options)
         self.tables = tuple(table.name for table in placement.tables)
         self.traffic = TrafficMeter()

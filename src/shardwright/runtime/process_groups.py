@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ import torch.distributed as dist
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.task.topology import Topology
+
+Result = TypeVar("Result")
 
 _LONGEST_TEXT = 4096
 
@@ -113,6 +116,22 @@ class Ranks:
         texts = self.texts(error or "")
         if any(texts):
             raise InvalidInput("; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text))
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Do something on all ranks, and end on all of them if it fails on one.
+
+        Raises:
+            InvalidInput: it failed on a rank.
+        """
+        error, result = "", None
+        try:
+            result = action()
+        except (ShardwrightError, OSError) as problem:
+            if self.world.group is None:
+                raise
+            error = str(problem) or repr(problem)
+        self.agree(error)
+        return cast("Result", result)
 
     def must_be_same(self, content: Sequence[bytes], what: str, remedy: str) -> None:
         """End on all ranks if they do not have the same.

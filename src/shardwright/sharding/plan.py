@@ -30,7 +30,8 @@ class Plan:
         seed: seed the strategy was given.
         cost_model: name of the cost model it was searched and scored with.
         cost: predicted cost; None before scoring.
-        bound_ms: proven lower bound on `cost.step_ms` over all plans of the task, by the same cost model; None if unknown.
+        bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown. It holds for all plans of the task that
+            count rows by id; that of a tiered plan holds for tiers too.
         search_s: seconds the search took; None if unknown.
         rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
             by `with_rank_maps`.
@@ -75,6 +76,11 @@ class Plan:
     def memory(self) -> MemoryAccount:
         """Bytes per device."""
         return memory_account(self.task, self.shards)
+
+    @cached_property
+    def tiered(self) -> bool:
+        """Whether a table's rows are counted by hotness."""
+        return any(shard.row_order == "hotness" for shard in self.shards)
 
     def sharding_type(self, table: str) -> str:
         """The field's name for how a table is sharded."""

@@ -1,3 +1,7 @@
+import pytest
+
+pytest.importorskip("torch", reason="the runtime needs torch")
+
 import numpy as np
 
 from shardwright.runtime.traffic import TrafficMeter

@@ -7,7 +7,7 @@ function section(id, title, intro, ...children) {
 function summarySection(plans, plan) {
   const { task } = plan;
   const verdict = plan.boundMs === null ? "No lower bound was proven for this task, so how much better a plan could be is not known." :
-    `No plan of this task can take less than ${ms(plan.boundMs)} by the same cost model: this one is at most ${percent(plan.gap)} above the best possible.`;
+    `No plan of this task${plan.tiered.length ? "" : ", tiers aside,"} can take less than ${ms(plan.boundMs)} by the same cost model: this one is at most ${percent(plan.gap)} above the best possible.`;
   const facts = [["strategy", plan.strategy || "–"], ["cost model", plan.costModel || "–"], ["search", plan.searchS === null ? "–" : `${plan.searchS.toFixed(2)} s`],
     ["devices", task.hosts > 1 ? `${task.hosts} hosts × ${task.perHost} ${task.device}` : `${task.perHost} × ${task.device}`], ["tables", integer(plan.names.length)],
     ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", percent(plan.fullest, 0) + " of its memory"]];
