@@ -102,7 +102,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--case", default="", metavar="TEXT", help="only cases with this in their name, as in 'Zipf 1.2'"
     )
-    parser.add_argument("--gloo", action="store_true", help="gloo's own all-to-all, which uses one direction at a time")
     parser.add_argument("--journal", default=str(Path(tempfile.gettempdir()) / "flexshard_measured.jsonl"))
     options = parser.parse_args(arguments)
     if options.quick:
@@ -158,7 +157,7 @@ def measured_case(
     case: Case, topology: Topology, options: argparse.Namespace, journal: Journal
 ) -> tuple[Case, list[dict[str, Any]]]:
     """All plans of a case, measured."""
-    bed = [options.hosts, options.devices_per_host, options.rate, options.steps, options.gloo]
+    bed = [options.hosts, options.devices_per_host, options.rate, options.steps]
     known = journal.one("calibration") or {}
     stem = json.dumps([case.to_dict(), bed, known.get("topology")])
     steps = 1 + 2 * options.steps
@@ -247,7 +246,6 @@ def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: argparse.Name
             listed.append({"key": f"{job.key} {visit}", "plan": str(folder / f"{number}.json")})
         settings = {
             "case": case.to_dict(), "jobs": listed, "steps": options.steps, "output": str(folder / "found.jsonl"),
-            "receives_first": not options.gloo,
         }  # fmt: skip
         (folder / "settings.json").write_text(json.dumps(settings))
         program = str(Path(__file__).with_name("flexshard_rank.py"))

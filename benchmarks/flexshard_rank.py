@@ -19,11 +19,10 @@ import torch
 import torch.distributed as dist
 from flexshard_cases import Case, Log, Synthetic
 from flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
-from hosts.duplex import all_to_all_single as duplex
 from hosts.inside import link_bytes
 from hosts.together import common_start
 
-from shardwright.runtime import TieredEmbedding
+from shardwright.runtime import TieredEmbedding, duplex
 from shardwright.sharding import Plan
 
 TIMEOUT_S = 120.0
@@ -31,7 +30,7 @@ WARM_UP = 1
 
 
 class Exchanges:
-    """Takes the place of torch's all-to-all: times it where that is wanted.
+    """Takes the place of the runtime's all-to-all: times it where that is wanted.
 
     Attributes:
         ms: of each exchange of the step, by phase.
@@ -68,8 +67,8 @@ def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    exchanges = Exchanges(duplex if settings["receives_first"] else dist.all_to_all_single)
-    dist.all_to_all_single = exchanges
+    exchanges = Exchanges(duplex.all_to_all)
+    duplex.all_to_all = exchanges
     data = Case(**settings["case"]).data()
     for job in settings["jobs"]:
         found = run_job(job, data, exchanges, settings["steps"])

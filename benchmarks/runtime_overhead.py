@@ -21,6 +21,7 @@ import torch.multiprocessing as mp
 from results_table import write_results
 
 from shardwright.runtime import TieredEmbedding
+from shardwright.runtime.duplex import all_to_all
 from shardwright.runtime.optimizers import OptimizerOptions, update
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -61,13 +62,13 @@ class _HandStep(torch.autograd.Function):
         order = torch.sort(owner.to(torch.uint8), stable=True).indices
         sent = torch.bincount(owner, minlength=module.ranks)
         received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent)
+        all_to_all(received, sent, [1] * module.ranks, [1] * module.ranks, dist.group.WORLD)
         sent, received = sent.tolist(), received.tolist()
         asked = torch.empty(sum(received), dtype=torch.int64)
-        dist.all_to_all_single(asked, slots[order], received, sent)
+        all_to_all(asked, slots[order], received, sent, dist.group.WORLD)
         rows = module.buffer(0, ids.numel())
         found = torch.index_select(module.weights, 0, asked, out=module.buffer(1, asked.numel()))
-        dist.all_to_all_single(rows, found, sent, received)
+        all_to_all(rows, found, sent, received, dist.group.WORLD)
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel())
         ctx.module, ctx.saved = module, (order, asked, sent, received)
@@ -79,7 +80,7 @@ class _HandStep(torch.autograd.Function):
         together = torch.cat(gradients, out=module.buffer(2, order.numel()))
         gradient = torch.index_select(together, 0, order, out=module.buffer(0, order.numel()))
         rows = module.buffer(1, asked.numel())
-        dist.all_to_all_single(rows, gradient, received, sent)
+        all_to_all(rows, gradient, received, sent, dist.group.WORLD)
         ordered, order = torch.sort(asked, stable=True)
         touched, counts = torch.unique_consecutive(ordered, return_counts=True)
         sums = torch.embedding_bag(rows, order, torch.cumsum(counts, 0) - counts, False, 0)[0]

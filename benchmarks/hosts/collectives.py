@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -17,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hosts.duplex import all_to_all_single
 from hosts.together import common_start
+from shardwright.runtime.duplex import all_to_all
 
 PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
     "all": lambda here, there, local: here != there,
@@ -57,7 +58,7 @@ def measured(pattern: str, size: int, runs: int, own: bool) -> list[float]:
         return []
     splits = [size // 4 // sum(to) if sends else 0 for sends in to]
     leaving, arriving = torch.ones(sum(splits)), torch.empty(sum(splits))
-    exchange = dist.all_to_all_single if own else all_to_all_single
+    exchange = dist.all_to_all_single if own else partial(all_to_all, group=dist.group.WORLD)
     times = []
     for _ in range(runs + 1):
         started = common_start()

@@ -76,9 +76,14 @@ def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
     What is proven for plans that count rows by id says nothing of tiers; what is proven for tiers holds for all.
     """
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
-    best = {tiered: max((_bound(plan) for plan in plans if plan.tiered or not tiered), default=0.0) for tiered in (False, True)}
+    best = {
+        tiered: max((_bound(plan) for plan in plans if plan.tiered or not tiered), default=0.0)
+        for tiered in (False, True)
+    }
     return [
-        replace(one, plan=replace(one.plan, bound_ms=best[one.plan.tiered])) if one.plan and best[one.plan.tiered] else one
+        replace(one, plan=replace(one.plan, bound_ms=best[one.plan.tiered]))
+        if one.plan and best[one.plan.tiered]
+        else one
         for one in attempts
     ]
 

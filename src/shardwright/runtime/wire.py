@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from shardwright.runtime import duplex
 from shardwright.runtime.placement import Ints
 from shardwright.runtime.process_groups import Members, explained
 from shardwright.runtime.traffic import TrafficMeter
@@ -84,7 +84,7 @@ class Wire:
         flat = leaving[0].reshape(-1) if single else _packed(leaving, sizes.sent)
         target = arriving[0].view(-1) if single else flat.new_empty(int(into.sum()))
         with explained(label.kind):
-            dist.all_to_all_single(target, flat, into.tolist(), out.tolist(), group=self._members.group)
+            duplex.all_to_all(target, flat, into.tolist(), out.tolist(), self._members.group)
         if not single:
             _unpack(target, arriving, sizes.received, wide)
 
@@ -106,7 +106,7 @@ class Wire:
         received = sent.clone()
         if self._members.group is not None:
             with explained("counts"):
-                dist.all_to_all_single(received, sent, group=self._members.group)
+                duplex.all_to_all(received, sent, [1] * members, [1] * members, self._members.group)
         both = (
             torch.stack([sent, received]).cpu().numpy()
         )  # the one wait for the device: split sizes must be in main memory

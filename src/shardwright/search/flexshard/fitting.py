@@ -22,7 +22,6 @@ from shardwright.task.units import format_bytes
 _ROUNDS = 12
 _WORTHWHILE = 1e-4
 _HALVINGS = 12
-_BLOCKS = 3  # of a table on a device, as a rule: one of each tier
 _LEVELS = (1, 2, 4)  # of cold rows, where memories are unequal
 _NEAR_ENOUGH = 1.02
 
@@ -48,6 +47,7 @@ class Dealer:
 
     def __init__(self, task: Task, tables: Sequence[Table], rates: Rates, others: Sequence[Shard]) -> None:
         self._task, self._tables, self._rates, self._others = task, tables, rates, others
+        self._tiers = {way.tier for way in rates.ways}  # of each, a device has a block of a table, as a rule
         self.memory: Ints = np.array(task.topology.memory_bytes, dtype=np.int64) - memory_account(task, others).total
         self._waits = _waits(task, others)
         self._levels = 1
@@ -75,9 +75,10 @@ class Dealer:
                 return found[-1]
         if refused is not None and not found:
             raise refused
-        return min(found, key=self._communication)
+        return min(found, key=self.communication)
 
-    def _communication(self, one: Fitted) -> float:
+    def communication(self, one: Fitted) -> float:
+        """Ms of the slowest device's forward plus the slowest device's backward communication."""
         shards = [*self._others, *(shard for deal in one.dealt for shard in deal.shards())]
         return sum(float(ms.max()) for ms in communication_ms(self._task, shards))
 
@@ -147,15 +148,16 @@ class Dealer:
     def _reserve(self) -> float:
         """Bytes of the buffers of a device, with a block of each tier and level of each table, and what blocks are uneven by."""
         topology, batch, total = self._task.topology, self._task.batch_size, self._uneven()
-        samples = self._levels * batch + batch / topology.hosts + batch / topology.devices + 2 * _BLOCKS
+        copies = {"cold": 1 / self._levels, "warm": topology.hosts, "hot": topology.devices}
+        samples = sum(batch / copies[tier] for tier in self._tiers) + 2 * len(self._tiers)
         for table in self._tables:
-            lookups = table.pooling * batch / topology.devices + _BLOCKS
+            lookups = table.pooling * batch / topology.devices + len(self._tiers)
             total += 8 * samples + (8 + 8 * table.dim) * lookups
         return total
 
     def _uneven(self) -> float:
         """Bytes of a row of each tier of each table."""
-        return float(_BLOCKS * sum(row_memory(self._task, table) for table in self._tables))
+        return float(len(self._tiers) * sum(row_memory(self._task, table) for table in self._tables))
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:

@@ -12,7 +12,7 @@ from shardwright.cost.communication import communication_ms
 from shardwright.cost.flows import Floats
 from shardwright.search.flexshard.bound import communication_bound, tier_bound
 from shardwright.search.flexshard.dealing import bytes_of, cold_levels, deals
-from shardwright.search.flexshard.fitting import Dealer
+from shardwright.search.flexshard.fitting import Dealer, Fitted
 from shardwright.search.flexshard.rates import Ints, Tier, rates_of, row_memory
 from shardwright.search.flexshard.relaxation import Relaxation
 from shardwright.sharding.shard import Shard
@@ -20,6 +20,7 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 ALL_TIERS: tuple[Tier, ...] = ("cold", "hot", "warm")
+_NEAR_ENOUGH = 1.1  # of the bound: beyond it, memory is so tight that other tiers are tried too
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +67,32 @@ def tier_plan(task: Task, *, tiers: Sequence[Tier] = ALL_TIERS, others: Sequence
     """
     settled = {shard.table for shard in others}
     tables = [table for table in task.tables if not table.pooled and table.name not in settled]
-    bound, relaxation = communication_bound(task)
+    plans_bound, relaxation = communication_bound(task)
     if not tables:
-        return TierPlan(task, {}, tuple(others), bound, bound)
+        return TierPlan(task, {}, tuple(others), plans_bound, plans_bound)
     rates = rates_of(task, tables, tiers)
     of_these = len(tables) == sum(not table.pooled for table in task.tables) and tuple(tiers) == ALL_TIERS
     found = Relaxation(rates, relaxation if of_these else None)
     dealer = Dealer(task, tables, rates, others)
+    bound = max(plans_bound, tier_bound(task, dealer.memory, found))
     best = dealer.best(found)
+    if best.ms > bound * _NEAR_ENOUGH:
+        best = _with_fewer_tiers(task, tables, tiers, others, best)
     ends = {table.name: (hot, warm) for table, (hot, warm) in zip(tables, best.boundaries.tolist(), strict=True)}
     shards = (*others, *(shard for deal in best.dealt for shard in deal.shards()))
-    return TierPlan(task, ends, shards, max(bound, tier_bound(task, dealer.memory, found)), bound)
+    return TierPlan(task, ends, shards, bound, plans_bound)
+
+
+def _with_fewer_tiers(
+    task: Task, tables: Sequence[Table], tiers: Sequence[Tier], others: Sequence[Shard], best: Fitted
+) -> Fitted:
+    """The best with all tiers, or with one of the upper ones left out: a tier takes buffers, for which little memory may be too tight."""
+    found = [best]
+    for left_out in tiers[1:] if len(tiers) > 2 else ():
+        rates = rates_of(task, tables, [tier for tier in tiers if tier != left_out])
+        dealer = Dealer(task, tables, rates, others)
+        found.append(dealer.best(Relaxation(rates)))
+    return found[0] if len(found) == 1 else min(found, key=dealer.communication)
 
 
 def least_memory(task: Task, tables: Sequence[Table], room: Floats | Ints) -> Ints:

@@ -8,10 +8,11 @@ import pytest
 
 from shardwright.cost.communication import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
+from shardwright.search import plan
 from shardwright.search.flexshard import tier_plan
 from shardwright.search.flexshard.dealing import Level, bytes_of, deals
 from shardwright.sharding import Plan, memory_account
-from shardwright.task import Exchange
+from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
 from tests.unit.search.flexshard.made import fits, sequences, task_of, with_room
 
 EXCHANGES = [
@@ -129,6 +130,18 @@ def test_two_tiers_leave_the_warm_one_out_and_are_worse_where_hosts_are_far_apar
     assert all(hot == warm for hot, warm in two.boundaries.values())
     assert three.communication_ms < two.communication_ms
     assert traffic(task, three.shards).forward.sent[1].sum() < traffic(task, two.shards).forward.sent[1].sum()
+
+
+@pytest.mark.parametrize("spare", [1.01, 1.02, 1.03, 1.05])
+def test_a_third_tier_is_never_worse_than_two_in_tight_memory(spare):
+    rows = 2_500  # few: buffers of a tier take as much as its rows
+    tables = [Table(f"t{i}", rows, 32, 50.0, pooled=False, access=AccessProfile.zipf(rows, 1.2)) for i in range(20)]
+    task = Task(tables, Topology(2, 2, "cpu", "1 GB", 1e9, 1.25e7, 0.1, 0.5), 256)
+    held = plan(task, strategy="row_wise").memory
+    memory = int((spare * (held.weights + held.optimizer) + held.buffers).max())
+    task = replace(task, topology=replace(task.topology, memory=memory))
+    two = tier_plan(task, tiers=("cold", "hot"))
+    assert tier_plan(task).communication_ms <= two.communication_ms * (1 + 1e-9)
 
 
 def test_traffic_of_others_is_taken_into_account():
