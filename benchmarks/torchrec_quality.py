@@ -93,6 +93,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--large-tasks", type=int, default=0, help="tasks of each size of --large")
     parser.add_argument("--large", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--presets", action="store_true", help="the public models too")
+    parser.add_argument("--ours", nargs="+", choices=OURS, default=list(OURS), help="strategies of ours")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search of ours")
     parser.add_argument(
@@ -126,7 +127,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 def plans_of(case: Case, options: argparse.Namespace) -> list[Compared]:
     """The plans of all planners, from the cache where they are there."""
-    result = [kept_plan(case, name, "", options) for name in OURS]
+    result = [kept_plan(case, name, "", options) for name in options.ours]
     result += [kept_plan(case, name, "torchrec", options) for name in RIVALS]
     return [one for one in result if one is not None]
 
