@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,15 @@ def times(samples):
     return dict(zip(keys, samples["forward_ms"].to_pylist(), strict=True))
 
 
-def heed_ctrl_c() -> None:
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
     """A program in the background of a script ignores SIGINT, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
     from shardwright.measure.store import read_samples
@@ -129,7 +134,6 @@ def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
         text=True,
         env=ENVIRONMENT,
         start_new_session=True,
-        preexec_fn=heed_ctrl_c,
     )
     wait_for_lines(store / "journal.jsonl", 5, process)
     os.killpg(process.pid, how)
