@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright.cli import collect, compare, demo, learn, plan, profile, report, show, train, verify
+from shardwright.cli import collect, compare, demo, learn, plan, profile, report, reproduce, show, train, verify
 from shardwright.cli.errors import exit_code_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -22,6 +22,7 @@ for name, command in (
     ("verify", verify.run),
     ("show", show.run),
     ("report", report.run),
+    ("reproduce", reproduce.run),
     ("demo", demo.run),
 ):
     app.command(name)(command)

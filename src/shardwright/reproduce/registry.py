@@ -1,0 +1,25 @@
+"""The experiments by name."""
+
+from __future__ import annotations
+
+from shardwright.errors import InvalidInput
+from shardwright.reproduce.experiment import Experiment
+
+_EXPERIMENTS: tuple[Experiment, ...] = ()
+
+
+def experiments() -> tuple[Experiment, ...]:
+    """All experiments, in the order in which the papers came."""
+    return _EXPERIMENTS
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment of this name.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    known = {one.name: one for one in _EXPERIMENTS}
+    if name not in known:
+        raise InvalidInput(f"unknown experiment {name!r}; known experiments are {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,116 @@
+"""Running an experiment: the pieces that are missing, one after another or in several processes, then the page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Protocol
+
+from shardwright.reproduce.experiment import Experiment, Piece, Row
+from shardwright.reproduce.pages import commit, write_page
+from shardwright.reproduce.rows import COMMIT, DATE, VERSION, RowStore
+
+
+class Progress(Protocol):
+    """Says how far the work is."""
+
+    def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
+        """Show `done` of `total` with a short detail."""
+
+
+def _silent(done: float, total: float | None = None, detail: str = "") -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run of an experiment.
+
+    Attributes:
+        name: name of the experiment.
+        files: the files written.
+        pieces: pieces of work of which the rows are there.
+        wanted: all pieces.
+        made: pieces made by this run.
+        seconds: how long it took.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    pieces: int
+    wanted: int
+    made: int
+    seconds: float
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    quick: bool = False,
+    seconds: float | None = None,
+    jobs: int = 1,
+    progress: Progress = _silent,
+    command: str,
+) -> Outcome:
+    """Run what is missing of an experiment, and write its page, its rows and its pictures.
+
+    Args:
+        experiment: the experiment.
+        folder: where `<name>.md`, `.parquet` and `.svg` go, with "-quick" after the name of a quick run; rows that lie there are used.
+        quick: the part that takes minutes.
+        seconds: begin no piece after this time; the page then says how much of it is there.
+        jobs: processes; search times of several at once are longer, and every row says how many there were.
+        progress: told after every piece.
+        command: the command that makes the page anew.
+
+    Raises:
+        InvalidInput: files in the folder are none of ours, or what the experiment needs is missing.
+    """
+    start = time.monotonic()
+    deadline = None if seconds is None else start + seconds
+    name = f"{experiment.name}-quick" if quick else experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    store, pieces = RowStore(folder, name), experiment.pieces(quick)
+    missing = [piece for piece in pieces if not store.of(piece)]
+    there, version = len(pieces) - len(missing), commit()
+    progress(there, len(pieces), "")
+    for piece, rows in _results(experiment, missing, jobs, deadline):
+        store.add([_whole_row(piece, row, version, jobs) for row in rows])
+        there += 1
+        progress(there, len(pieces), " · ".join(map(str, piece.key.values())))
+    store.compact(pieces)
+    rows = [row for piece in pieces for row in store.of(piece)]
+    share = (there, len(pieces))
+    files = write_page(folder, name, experiment.page(rows, quick), rows=rows, share=share, command=command)
+    made = there - len(pieces) + len(missing)
+    return Outcome(name, (*files, store.path), there, len(pieces), made, time.monotonic() - start)
+
+
+def _whole_row(piece: Piece, row: Row, version: str, jobs: int) -> Row:
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    return {**piece.key, **row, "jobs": jobs, VERSION: piece.version, COMMIT: version, DATE: now}
+
+
+def _results(
+    experiment: Experiment, pieces: Sequence[Piece], jobs: int, deadline: float | None
+) -> Iterator[tuple[Piece, Sequence[Row]]]:
+    """Pieces with their rows, in the order in which they are done."""
+    in_time = (piece for piece in pieces if deadline is None or time.monotonic() < deadline)
+    if jobs == 1:
+        for piece in in_time:
+            yield piece, experiment.run(piece)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs)}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+            running |= {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs - len(running))}
