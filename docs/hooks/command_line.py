@@ -1,0 +1,68 @@
+"""Writes the reference of the command line from the commands themselves."""
+
+import html
+import inspect
+import re
+from typing import Any
+
+from mkdocs.structure.pages import Page
+
+_EXTRAS = re.compile(r"\s*\[(?P<extras>[^\]]*)\]$")  # [default: 0], [required], at the end of an option's help
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """The page of the command line with all commands, other pages as they are."""
+    return f"{markdown}\n{reference()}" if page.file.src_uri == "reference/cli.md" else markdown
+
+
+def reference() -> str:
+    """Every command with its arguments and options, as Markdown."""
+    import typer.main
+
+    from shardwright.cli.main import app
+
+    program = typer.main.get_command(app)
+    commands = program.commands.items()  # type: ignore[attr-defined]
+    return "\n".join(_command(name, command) for name, command in commands)
+
+
+def _command(name: str, command: Any) -> str:
+    context = command.make_context(name, [], resilient_parsing=True)
+    usage = " ".join(["shardwright", name, *command.collect_usage_pieces(context)])
+    records = [(parameter, parameter.get_help_record(context)) for parameter in command.params]
+    arguments = [_row(*record) for parameter, record in records if record and parameter.param_type_name == "argument"]
+    options = [_row(*record) for parameter, record in records if record and parameter.param_type_name == "option"]
+    parts = [f"## shardwright {name}", f"```text\n{usage}\n```", _text(command.help or "")]
+    for title, rows in (("Argument", arguments), ("Option", options)):
+        if rows:
+            parts.append("\n".join([f"| {title} | What it says | Default |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(names: str, text: str) -> str:
+    """A row of the table of options: names and type, help, default."""
+    extras = _EXTRAS.search(text)
+    said = extras["extras"].split("; ") if extras else []
+    told = text[: extras.start()] if extras else text
+    shown = [part.removeprefix("default: ") for part in said]
+    return f"| {_code(names)} | {_cell(told)} | {', '.join(_code(part) if part != 'required' else part for part in shown)} |"
+
+
+def _code(text: str) -> str:
+    return f"<code>{_cell(text)}</code>"
+
+
+def _cell(text: str) -> str:
+    return (
+        html.escape(" ".join(text.split()), quote=False)
+        .replace("|", "&#124;")
+        .replace("*", "&#42;")
+        .replace("_", "&#95;")
+    )
+
+
+def _text(told: str) -> str:
+    """A docstring's text; its indented examples as a block."""
+    text, _, example = inspect.cleandoc(told.replace("\b", "")).partition("Example:")
+    paragraphs = html.escape(text, quote=False).replace("*", "\\*").strip()
+    return f"{paragraphs}\n\n```text\n{inspect.cleandoc(example)}\n```" if example.strip() else paragraphs
