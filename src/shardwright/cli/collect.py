@@ -17,8 +17,8 @@ from shardwright.cli.options import AsJson, Device, OtherHardware, Seed, option
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_folder
-from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.checks import CHECKS
+from shardwright.errors import InvalidInput
+from shardwright.measure.own_backend import is_own
 from shardwright.task.units import parse_bytes
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds")
@@ -60,7 +60,12 @@ def run(
         str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")
     ] = None,
     backend: Annotated[
-        str | None, option("--backend", metavar="NAME", text="fbgemm, or embedding_bag where it is absent.")
+        str | None,
+        option(
+            "--backend",
+            metavar="NAME",
+            text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+        ),
     ] = None,
     pool: Annotated[
         str, typer.Option("--pool", metavar="NAME", help="Table pool that sets are drawn from.")
@@ -116,8 +121,10 @@ def run(
     from shardwright.workload.pools import table_pool
 
     check_folder(output)
-    if device == "cuda" and not collectives:
-        _check_gpu(output, backend)
+    if not collectives and (device == "cuda" or (backend is not None and is_own(backend))):
+        from shardwright.measure.checks.run import require_checked
+
+        require_checked(output, device, backend, say=note)
     tables, stopped = table_pool(pool), f"stopped; all samples measured so far are in {output}"
     with _resumable(stopped):
         if collectives:
@@ -153,19 +160,6 @@ def run(
             )
     if document is not None:
         emit(document, text, as_json=as_json)
-
-
-def _check_gpu(output: Path, backend: str | None) -> None:
-    """Check environment and kernels of a GPU, once, before samples are made of them.
-
-    Raises:
-        MeasurementFailed: something is wrong.
-    """
-    from shardwright.measure.checks.run import check_machine
-
-    wrong = check_machine(output, "cuda", backend, say=note)
-    if wrong:
-        raise MeasurementFailed(f"{wrong[0]} (all of it is in {output / CHECKS})")
 
 
 def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:

@@ -31,6 +31,14 @@ def run(
         Path | None, option("--task", metavar="FILE", text="Check too that it is a plan for this task.")
     ] = None,
     device: Device = "cpu",
+    backend: Annotated[
+        str | None,
+        option(
+            "--backend",
+            metavar="NAME",
+            text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+        ),
+    ] = None,
     rounds: Rounds = 5,
     tolerance: Annotated[
         float | None,
@@ -68,13 +76,15 @@ def run(
 
         if tolerance is not None:
             raise InvalidInput("--tolerance: is for kernels alone; leave it or --torchrec out")
+        if backend is not None:
+            raise InvalidInput("--backend: TorchRec runs kernels of its own; leave it or --torchrec out")
         verify_on_torchrec(plan, checked, sharding_plan, device, steps=steps, timeout_s=timeout, as_json=as_json)
         return
     if sharding_plan is not None:
         raise InvalidInput("--sharding-plan: is for a run by TorchRec; add --torchrec")
     _check_comparable(checked, device, tolerance)
     with progress("measuring") as report:
-        (measured,) = measure_plans([checked], rounds=rounds, device=device, progress=report)
+        (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
     document = _document(plan, checked, measured, tolerance)
     off = document["relative_difference"]
     summary = (

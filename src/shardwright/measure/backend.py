@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardwright.errors import InvalidInput, MissingDependency
 from shardwright.measure.arena import Arena
 from shardwright.measure.groups import KernelGroup
+from shardwright.measure.own_backend import is_own, own_backend
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,15 @@ class FusedCall(Protocol):
 
 
 class Backend(Protocol):
-    """Builds fused calls."""
+    """Builds fused calls.
+
+    A class of one's own that is made without arguments may be named as `package.module:ClassName` wherever a backend is named. It
+    is checked against float64 before samples are made of it (`shardwright.measure.checks`), so a call must return the views that
+    `FusedCall` lists, and update as `shardwright.measure.checks.reference.updated` does.
+
+    Attributes:
+        name: what to call it; samples are kept apart by the name that it is asked for by.
+    """
 
     name: str
 
@@ -59,12 +68,20 @@ class Backend(Protocol):
     ) -> FusedCall:
         """The tables of `group` in the arena, with the optimizer that `backward` applies.
 
+        Args:
+            group: tables of one number of samples and one weight type, all pooled or none.
+            optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam".
+            arena: weights and state are taken from it, so that no sample pays for fresh memory; its device is where all tensors lie.
+            learning_rate: step size.
+
         Raises:
             MeasurementFailed: the backend cannot run this group or optimizer on the arena's device.
         """
 
 
 BACKENDS = ("fbgemm", "embedding_bag")
+
+BACKEND_HELP = f"{', '.join(BACKENDS)}, or your own as package.module:ClassName (default: fbgemm where it is installed)"
 
 NO_CUDA = "device 'cuda' is not available here; use device='cpu', or install a CUDA build of torch"
 
@@ -76,15 +93,37 @@ def default_backend() -> str:
     return "fbgemm" if find_spec("fbgemm_gpu") else "embedding_bag"
 
 
+def check_backend(name: str) -> None:
+    """Check that there is a backend of this name; one of the user's own is imported for that.
+
+    Raises:
+        InvalidInput: there is none.
+        MissingDependency: torch is not installed.
+    """
+    if is_own(name):
+        import_torch()
+        own_backend(name)
+    elif name not in BACKENDS:
+        raise InvalidInput(
+            f"backend: unknown backend {name!r}; known backends are {', '.join(BACKENDS)}, "
+            "and one of your own is named package.module:ClassName"
+        )
+
+
 def load_backend(name: str) -> Backend:
     """The backend of this name.
+
+    Args:
+        name: one of `BACKENDS`, or package.module:ClassName.
 
     Raises:
         InvalidInput: there is no such backend.
         MissingDependency: its package is not installed.
     """
-    if name not in BACKENDS:
-        raise InvalidInput(f"backend: unknown backend {name!r}; known backends are {', '.join(BACKENDS)}")
+    if is_own(name):
+        import_torch()
+        return own_backend(name)
+    check_backend(name)
     import_torch()
     try:
         if name == "fbgemm":

@@ -14,11 +14,13 @@ from pathlib import Path
 from time import monotonic
 
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.measure.backend import BACKENDS, default_backend
+from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend
 from shardwright.measure.breadth import BREADTHS, Breadth, breadth_named
+from shardwright.measure.checks.run import require_checked
 from shardwright.measure.drawing import Drawer
 from shardwright.measure.failures import Failures
 from shardwright.measure.hardware import device_memory, fingerprint
+from shardwright.measure.own_backend import is_own
 from shardwright.measure.printer import Printer
 from shardwright.measure.sampling import SampleSpace, pool_digest
 from shardwright.measure.schedule import schedule
@@ -68,7 +70,8 @@ def collect(
         space: "usual" or "wide" (see `shardwright.measure.breadth`); by default "wide" on a GPU.
         batch_sizes: each sample draws one of these; by default those of the space.
         device: "cpu" or "cuda".
-        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are made of it
+            (`shardwright.measure.checks`); by default fbgemm where it is installed.
         optimizer: optimizer inside backward; by default those of the space, of which each sample draws one.
         pool: tables to draw from; by default the "dlrm-2021" pool.
         sequence_share: share of sets whose tables are not pooled; by default that of the space.
@@ -80,14 +83,17 @@ def collect(
 
     Raises:
         InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
-        MeasurementFailed: a kernel could not be run; what was measured before is kept.
+        MeasurementFailed: a kernel could not be run; what was measured before is kept. Or a backend of one's own does not pass.
     """
     _check_options(samples, seed, device, optimizer)
     started, backend, arena = monotonic(), backend or default_backend(), arena_bytes or _usual_arena(device)
+    check_backend(backend)
     breadth = _breadth(space or _SPACES[device], batch_sizes, optimizer, sequence_share, arena)
     drawn_from = _sample_space(pool, seed, breadth, arena)
     hardware, request = fingerprint(device, backend), _request(drawn_from, arena)
     path, on_cpu = Path(folder), device == "cpu"
+    if is_own(backend):
+        require_checked(path, device, backend)
     with (
         SampleStore(path, hardware, request, allow_other_hardware=allow_other_hardware) as store,
         Drawer(drawn_from, ahead=not on_cpu) as drawer,
@@ -213,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
     add("--batch-size", type=int, nargs="+", help="one or more; each sample draws one (default: the space's)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--backend", choices=BACKENDS, help="default: fbgemm where it is installed")
+    add("--backend", metavar="NAME", help=BACKEND_HELP)
     add("--optimizer", choices=OPTIMIZERS, help="default: the space's")
     add("--pool", default="dlrm-2021", help="name of the table pool (default dlrm-2021)")
     add("--sequence-share", type=float, help="share of sets that are not pooled (default: the space's)")

@@ -114,7 +114,7 @@ def measure_requests(
         requests: what to measure.
         results: JSON lines: first the hardware, then a line a measurement.
         device: "cpu" or "cuda".
-        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
         rounds: how often each work is rebuilt and measured.
         seconds: stop after this time.
         seed: of the order.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backend import default_backend
+from shardwright.measure.backend import check_backend, default_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import available_memory
 from shardwright.measure.timing import TimingPolicy
@@ -75,7 +75,7 @@ def measure_plans(
         rounds: how often each device's work is rebuilt and measured.
         seed: seed of the lookups and of the order.
         device: "cpu" or "cuda".
-        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
         policy: how often to repeat within a round; by default the device's own, shortened as rounds repeat it anyway.
         progress: called with the measurements done and wanted.
 
@@ -83,18 +83,20 @@ def measure_plans(
         One result per plan, in order.
 
     Raises:
-        InvalidInput: `rounds` is less than 1.
+        InvalidInput: `rounds` is less than 1, or there is no such backend.
         MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
     """
     if rounds < 1:
         raise InvalidInput(f"rounds is {rounds}, must be at least 1")
     if device not in ("cpu", "cuda"):
         raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
+    backend = backend or default_backend()
+    check_backend(backend)
     per_plan = [device_works(plan, seed) for plan in plans]
     distinct = list(dict.fromkeys(work for works in per_plan for work in works if work.works))
     if device == "cpu":
         _check_memory(distinct)
-    options = WorkerOptions(device, backend or default_backend(), arena_bytes(distinct), policy or short_policy(device))
+    options = WorkerOptions(device, backend, arena_bytes(distinct), policy or short_policy(device))
     times = _measure_distinct(distinct, rounds, seed, options, progress) if distinct else {}
     return [_measured(plan, works, times, rounds) for plan, works in zip(plans, per_plan, strict=True)]
 

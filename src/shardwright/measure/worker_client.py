@@ -32,7 +32,7 @@ class WorkerOptions:
 
     Attributes:
         device: "cpu" or "cuda".
-        backend: "fbgemm" or "embedding_bag".
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
         arena_bytes: room for the weights and optimizer state of one device.
         policy: how often to repeat; None for the device's own.
     """

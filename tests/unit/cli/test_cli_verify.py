@@ -19,7 +19,7 @@ def plan_file(task_file, model_file, tmp_path):
 def slower(monkeypatch):
     """Measuring finds every device 10% slower than predicted."""
 
-    def measure_plans(plans, *, rounds, device, progress):
+    def measure_plans(plans, *, rounds, device, backend, progress):
         forward, backward = (
             np.array([1.1 * getattr(cost, phase) for cost in plans[0].cost.devices]) if plans[0].cost else np.ones(4)
             for phase in ("forward_ms", "backward_ms")

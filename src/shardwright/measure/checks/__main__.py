@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backend import BACKENDS
+from shardwright.measure.backend import BACKEND_HELP
 from shardwright.measure.checks.run import check_machine
 
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shardwright.measure.checks", description="Check this machine.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the samples, for checks.json")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--backend", choices=BACKENDS, help="default: fbgemm where it is installed")
+    parser.add_argument("--backend", metavar="NAME", help=BACKEND_HELP)
     parser.add_argument("--seed", type=int, help="of the kernels' inputs (default: a new one)")
     options = parser.parse_args(arguments)
     try:

@@ -9,15 +9,21 @@ from itertools import product
 import numpy as np
 import torch
 
+from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import Backend, FusedCall, load_backend
 from shardwright.measure.checks import reference
+from shardwright.measure.checks.contract import check_outputs, check_views
 from shardwright.measure.fused import fused_input
 from shardwright.measure.groups import KernelGroup, kernel_groups
+from shardwright.measure.own_backend import is_own
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
+OPTIMIZERS_OF_OWN = (*OPTIMIZERS, "adagrad", "adam")
+"""What a backend of the user's own is checked for: all that samples can be made of."""
+
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-3}
 """Largest ‖found − reference‖ / ‖reference‖ of a table. In fp32 it is sums of many thousand gradients of either sign that come near
 it; half-precision weights are rounded at random, by up to 2^-10 of their size."""
@@ -39,6 +45,8 @@ class Check:
         untouched: whether rows that no lookup reached kept every bit.
         tolerance: largest relative error that passes.
         forward_tolerance: likewise of the looked-up values; they come in fp32 as a rule, whatever the type of the weights.
+        fault: what kept the call from being compared at all, else empty.
+        refused: why a backend of the user's own does not build this call, else empty. No sample can be made of such calls.
     """
 
     name: str
@@ -48,10 +56,14 @@ class Check:
     untouched: bool
     tolerance: float
     forward_tolerance: float
+    fault: str = ""
+    refused: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether all is right; NaN never is."""
+        """Whether all is right; NaN never is. A refused call is not wrong."""
+        if self.fault or self.refused:
+            return not self.fault
         right = self.forward <= self.forward_tolerance and max(self.weights, self.state) <= self.tolerance
         return self.untouched and bool(np.isfinite([self.forward, self.weights, self.state]).all()) and right
 
@@ -61,18 +73,39 @@ def check_kernels(device: str, backend: str, *, seed: int, samples: int | None =
 
     Args:
         device: "cpu" or "cuda".
-        backend: name of the backend.
+        backend: name of the backend. One of the user's own may refuse calls by raising `MeasurementFailed` in `build`.
         seed: of the inputs; take a new one each time.
         samples: bags of each table; by default 512, on a GPU 4,096.
     """
-    bags = samples or _SAMPLES[device]
+    bags, own = samples or _SAMPLES[device], is_own(backend)
     where, loaded = torch.device(device), load_backend(backend)
-    kinds = product(OPTIMIZERS, ("fp32", "fp16"), (True, False))
+    kinds = product(OPTIMIZERS_OF_OWN if own else OPTIMIZERS, ("fp32", "fp16"), (True, False))
     return [
-        _checked(loaded, group, optimizer, where, [seed, number])
+        _outcome(loaded, group, optimizer, _poisoned_arena(group, optimizer, where), [seed, number], may_refuse=own)
         for number, (optimizer, dtype, pooled) in enumerate(kinds)
         for group in kernel_groups(_works(bags, dtype, pooled, np.random.default_rng([seed, number])))
     ]
+
+
+def _outcome(
+    backend: Backend, group: KernelGroup, optimizer: str, arena: Arena, seed: Sequence[int], *, may_refuse: bool
+) -> Check:
+    """The check of a group, also where it cannot be run to its end."""
+    unknown = float("nan")
+    name = f"{optimizer}, {group.dtype}, {'pooled' if group.pooled else 'sequences'}, {_widths(group)}"
+    nothing = Check(name, unknown, unknown, unknown, False, TOLERANCE[group.dtype], TOLERANCE["fp32"])
+    try:
+        call = backend.build(group, optimizer, arena, _RATE)
+    except MeasurementFailed as error:
+        if not may_refuse:
+            raise
+        return replace(nothing, refused=str(error))
+    except Exception as error:
+        return replace(nothing, fault=f"build: {_said(error)}")
+    try:
+        return _checked(call, group, optimizer, arena.device, seed, nothing)
+    except Exception as error:  # this call's fault, and the other calls are still of interest
+        return replace(nothing, fault=_said(error))
 
 
 def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> list[ShardWork]:
@@ -87,12 +120,19 @@ def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> 
     return [replace(work, dtype=dtype) for work in works]  # type: ignore[arg-type]
 
 
-def _checked(backend: Backend, group: KernelGroup, optimizer: str, device: torch.device, seed: Sequence[int]) -> Check:
-    """Run a group once, forward and backward, and compare."""
-    arena = Arena(_room(group), device)
+def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) -> Arena:
+    """Room for the tables of a group, full of NaN: what is not written shows."""
+    arena = Arena(_room(group, optimizer), device)
     arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
     arena.reset()
-    call = backend.build(group, optimizer, arena, _RATE)
+    return arena
+
+
+def _checked(
+    call: FusedCall, group: KernelGroup, optimizer: str, device: torch.device, seed: Sequence[int], named: Check
+) -> Check:
+    """Run a group once, forward and backward, and compare."""
+    check_views(group, optimizer, call)
     random = torch.Generator(device).manual_seed(seed[0] + 1000 * seed[1])
     before, state = _randomise(call, random)
     batch = fused_input(group, [(*seed, table) for table in range(len(group.works))], device)
@@ -100,6 +140,7 @@ def _checked(backend: Backend, group: KernelGroup, optimizer: str, device: torch
     expected = reference.forward(group, before, lookups)
     poison(expected)
     outputs = list(call.forward(batch))
+    check_outputs(group, lookups, outputs)
     found = _by_table(group, lookups, [output.detach() for output in outputs])
     gradients = [torch.randn(output.shape, generator=random, device=device).to(output.dtype) for output in outputs]
     call.backward(outputs, gradients)
@@ -109,13 +150,14 @@ def _checked(backend: Backend, group: KernelGroup, optimizer: str, device: torch
     ]
     after = [weights.double() for weights in call.weights()]
     states_after = [kind.double() for kinds in call.state() for kind in kinds]
-    return Check(
-        name=f"{optimizer}, {group.dtype}, {'pooled' if group.pooled else 'sequences'}, {_widths(group)}",
+    return replace(
+        named,
         forward=_error(found, expected),
         weights=_error(after, [weights for weights, _ in steps]),
-        state=_error(states_after, [kind for _, kinds in steps for kind in kinds]),
+        state=_error(
+            states_after, [table for kind in zip(*(kinds for _, kinds in steps), strict=True) for table in kind]
+        ),
         untouched=all(map(_kept, before, after, lookups)),
-        tolerance=TOLERANCE[group.dtype],
         forward_tolerance=TOLERANCE["fp16" if outputs[0].dtype == torch.float16 else "fp32"],
     )
 
@@ -131,9 +173,10 @@ def poison(like: Sequence[torch.Tensor]) -> None:
     del blocks
 
 
-def _room(group: KernelGroup) -> int:
+def _room(group: KernelGroup, optimizer: str) -> int:
     """Bytes of weights and state, in whole pages."""
-    return sum(8 * work.rows * (work.dim + 1) // _PAGE * _PAGE + 4 * _PAGE for work in group.works)
+    each = 12 if optimizer == "adam" else 8  # bytes of an element, with its share of the state
+    return sum(each * work.rows * (work.dim + 1) // _PAGE * _PAGE + 4 * _PAGE for work in group.works)
 
 
 def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
@@ -172,6 +215,10 @@ def _kept(before: torch.Tensor, after: torch.Tensor, found: reference.Lookups) -
     kept = torch.ones(len(before), dtype=torch.bool, device=before.device)
     kept[found.ids] = False
     return torch.equal(before[kept], after[kept])
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
 
 
 def _widths(group: KernelGroup) -> str:

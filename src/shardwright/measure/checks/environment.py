@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Mapping
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backend import import_torch, load_backend
+from shardwright.measure.backend import check_backend, import_torch, load_backend
 from shardwright.measure.hardware import device_memory, fingerprint
+from shardwright.measure.own_backend import is_own, source_digest
 
 MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1.4": "2.9"}
 """Release of FBGEMM and the release of torch that it is built for (the table in FBGEMM's own package)."""
@@ -16,11 +17,17 @@ MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1
 def environment(device: str, backend: str) -> dict[str, str]:
     """What this machine has: the fingerprint of a store, and on a GPU driver, CUDA version, capability and memory.
 
+    Of a backend of the user's own also the digest of its source file: once that is changed, it has not been checked yet.
+
     Raises:
+        InvalidInput: there is no such backend.
         MissingDependency: torch is not installed.
         MeasurementFailed: there is no such device.
     """
+    check_backend(backend)
     facts = dict(fingerprint(device, backend))
+    if is_own(backend):
+        facts["backend_source"] = source_digest(backend)
     if device == "cuda":
         torch = import_torch()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -11,6 +11,8 @@ import torch
 from shardwright.measure.backend import EPSILON, FusedInput
 from shardwright.measure.groups import KernelGroup
 
+_BETA1, _BETA2 = 0.9, 0.999
+
 
 @dataclass(frozen=True)
 class Lookups:
@@ -59,9 +61,10 @@ def updated(
     """Weights and state of a table after one step, all in float64: the gradients of a row are summed first ("exact").
 
     Args:
-        optimizer: "sgd" or "rowwise_adagrad".
+        optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam". Adam is that of a late step, where the bias corrections have gone
+            to 1, and of the rows looked up: state and weights of the others stay.
         weights: `(rows, dim)`.
-        state: nothing, or `(rows,)` sums of squares.
+        state: by kind: nothing, `(rows,)` sums of mean squares, `(rows, dim)` sums of squares, or `(rows, dim)` first and second moments.
         found: the lookups.
         gradient: `(samples, dim)` of the sums, or `(n, dim)` of the rows where not pooled.
         pooled: whether rows were summed.
@@ -71,5 +74,15 @@ def updated(
     summed = torch.zeros_like(weights).index_add_(0, found.ids, spread)
     if optimizer == "sgd":
         return weights - rate * summed, []
+    if optimizer == "adagrad":
+        total = state[0] + summed.square()
+        return weights - rate * summed / (total.sqrt() + EPSILON), [total]
+    if optimizer == "adam":
+        touched = torch.zeros(len(weights), 1, dtype=torch.bool, device=weights.device)
+        touched[found.ids] = True
+        first = torch.where(touched, _BETA1 * state[0] + (1 - _BETA1) * summed, state[0])
+        second = torch.where(touched, _BETA2 * state[1] + (1 - _BETA2) * summed.square(), state[1])
+        step = first / (second.sqrt() + EPSILON)
+        return torch.where(touched, weights - rate * step, weights), [first, second]
     total = state[0] + summed.square().mean(dim=1)
     return weights - rate * summed / (total.sqrt() + EPSILON)[:, None], [total]

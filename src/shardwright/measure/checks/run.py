@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardwright.errors import MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.measure.backend import default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.environment import environment, problems
+
+if TYPE_CHECKING:
+    from shardwright.measure.checks.correctness import Check
 
 
 def check_machine(
@@ -30,7 +35,7 @@ def check_machine(
     Args:
         folder: made if it does not exist.
         device: "cpu" or "cuda".
-        backend: "fbgemm" or "embedding_bag"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
         seed: of the kernels' inputs; by default a new one.
         say: is given what comes out, line by line.
 
@@ -38,6 +43,7 @@ def check_machine(
         What is wrong, each with its remedy; nothing where samples can be collected.
 
     Raises:
+        InvalidInput: there is no such backend.
         MissingDependency: torch or the backend is not installed.
         MeasurementFailed: there is no such device.
     """
@@ -60,6 +66,27 @@ def check_machine(
     return list(found["problems"])
 
 
+def require_checked(
+    folder: Path, device: str, backend: str | None, *, say: Callable[[str], None] | None = None
+) -> None:
+    """Check a machine as `check_machine` does, and go on only where nothing is wrong.
+
+    Args:
+        folder: of the samples.
+        device: "cpu" or "cuda".
+        backend: as for `check_machine`.
+        say: is given what comes out, line by line; by default nobody is told.
+
+    Raises:
+        InvalidInput: there is no such backend.
+        MissingDependency: torch or the backend is not installed.
+        MeasurementFailed: something is wrong.
+    """
+    wrong = check_machine(folder, device, backend, say=say or (lambda line: None))
+    if wrong:
+        raise MeasurementFailed(f"{wrong[0]} (all of it is in {folder / CHECKS})")
+
+
 def _passed_before(path: Path, facts: dict[str, str]) -> bool:
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -75,20 +102,43 @@ def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> di
 
     checks = check_kernels(device, backend, seed=seed)
     for check in checks:
-        errors = f"forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
-        say(f"{'ok   ' if check.passed else 'WRONG'} {check.name:56} {errors}")
+        say(_line(check))
     times = copy_times(device)
     for one in times:
         rate = f"{one.bytes_per_s / 1e9:7.1f} GB/s read and written"
         say(f"copy of {one.size_bytes / 2**20:7.0f} MiB: {one.ms:8.3f} ms, {rate}")
-    wrong = [check.name for check in checks if not check.passed]
     return {
         "seed": seed,
-        "kernels": [asdict(check) | {"passed": check.passed} for check in checks],
+        "kernels": [_as_data(check) for check in checks],
         "copies": [asdict(one) | {"bytes_per_s": one.bytes_per_s} for one in times],
         "ceiling_bytes_per_s": ceiling(times),
-        "problems": [
-            f"kernels compute something else than the reference: {name}; collect nothing before that is understood"
-            for name in wrong
-        ],
+        "problems": _wrong(checks, backend),
     }
+
+
+def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
+    """What is wrong with the kernels."""
+    if all(check.refused for check in checks):
+        return [f"backend {backend} refuses every call, the first with: {checks[0].refused}"]
+    return [
+        f"kernels compute something else than the reference: {check.name}{f' ({check.fault})' if check.fault else ''}; "
+        "collect nothing before that is understood"
+        for check in checks
+        if not check.passed
+    ]
+
+
+def _line(check: Check) -> str:
+    """A check for people."""
+    outcome = f"{'ok   ' if check.passed else 'WRONG'} {check.name:56}"
+    if check.refused:
+        return f"{'none ':5} {check.name:56} refused: {check.refused}"
+    if check.fault:
+        return f"{outcome} {check.fault}"
+    return f"{outcome} forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
+
+
+def _as_data(check: Check) -> dict[str, Any]:
+    """A check as JSON has it, which knows no NaN."""
+    values = asdict(check) | {"passed": check.passed}
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in values.items()}
