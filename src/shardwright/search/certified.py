@@ -106,7 +106,7 @@ class Certified:
             shards, step_ms = warm.chosen(shards)
             if step_ms < prepared.bound_ms:  # a plan to start from may be cut in ways that the bound does not speak of
                 return Plan(task, shards, self.name, seed)
-        return Plan(task, shards, self.name, seed, bound_ms=prepared.tighten(step_ms))
+        return Plan(task, shards, self.name, seed, bound_ms=prepared.tighten(step_ms, late=session.late))
 
     def _starts(self, task: Task, prepared: Prepared, session: Session) -> None:
         """A plan from every start, most promising first; in tight memory, large pieces are placed first."""

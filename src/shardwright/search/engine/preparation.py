@@ -47,11 +47,16 @@ class Prepared:
         """The bound, or 0 where the cost model is not convex."""
         return self._bound.ms if self._bound else 0.0
 
-    def tighten(self, step_ms: float) -> float | None:
-        """The bound now that a plan of this step time is known; None where there is none."""
+    def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
+        """The bound now that a plan of this step time is known; None where there is none.
+
+        Args:
+            step_ms: step time of a plan.
+            late: time is up: strike out what that plan rules out once only, which brings most of it.
+        """
         if self._proof is None or self._bound is None:
             return None
-        for _ in range(_TIGHTENINGS):  # what is struck out may make more of the rest impossible
+        for _ in range(1 if late else _TIGHTENINGS):  # what is struck out may make more of the rest impossible
             before = self._bound.ms
             self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
