@@ -29,3 +29,7 @@ class MissingDependency(ShardwrightError, ImportError):
 
 class MeasurementFailed(ShardwrightError):
     """A kernel could not be measured on this machine."""
+
+
+class ClusterFailed(ShardwrightError):
+    """A Ray cluster does not answer, has no room, or loses the same work again and again."""

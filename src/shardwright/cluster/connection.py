@@ -1,0 +1,173 @@
+"""Connecting to a Ray cluster, or starting one on this machine for as long as it is needed.
+
+A cluster runs whatever code those who can reach it send, so one that is started here listens on the loopback interface only and asks for a
+token that nobody else knows. Who connects to a cluster trusts it, and the cluster trusts them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+from shardwright.cluster.jobs import Cluster
+from shardwright.cluster.probe import check_answers
+from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
+
+_STORE_BYTES = 100 * 2**20
+"""Shared memory of a cluster of this machine: jobs and results are small. Ray takes files where /dev/shm has less."""
+
+PATIENCE_S = 30.0
+"""Seconds in which a cluster must answer."""
+
+
+@contextmanager
+def open_cluster(address: str, *, patience_s: float = PATIENCE_S) -> Iterator[Cluster]:
+    """Connect to a cluster; for "local", start one here and end it afterwards.
+
+    Args:
+        address: "local" (a worker for each core of this machine, at least 2), "local:N" (N workers), "auto" (the cluster that this
+            machine is a node of), "HOST:PORT" (likewise, by the address of its head), or "ray://HOST:PORT" (from any machine).
+        patience_s: how long a cluster may take to answer.
+
+    Raises:
+        MissingDependency: Ray is not installed.
+        InvalidInput: the address is none.
+        ClusterFailed: the cluster does not answer, or Ray does not start here.
+    """
+    if find_spec("ray") is None:
+        raise MissingDependency(
+            "--ray needs Ray, which is not installed; install it with: pip install 'shardwright[ray]'"
+        )
+    kind, _, count = address.partition(":")
+    if kind == "local":
+        with _local(address, _local_workers(address, count)) as cluster:
+            yield cluster
+    else:
+        with _connected(address, patience_s) as cluster:
+            yield cluster
+
+
+def _local_workers(address: str, count: str) -> int:
+    if not count and ":" not in address:
+        return max(2, len(os.sched_getaffinity(0)))
+    if not count.isdigit() or not 1 <= int(count) <= 1024:
+        raise InvalidInput(f"--ray {address}: the number of workers must be 1 to 1024, as in local:4")
+    return int(count)
+
+
+@contextmanager
+def _local(address: str, workers: int) -> Iterator[Cluster]:
+    """A cluster of this machine alone, that ends with the block and leaves nothing behind."""
+    from shardwright.cluster.folder import session_folder
+
+    # The third is how Ray says that there are no other nodes: it takes the loopback address then. It reads it when it is imported.
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_TOKEN": _token(),
+    }
+    with _environment(settings), session_folder() as folder, _session(address) as ray:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=workers,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                object_store_memory=_STORE_BYTES,
+                _temp_dir=str(folder),
+                _node_ip_address="127.0.0.1",
+            )
+        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+            raise ClusterFailed(
+                f"--ray {address}: Ray does not start here ({_first_line(error)}); leave --ray out, or use a cluster that runs"
+            ) from error
+        yield Cluster(address, workers)
+
+
+@contextmanager
+def _connected(address: str, patience_s: float) -> Iterator[Cluster]:
+    """A cluster that others started; it goes on running after the block."""
+    with _environment({"RAY_USAGE_STATS_ENABLED": "0"}):
+        check_answers(address, patience_s)
+        with _session(address) as ray:
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="error")
+            except (
+                RuntimeError,
+                OSError,
+                ValueError,
+                ray.exceptions.RayError,
+            ) as error:  # it went away since it was asked
+                raise ClusterFailed(
+                    f"--ray {address}: cannot connect ({_first_line(error)}); is the cluster up?"
+                ) from error
+            yield Cluster(address, max(1, int(ray.cluster_resources().get("CPU", 0))))
+
+
+@contextmanager
+def _session(address: str) -> Iterator[ModuleType]:
+    """The package Ray, disconnected after the block, with the signal handler that it replaces put back."""
+    import ray
+
+    if ray.is_initialized():
+        raise ClusterFailed(
+            f"--ray {address}: this process is connected to a cluster already; call ray.shutdown() first"
+        )
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with _quiet():
+            try:
+                yield ray
+            finally:
+                ray.shutdown()
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray from printing on stdout that a worker died, which it does whatever it is told: stdout is for results."""
+    from ray._private import worker
+
+    printing = getattr(worker, "_worker_logs_enabled", None)
+    if printing is None:  # a release of Ray without this switch
+        yield
+        return
+    setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  (it has no type)
+    try:
+        yield
+    finally:
+        setattr(worker, "_worker_logs_enabled", printing)  # noqa: B010
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@cache
+def _token() -> str:
+    """One token for the life of this process: Ray reads it once."""
+    import secrets
+
+    return secrets.token_hex(32)
+
+
+@contextmanager
+def _environment(settings: dict[str, str]) -> Iterator[None]:
+    """Set variables that are not set, for the duration of a block."""
+    added = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

@@ -1,0 +1,301 @@
+"""A pool of workers on a cluster: jobs are handed to free workers, and again to others where a worker dies."""
+
+from __future__ import annotations
+
+import reprlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+from shardwright.cluster.deaths import Death, outcome_of
+from shardwright.cluster.keeper import Keeper
+from shardwright.errors import ClusterFailed
+
+State = TypeVar("State")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_MOST_STARTS = 3  # of one worker, in a row, before its place is given up
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each worker holds: CPU cores and GPUs."""
+
+    cores: float
+    gpus: float
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process.
+
+    Attributes:
+        place: the node it must be on; None for any.
+        actor: Ray's handle.
+        starts: how often it was started in a row without getting ready.
+        since: `time.monotonic` of its start.
+    """
+
+    place: str | None
+    actor: Any
+    starts: int = 1
+    since: float = field(default_factory=monotonic)
+
+
+@dataclass
+class _Given:
+    """A job that was handed out.
+
+    Attributes:
+        number: the caller's name of it.
+        method: called with the worker's state and the job.
+        job: the job.
+        deaths: how many workers died of it, or with it.
+    """
+
+    number: int
+    method: Callable[[Any, Any], Any]
+    job: Any
+    deaths: int = 0
+
+
+class Pool(Generic[State]):
+    """Workers that each keep a state; a context manager that ends them. Made by `Cluster.pool`.
+
+    Most users need `map` only. Where the next job depends on earlier results, `free`, `give` and `wait` do the same step by step.
+
+    Attributes:
+        redone: jobs that were started again because their worker died.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], State],
+        places: Sequence[str | None],
+        resources: Resources,
+        address: str,
+        *,
+        retries: int,
+        start_s: float,
+    ) -> None:
+        self._factory, self._places, self._resources, self._address = factory, places, resources, address
+        self._retries, self._start_s = retries, start_s
+        self._starting: dict[Any, _Worker] = {}
+        self._idle: deque[_Worker] = deque()
+        self._running: dict[Any, tuple[_Worker, _Given]] = {}
+        self._again: deque[_Given] = deque()
+        self.redone = 0
+
+    @property
+    def size(self) -> int:
+        """Workers that run or are starting."""
+        return len(self._starting) + len(self._idle) + len(self._running)
+
+    @property
+    def free(self) -> int:
+        """How many more jobs can be handed out right now."""
+        return max(0, len(self._idle) - len(self._again))
+
+    @property
+    def busy(self) -> int:
+        """Jobs that are handed out and not finished."""
+        return len(self._running) + len(self._again)
+
+    def map(self, method: Callable[[State, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[int, Result]]:
+        """Call a method once for every job, with the state of a worker and the job.
+
+        Args:
+            method: called on a worker.
+            jobs: taken one at a time, whenever a worker is free.
+
+        Yields:
+            The job's number, from 0, and its result, in order of completion.
+
+        Raises:
+            ClusterFailed: the workers of one job die again and again, or no worker is left.
+        """
+        left = enumerate(jobs)
+        more = True
+        try:
+            while more or self.busy:
+                while more and self.free:
+                    number, job = next(left, (-1, None))
+                    more = number >= 0
+                    if more:
+                        self.give(number, method, job)
+                if self.busy or more:
+                    yield from self.wait()
+        finally:
+            self._abandon()
+
+    def give(self, number: int, method: Callable[[State, Any], Any], job: Any) -> None:
+        """Hand out a job; only where `free` says that there is a worker for it.
+
+        Args:
+            number: what `wait` names its result by.
+            method: called with the worker's state and the job.
+            job: plain data.
+        """
+        self._hand(_Given(number, method, job))
+
+    def wait(self, timeout_s: float | None = None) -> list[tuple[int, Any]]:
+        """Wait until something happens; it may be that a worker gets ready, so that `free` grows and no job has finished.
+
+        Args:
+            timeout_s: longest to wait; by default as long as it takes.
+
+        Returns:
+            Number and result of at most one job.
+
+        Raises:
+            ClusterFailed: the workers of one job died again and again, or no worker is left.
+            Exception: whatever a job raised.
+        """
+        import ray
+
+        while self._again and self._idle:
+            self._hand(self._again.popleft())
+        watched = [*self._running, *self._starting]
+        if not watched:
+            return []
+        limit = min([self._start_s, *([] if timeout_s is None else [timeout_s])]) if self._starting else timeout_s
+        done, _ = ray.wait(watched, num_returns=1, timeout=limit)
+        if not done:
+            self._give_up_late()
+            return []
+        if done[0] in self._starting:
+            self._started(done[0])
+            return []
+        return self._finished(done[0])
+
+    def close(self) -> None:
+        """End all workers; what they were doing is lost."""
+        workers = [*self._starting.values(), *self._idle, *(worker for worker, _ in self._running.values())]
+        for worker in workers:
+            _kill(worker)
+        self._starting, self._running = {}, {}
+        self._idle.clear()
+        self._again.clear()
+
+    def __enter__(self) -> Self:
+        try:
+            for place in self._places:
+                self._start(place, 1)
+            while not self._idle:
+                self.wait()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, place: str | None, starts: int) -> None:
+        """Start a worker in a place."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Where a job is lost is for this class to notice, so that it is counted: Ray itself shall neither restart nor retry.
+        actor: Any = (
+            cast(Any, ray.remote(Keeper))
+            .options(
+                num_cpus=self._resources.cores,
+                num_gpus=self._resources.gpus,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy="SPREAD"
+                if place is None
+                else NodeAffinitySchedulingStrategy(node_id=place, soft=False),
+            )
+            .remote(self._factory)
+        )
+        self._starting[actor.ready.remote()] = _Worker(place, actor, starts)
+
+    def _started(self, ref: Any) -> None:
+        """A worker that was starting is ready, or has died."""
+        worker = self._starting.pop(ref)
+        outcome = outcome_of(ref)
+        if isinstance(outcome, Death):
+            self._restart(worker, worker.starts + 1, outcome)
+        else:
+            self._idle.append(worker)
+
+    def _finished(self, ref: Any) -> list[tuple[int, Any]]:
+        """A job is done, or its worker has died."""
+        worker, given = self._running.pop(ref)
+        try:
+            outcome = outcome_of(ref)
+        except BaseException:
+            self._idle.append(worker)
+            raise
+        if not isinstance(outcome, Death):
+            self._idle.append(worker)
+            return [(given.number, outcome)]
+        given.deaths += 1
+        if given.deaths > self._retries:
+            raise ClusterFailed(
+                f"job {given.number} ({reprlib.repr(given.job)}): its worker died {given.deaths} times, the last time: {outcome}; "
+                "give each worker more memory, or leave this job out"
+            )
+        self.redone += 1
+        self._again.append(given)
+        self._restart(worker, 1, outcome)
+        return []
+
+    def _restart(self, worker: _Worker, starts: int, death: Death) -> None:
+        """Start a worker again in its place, unless the place is gone or it never gets ready."""
+        _kill(worker)
+        if starts <= _MOST_STARTS and _there(worker.place):
+            self._start(worker.place, starts)
+        elif not self.size:
+            raise ClusterFailed(
+                f"--ray {self._address}: no worker is left, the last one died: {death}; check that the nodes are up and that each "
+                "has the same version of shardwright and of its dependencies"
+            )
+
+    def _give_up_late(self) -> None:
+        """Give up the workers that have been starting for too long, as long as there are others."""
+        for ref, worker in list(self._starting.items()):
+            if monotonic() - worker.since >= self._start_s:
+                del self._starting[ref]
+                _kill(worker)
+        if not self.size:
+            raise ClusterFailed(
+                f"--ray {self._address}: no worker started within {self._start_s:g} s; each needs {self._resources.cores:g} cores "
+                f"and {self._resources.gpus:g} GPUs that nothing else holds: wait until the cluster is free, or use another one"
+            )
+
+    def _hand(self, given: _Given) -> None:
+        worker = self._idle.popleft()
+        self._running[worker.actor.call.remote(given.method, given.job)] = (worker, given)
+
+    def _abandon(self) -> None:
+        """Forget the jobs that are handed out; a worker that is at one is started anew."""
+        running = [worker for worker, _ in self._running.values()]
+        self._running = {}
+        self._again.clear()
+        for worker in running:
+            _kill(worker)
+            self._start(worker.place, 1)
+
+
+def _there(place: str | None) -> bool:
+    """Whether a node is in the cluster."""
+    import ray
+
+    return place is None or any(node["NodeID"] == place and node["Alive"] for node in cast(Any, ray).nodes())
+
+
+def _kill(worker: _Worker) -> None:
+    import ray
+
+    with suppress(Exception):  # it is dead already, or the cluster is gone
+        ray.kill(worker.actor)
