@@ -29,6 +29,7 @@ class CsvLog:
     """
 
     is_events = False
+    pieces = 1
 
     def __init__(self, path: Path, delimiter: str, list_separator: str | None) -> None:
         import pyarrow as pa
@@ -44,7 +45,7 @@ class CsvLog:
         """Unknown before the file is read."""
         return None
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """The columns, one block of the file at a time."""
         import pyarrow as pa
 

@@ -22,6 +22,7 @@ class EventLog:
     """A text file of `user item` lines, one event each, in time order per user; see `LogReader`."""
 
     is_events = True
+    pieces = 1
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
@@ -33,7 +34,7 @@ class EventLog:
         """Unknown before the file is read."""
         return None
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """Users and items, one block of the file at a time."""
         import pyarrow as pa
         from pyarrow import csv

@@ -36,6 +36,7 @@ class ParquetLog:
             self._metadata = file.metadata
             self.schema: pa.Schema = file.schema_arrow
             self._chunks_of = self._find_chunks()
+            self.pieces = int(self._metadata.num_row_groups)
 
     def lookups(self, columns: Sequence[str]) -> int | None:
         """Values of the columns by the footer (empty lists and nulls counted as one)."""
@@ -45,13 +46,13 @@ class ParquetLog:
                 values += sum(int(chunk.num_values) for chunk in self._chunks(file, group, together))
         return values
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The columns in batches of about `BATCH_VALUES` values.
+    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
+        """The columns in batches of about `BATCH_VALUES` values; its pieces are its row groups.
 
         A row group is read some columns at a time, as every open column takes a few MB; so a batch holds a part of the columns.
         """
         with self._damage_named(), self._open() as probe:
-            for group, together in self._parts(columns):
+            for group, together in self._parts(columns, pieces):
                 chunks = self._chunks(probe, group, together)
                 place = _place(group, together)
                 with self._damage_named(place), self._open(self._short_texts(together, chunks)) as file:
@@ -69,7 +70,7 @@ class ParquetLog:
             pre_buffer=False,
         )
 
-    def _parts(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    def _parts(self, columns: Sequence[str], groups: range | None = None) -> Iterator[tuple[int, list[str]]]:
         """What is read at once: a row group, and some of the columns, scalars and lists apart."""
         kinds = {name: column_kind(self.schema.field(name).type) for name in columns}
         lists = [name for name in columns if (kind := kinds[name]) is not None and kind.is_list]
@@ -79,7 +80,7 @@ class ParquetLog:
             for kin in (scalars, lists)
             for start in range(0, len(kin), _COLUMNS_AT_ONCE)
         ]
-        return product(range(self._metadata.num_row_groups), together)
+        return product(range(self.pieces) if groups is None else groups, together)
 
     def _chunks(self, file: Any, group: int, columns: Sequence[str]) -> list[Any]:
         """What the footer says of the columns in a row group.

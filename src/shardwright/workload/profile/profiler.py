@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
-from shardwright.workload.profile.column import ColumnCounter, ColumnProfile
+from shardwright.jobs import WorkerPool
+from shardwright.workload.profile.column import ColumnProfile
+from shardwright.workload.profile.counting import CountingJob, Counts, counts_by, counts_here, merge_all
 from shardwright.workload.profile.kinds import ColumnKind
+from shardwright.workload.profile.parts import LogFile, parts_of
 from shardwright.workload.profile.readers import open_log
 from shardwright.workload.profile.result import ProfileResult
 from shardwright.workload.profile.selection import Selection
@@ -34,6 +35,7 @@ def profile_logs(
     list_separator: str | None = None,
     sketch_bytes: int = SKETCH_BYTES,
     progress: Progress | None = None,
+    pool: WorkerPool | None = None,
 ) -> ProfileResult:
     """Profile the embedding ids of training logs.
 
@@ -41,6 +43,11 @@ def profile_logs(
     (floats, booleans and times are left out), or a text file with a `user item` event a line. Memory stays below 1 GB for logs of
     any size: up to `sketch_bytes` / 28 / columns distinct ids a column (at most 1,048,576) are counted exactly; beyond that hot
     ids are, and a hash sample stands for the rest.
+
+    The log is counted in parts that follow from its files alone (`parts.parts_of`), and the sketches of the parts are merged in the
+    order of the log. So the result is the same, bit by bit, whether this process counts them or the workers of a `pool`, however many
+    there are, and whatever order they finish in. Files have to be named in the same order: where not all ids are counted exactly,
+    another order gives other heavy hitters within the sketch's error, though the same sample and number of distinct ids.
 
     Args:
         paths: the files, all with the same columns.
@@ -51,7 +58,9 @@ def profile_logs(
             than 100 ids.
         list_separator: what separates ids in a CSV field; lists of integers are recognised without it.
         sketch_bytes: memory for all counts together.
-        progress: called with the lookups counted so far and their number in all files, None where a file does not say.
+        progress: called with the lookups counted so far and their number in all files, None where a file does not say or a `pool`
+            counts.
+        pool: workers that count the parts; they must see the files under the same absolute paths. By default this process does.
 
     Raises:
         InvalidInput: a file is missing, empty, damaged or has other columns than the first, a column does not exist or holds no
@@ -59,17 +68,24 @@ def profile_logs(
     """
     files = _distinct_paths(paths)
     selection = Selection(columns, exclude)
+    looked_at = []
     for path in files:
-        selection.include(open_log(path, list_separator))
+        log = open_log(path, list_separator)
+        selection.include(log)
+        looked_at.append(LogFile.of(log))
     kinds = selection.id_columns()
     choices = _pooling_choices(kinds, sequence, pooled)
     if selection.is_events and (columns is not None or exclude or choices):
         raise InvalidInput(
             f"{files[0]}: is an event file, of which columns, exclude, sequence and pooled do not apply; leave them away"
         )
-    counters = _counters(kinds, choices, sketch_bytes)
-    rows = _count(files, list_separator, counters, progress)
-    return _result(files, selection, rows, counters)
+    empty = _empty_columns(kinds, choices, sketch_bytes)
+    pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))
+    jobs = [CountingJob(part, empty, pending, list_separator) for part in parts_of(looked_at)]
+    total = _total_lookups(files, list_separator, list(kinds)) if progress and pool is None else None
+    counted = _Counted(progress, total)
+    found = counts_here(jobs, counted) if pool is None else counts_by(pool, jobs, counted)
+    return _result(files, selection, merge_all(empty, found))
 
 
 def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -98,35 +114,24 @@ def _pooling_choices(
     return {**dict.fromkeys(sequence, False), **dict.fromkeys(pooled, True)}
 
 
-def _counters(
+def _empty_columns(
     kinds: Mapping[str, ColumnKind], choices: Mapping[str, bool], sketch_bytes: int
-) -> dict[str, ColumnCounter]:
-    """A counter for each column; they share the memory evenly."""
+) -> dict[str, ColumnProfile]:
+    """The columns with nothing counted; they share the memory evenly."""
     limit = max(_FEWEST_IDS, min(_MOST_IDS, sketch_bytes // BYTES_PER_ID // len(kinds)))
-    pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))
-    return {
-        name: ColumnCounter(ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)), pending)
-        for name, kind in kinds.items()
-    }
+    return {name: ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)) for name, kind in kinds.items()}
 
 
-def _count(
-    files: Sequence[Path], list_separator: str | None, counters: Mapping[str, ColumnCounter], progress: Progress | None
-) -> int:
-    """Count all files, the columns of a batch side by side; returns the number of rows."""
-    first, *_ = names = list(counters)
-    total = _total_lookups(files, list_separator, names) if progress else None
-    rows = lookups = 0
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        for path in files:
-            for batch in open_log(path, list_separator).batches(names):
-                found = [name for name in names if name in batch.schema.names]
-                jobs = [(counters[name], batch.column(name), f"{path}: column '{name}'") for name in found]
-                lookups += sum(pool.map(ColumnCounter.add, *zip(*jobs, strict=True)))
-                rows += batch.num_rows * (first in found)
-                if progress:
-                    progress(lookups, total)
-    return rows
+class _Counted:
+    """Adds up lookups, and tells."""
+
+    def __init__(self, progress: Progress | None, total: int | None) -> None:
+        self._progress, self._total, self._lookups = progress, total, 0
+
+    def __call__(self, lookups: int) -> None:
+        self._lookups += lookups
+        if self._progress:
+            self._progress(self._lookups, self._total)
 
 
 def _total_lookups(files: Sequence[Path], list_separator: str | None, names: Sequence[str]) -> int | None:
@@ -135,14 +140,12 @@ def _total_lookups(files: Sequence[Path], list_separator: str | None, names: Seq
     return sum(known) if len(known) == len(counts) else None
 
 
-def _result(
-    files: Sequence[Path], selection: Selection, rows: int, counters: Mapping[str, ColumnCounter]
-) -> ProfileResult:
-    if not rows:
+def _result(files: Sequence[Path], selection: Selection, counts: Counts) -> ProfileResult:
+    if not counts.rows:
         raise InvalidInput(
             f"{files[0]}: the log is empty (0 rows in {len(files)} files); name a log with at least one row"
         )
-    columns = {name: counter.finish() for name, counter in counters.items()}
+    columns = counts.columns
     unused = {
         name: "holds only nulls" for name in selection.kinds if name not in columns or not columns[name].sketch.events
     }
@@ -151,4 +154,4 @@ def _result(
         raise InvalidInput(
             f"{files[0]}: no id in any of the columns {', '.join(unused)}; name a log in which ids are not null"
         )
-    return ProfileResult(used, rows, len(files), selection.is_events, {**selection.left_out, **unused})
+    return ProfileResult(used, counts.rows, len(files), selection.is_events, {**selection.left_out, **unused})

@@ -22,17 +22,23 @@ class LogReader(Protocol):
         path: the file.
         schema: names and Arrow types of its columns.
         is_events: whether a line is one event of a user, not one sample.
+        pieces: how many pieces of it can be read apart; 1 where it is read as a whole, 0 where it holds nothing.
     """
 
     path: Path
     schema: pa.Schema
     is_events: bool
+    pieces: int
 
     def lookups(self, columns: Sequence[str]) -> int | None:
         """Lookups in the columns, if the file says without being read."""
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """The columns, in batches that take at most tens of MB; a batch may hold some of them, but a column comes once for each row.
+
+        Args:
+            columns: their names.
+            pieces: the pieces to read; by default all. The batches of a piece do not depend on what else is read.
 
         Raises:
             InvalidInput: the file is damaged or breaks its format; the message names the place.

@@ -6,7 +6,7 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.workload.profile import profile_logs
 from shardwright.workload.profile.kinds import ColumnKind
-from shardwright.workload.profile.profiler import SKETCH_BYTES, _counters
+from shardwright.workload.profile.profiler import SKETCH_BYTES, _empty_columns
 
 
 def test_columns_selects_and_exclude_leaves_out(parquet):
@@ -36,8 +36,8 @@ def test_without_extension_the_first_bytes_tell(parquet):
 
 def test_many_columns_share_the_memory():
     kinds = {str(number): ColumnKind("integers", False) for number in range(1000)}
-    counters = _counters(kinds, {}, SKETCH_BYTES)
-    assert sum(28 * counter.column.sketch.limit for counter in counters.values()) <= SKETCH_BYTES
+    columns = _empty_columns(kinds, {}, SKETCH_BYTES)
+    assert sum(28 * column.sketch.limit for column in columns.values()) <= SKETCH_BYTES
 
 
 @pytest.mark.parametrize(

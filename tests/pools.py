@@ -1,0 +1,74 @@
+"""A pool of workers in this process, which finish in any order and die now and then: see `shardwright.jobs.WorkerPool`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+
+class UnrulyPool:
+    """Workers that only share what can be pickled.
+
+    Args:
+        size: number of workers.
+        seed: of the order in which they finish, and of their deaths.
+        factory: makes the state of each.
+        deaths: share of the jobs of which the first worker dies when it has done them.
+
+    Attributes:
+        finished: numbers of the jobs, in order of completion.
+        redone: jobs done again.
+        most_ahead: most jobs that had been handed out before the first one that was not finished yet.
+    """
+
+    def __init__(self, size: int, seed: int = 0, factory: Callable[[], Any] = lambda: None, deaths: float = 0.0):
+        self.size = size
+        self.finished: list[int] = []
+        self.redone = 0
+        self.most_ahead = 0
+        self._rng = np.random.default_rng(seed)
+        self._factory, self._deaths = factory, deaths
+        self._states = [factory() for _ in range(size)]
+        self._running: list[tuple[int, bytes]] = []
+
+    @property
+    def free(self) -> int:
+        return self.size - len(self._running)
+
+    def give(self, number: int, method: Callable[[Any, Any], Any], job: Any) -> None:
+        assert self.free > 0
+        self._running.append((number, pickle.dumps((method, job))))
+        first_missing = next(count for count in range(number + 2) if count not in self.finished)
+        self.most_ahead = max(self.most_ahead, number - first_missing)
+
+    def wait(self, timeout_s: float | None = None) -> list[tuple[int, Any]]:
+        assert self._running, "waiting for nothing would take for ever"
+        if self._rng.random() < 0.2:
+            return []  # a worker got ready
+        number, sent = self._running.pop(self._rng.integers(len(self._running)))
+        worker = int(self._rng.integers(self.size))
+        if self._rng.random() < self._deaths:
+            self._do(worker, sent)
+            self._states[worker] = self._factory()
+            self.redone += 1
+        self.finished.append(number)
+        return [(number, pickle.loads(pickle.dumps(self._do(worker, sent))))]
+
+    def map(self, method: Callable[[Any, Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        left = enumerate(jobs)
+        more = True
+        while more or self._running:
+            while more and self.free:
+                number, job = next(left, (-1, None))
+                more = number >= 0
+                if more:
+                    self.give(number, method, job)
+            if self._running:
+                yield from self.wait()
+
+    def _do(self, worker: int, sent: bytes) -> Any:
+        method, job = pickle.loads(sent)
+        return method(self._states[worker], job)

@@ -1,0 +1,280 @@
+"""Parts of a log counted by workers give the profile that this process gives, bit by bit, and the same complaints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.pools import UnrulyPool
+
+from shardwright.errors import InvalidInput
+from shardwright.sharding.rank_map import RankMap
+from shardwright.workload.profile import ProfileResult, profile_logs
+from shardwright.workload.profile.column import ColumnProfile
+from shardwright.workload.profile.counting import CountingJob, Counts, count_part, counts_by, merge_all
+from shardwright.workload.profile.keys import scramble
+from shardwright.workload.profile.kinds import ColumnKind
+from shardwright.workload.profile.parts import LogFile, Part, Span, parts_of
+from shardwright.workload.profile.sketch import AccessSketch
+
+SMALL_SKETCHES = 28 * 64 * 3  # 64 ids of each of three columns: most are not counted exactly
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr("shardwright.workload.profile.parts.LEAST_BYTES", 1500)
+
+
+@pytest.fixture
+def logs(tmp_path) -> list[Path]:
+    """Parquet with many row groups, CSV, and a second Parquet file: ids of two kinds, and lists of them."""
+    rng = np.random.default_rng(3)
+    paths = []
+    for number, rows in enumerate((1200, 300, 500)):
+        users = rng.zipf(1.3, rows) % 700
+        tags = [rng.integers(0, 90, rng.integers(0, 5)).tolist() for _ in range(rows)]
+        names = [f"n{value}" for value in rng.zipf(1.2, rows) % 400]
+        if number == 1:
+            lines = [f"{u},{' '.join(map(str, t))},{n}" for u, t, n in zip(users, tags, names, strict=True)]
+            path = tmp_path / "b.csv"
+            path.write_text("user,tags,label\n" + "\n".join(lines) + "\n")
+        else:
+            path = tmp_path / f"{number}.parquet"
+            pq.write_table(pa.table({"user": users, "tags": tags, "label": names}), path, row_group_size=100)
+        paths.append(path)
+    return paths
+
+
+def plain(found: ProfileResult) -> dict[str, object]:
+    """All that a profile says, as values that compare."""
+    columns = {
+        name: {
+            **{field.name: getattr(column, field.name) for field in fields(column) if field.name != "sketch"},
+            "sketch": sketch_plain(column.sketch),
+        }
+        for name, column in found.columns.items()
+    }
+    tables = [
+        (table.name, table.rows, table.pooling, table.pooled, table.access.rows.tolist(), table.access.share.tolist())
+        for table in found.tables(rows="numbered")
+    ]
+    maps = {name: rank_map_plain(one) for name, one in found.rank_maps().items()}
+    return {
+        "columns": columns,
+        "tables": tables,
+        "maps": maps,
+        "samples": found.samples,
+        "notes": found.notes(),
+        "files": found.files,
+    }
+
+
+def sketch_plain(sketch: AccessSketch) -> dict[str, object]:
+    values = {field.name: getattr(sketch, field.name) for field in fields(sketch)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def rank_map_plain(one: RankMap) -> tuple[int, list[int]]:
+    return one.rows, one.hottest.tolist()
+
+
+@pytest.mark.parametrize("sketch_bytes", [SMALL_SKETCHES, 28 * 4096 * 3])
+@pytest.mark.parametrize(("size", "seed"), [(1, 0), (2, 1), (3, 2), (7, 3)])
+def test_workers_in_any_order_find_the_same_bits(logs, size, seed, sketch_bytes):
+    alone = profile_logs(logs, sketch_bytes=sketch_bytes)
+    pool = UnrulyPool(size, seed, deaths=0.3)
+    together = profile_logs(logs, sketch_bytes=sketch_bytes, pool=pool)
+    assert plain(together) == plain(alone)
+    assert len(pool.finished) > 10
+    assert pool.redone
+    assert size == 1 or pool.finished != sorted(pool.finished)
+    exact = [column.sketch.exact for column in alone.columns.values()]
+    assert any(exact) is all(exact) is (sketch_bytes > SMALL_SKETCHES)
+
+
+def test_merging_as_they_come_would_not_be_the_same_where_ids_are_forgotten(logs):
+    """Why counts are merged in the order of the log."""
+    jobs = jobs_of(logs, limit=64)
+    counts = [count_part(job) for job in jobs]
+    ordered, turned = (merge_all(jobs[0].columns, parts) for parts in (counts, reversed(counts)))
+    heavy = [sketch_plain(found.columns["user"].sketch)["heavy_counts"] for found in (ordered, turned)]
+    assert heavy[0] != heavy[1]
+
+
+def test_users_whose_events_lie_in_several_files_are_one_user(text, tmp_path):
+    rng = np.random.default_rng(0)
+    events = [(int(user), int(item)) for user, item in rng.integers(0, (50, 300), (2400, 2))]
+    whole = text("whole.txt", "".join(f"{user} {item}\n" for user, item in events))
+    parts = [
+        text(f"part{number}.txt", "".join(f"{user} {item}\n" for user, item in events[number * 600 :][:600]))
+        for number in range(4)
+    ]
+    one, alone, together = (profile_logs(whole), profile_logs(parts), profile_logs(parts, pool=UnrulyPool(3, 1)))
+    assert plain(together) == plain(alone)
+    assert one.samples == together.samples == 50
+    assert [t.access.share.tolist() for t in one.tables()] == [t.access.share.tolist() for t in together.tables()]
+
+
+def jobs_of(paths: list[Path], limit: int) -> list[CountingJob]:
+    from shardwright.workload.profile.readers import open_log
+
+    kinds = {"user": ColumnKind("integers", False), "tags": ColumnKind("integers", True)}
+    empty = {name: ColumnProfile(name, kind, AccessSketch(limit)) for name, kind in kinds.items()}
+    return [CountingJob(part, empty, 500, None) for part in parts_of([LogFile.of(open_log(path)) for path in paths])]
+
+
+def test_parts_cover_every_piece_once_in_order():
+    files = [
+        LogFile(Path(name), size, pieces)
+        for name, size, pieces in [("a", 900, 1), ("b", 9000, 7), ("c", 100, 1), ("d", 0, 0), ("e", 5, 1)]
+    ]
+    parts = parts_of(files)
+    covered = [
+        (span.file.path.name, piece) for part in parts for span in part.spans for piece in range(span.first, span.stop)
+    ]
+    assert covered == [("a", 0), *(("b", piece) for piece in range(7)), ("c", 0), ("e", 0)]
+    assert len(parts) == 5
+    assert parts_of([]) == []
+    assert parts_of([LogFile(Path("d"), 0, 0)]) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 300)), max_size=40))
+def test_parts_are_few_and_not_small(files):
+    parts = parts_of([LogFile(Path(str(number)), size, pieces) for number, (size, pieces) in enumerate(files)])
+    assert len(parts) <= 257
+    total = sum(size for size, _ in files)
+    least = max(1500, -(-total // 256))
+    for part in parts[:-1]:
+        held = sum((span.stop - span.first) * span.file.bytes / span.file.pieces for span in part.spans)
+        assert held >= least * (1 - 1e-9)
+
+
+def test_few_sketches_wait_for_a_slow_part(logs):
+    class FirstIsSlow(UnrulyPool):
+        def wait(self, timeout_s=None):
+            first = [entry for entry in self._running if entry[0] == 0]
+            others = [entry for entry in self._running if entry[0] != 0]
+            if not first or not others:
+                return super().wait()
+            self._running = others
+            found = super().wait()
+            self._running += first
+            return found
+
+    jobs = jobs_of(logs, 64)
+    pool = FirstIsSlow(2)
+    assert len(jobs) > 12
+    assert len(list(counts_by(pool, jobs, lambda lookups: None))) == len(jobs)
+    assert pool.most_ahead == 4 * 2 - 1
+
+
+def test_the_first_complaint_in_the_log_is_made_whoever_fails_first(logs, parquet, monkeypatch):
+    bad = parquet("bad.parquet", user=[5, -1], tags=[[1], [2]], label=["a", "b"])
+    worse = parquet("worse.parquet", user=[5, -7], tags=[[1], [2]], label=["a", "b"])
+    monkeypatch.setattr("shardwright.workload.profile.parts.LEAST_BYTES", 1)
+    paths = [logs[0], bad, logs[2], worse]
+    with pytest.raises(InvalidInput) as alone:
+        profile_logs(paths)
+    for seed in range(5):
+        pool = UnrulyPool(30, seed)
+        with pytest.raises(InvalidInput) as found:
+            profile_logs(paths, pool=pool)
+        assert str(found.value) == str(alone.value)
+        assert "id -1 is negative" in str(found.value)
+        assert pool.free == pool.size  # nothing is left of it: the pool may be used again
+
+
+def test_messages_name_files_as_the_user_did(logs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    damaged = tmp_path / "damaged.parquet"
+    content = bytearray(logs[0].read_bytes())
+    content[200:1500] = bytes(1300)
+    damaged.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"^damaged\.parquet: ") as alone:
+        profile_logs("damaged.parquet")
+
+    class ElsewherePool(UnrulyPool):
+        def _do(self, worker, sent):
+            os.chdir("/")
+            try:
+                return super()._do(worker, sent)
+            finally:
+                os.chdir(tmp_path)
+
+    with pytest.raises(InvalidInput) as found:
+        profile_logs("damaged.parquet", pool=ElsewherePool(2))
+    assert str(found.value) == str(alone.value)
+    assert plain(profile_logs("0.parquet", pool=ElsewherePool(2))) == plain(profile_logs("0.parquet"))
+
+
+def test_a_worker_that_cannot_read_a_file_says_what_this_process_would(logs, tmp_path):
+    class WithoutFile(UnrulyPool):
+        """As on a machine that does not share the folder."""
+
+        def _do(self, worker, sent):
+            logs[2].rename(tmp_path / "hidden")
+            try:
+                return super()._do(worker, sent)
+            finally:
+                (tmp_path / "hidden").rename(logs[2])
+
+    with pytest.raises(InvalidInput, match=r"2\.parquet: there is no such file; check the path$"):
+        profile_logs(logs, pool=WithoutFile(2))
+
+
+def test_a_file_that_changed_meanwhile_is_refused(logs):
+    part = parts_of([LogFile(logs[1], logs[1].stat().st_size - 1, 1)])[0]
+    job = CountingJob(part, jobs_of(logs, 64)[0].columns, 500, None)
+    with pytest.raises(InvalidInput, match=r"b\.csv: has [0-9,]+ bytes in 1 pieces, and had .* that all of them share"):
+        count_part(job)
+    other = Part((Span(LogFile(logs[0], logs[0].stat().st_size, 3), 0, 3),))
+    with pytest.raises(InvalidInput, match="in 12 pieces, and had"):
+        count_part(CountingJob(other, job.columns, 500, None))
+
+
+ids = st.one_of(st.integers(0, 5), st.integers(0, 60), st.integers(0, 2**40))
+parted = st.lists(st.lists(ids, max_size=60), min_size=1, max_size=7)
+
+
+def merged_in(order: list[int], parts: list[list[int]], limit: int) -> ColumnProfile:
+    empty = ColumnProfile("c", ColumnKind("integers", False), AccessSketch(limit))
+    counts = []
+    for number in order:
+        keys = scramble(np.array(parts[number], dtype=np.uint64))
+        known = max(parts[number], default=None)
+        counts.append(Counts({"c": ColumnProfile("c", empty.kind, AccessSketch.of(keys, limit), None, 1, known)}))
+    return merge_all({"c": empty}, counts).columns["c"]
+
+
+@settings(max_examples=200)
+@given(parted, st.integers(2, 40), st.randoms(use_true_random=False))
+def test_what_the_order_of_parts_may_change(parts, limit, random):
+    """All but the heavy hitters is the same in any order; where all ids are counted exactly, everything is."""
+    order = list(range(len(parts)))
+    shuffled = order.copy()
+    random.shuffle(shuffled)
+    one, other = merged_in(order, parts, limit), merged_in(shuffled, parts, limit)
+    assert (one.max_id, one.longest) == (other.max_id, other.longest)
+    for name in ("limit", "events", "level", "sample_keys", "sample_counts"):
+        assert np.array_equal(getattr(one.sketch, name), getattr(other.sketch, name)), name
+    if one.sketch.exact:
+        assert sketch_plain(one.sketch) == sketch_plain(other.sketch)
+        assert one.sketch.distinct == len(set().union(*parts))
+
+
+@given(parted.filter(lambda parts: len(parts) > 2), st.integers(2, 40))
+def test_merging_is_commutative_in_everything_and_associative_but_for_heavy_hitters(parts, limit):
+    first, second, third = (AccessSketch.of(scramble(np.array(p, dtype=np.uint64)), limit) for p in parts[:3])
+    assert sketch_plain(first.merged(second)) == sketch_plain(second.merged(first))
+    left, right = first.merged(second).merged(third), first.merged(second.merged(third))
+    for name in ("limit", "events", "level", "sample_keys", "sample_counts"):
+        assert np.array_equal(getattr(left, name), getattr(right, name)), name
+    if left.exact:
+        assert sketch_plain(left) == sketch_plain(right)
