@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test setup lint types check model clean
+.PHONY: demo test setup lint types docs check reproduce model clean
 
 demo: setup
 	$(BIN)/shardwright demo
@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 	  { echo "Shardwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Making the environment in $(VENV) (torch and FBGEMM are large; this takes a minute or more) …"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,learn,torchrec,examples,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,learn,torchrec,report,ray,docs,examples,dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrec==1.8.0
 	@touch $(READY)
 
@@ -32,7 +32,16 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-check: test lint types
+# The documentation, in site/; a warning is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: test lint types docs
+
+# The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
+NAMES := neuroshard-table neuroshard-production dreamshard-tables autoshard-transfer flexshard-traffic ablations
+reproduce: setup
+	$(BIN)/shardwright reproduce $(QUICK) $(NAMES)
 
 # The bundled CPU model, from nothing: an hour or two on a quiet machine, and it can be stopped and started again.
 model: setup
@@ -40,4 +49,4 @@ model: setup
 	$(BIN)/shardwright train samples/cpu -o src/shardwright/cost/models/cpu.safetensors
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
