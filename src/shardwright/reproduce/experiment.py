@@ -25,10 +25,12 @@ class Piece:
         key: what it is about, such as setting, task and strategy, by the names of columns; no other piece of the experiment has the same.
         version: what its result depends on besides the key and this program: digests of cost model and policies, limits, options. A row
             that was made with another version is made anew.
+        alone: it measures: nothing runs beside it. Of several processes, none is at work when it is its turn, after all others.
     """
 
     key: Mapping[str, str | int | float]
     version: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,18 +95,26 @@ def run_experiment(
 
 def _whole_row(piece: Piece, row: Row, version: str, jobs: int) -> Row:
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    return {**piece.key, **row, "jobs": jobs, VERSION: piece.version, COMMIT: version, DATE: now}
+    return {**piece.key, **row, "jobs": 1 if piece.alone else jobs, VERSION: piece.version, COMMIT: version, DATE: now}
 
 
 def _results(
     experiment: Experiment, pieces: Sequence[Piece], jobs: int, deadline: float | None
 ) -> Iterator[tuple[Piece, Sequence[Row]]]:
     """Pieces with their rows, in the order in which they are done."""
-    in_time = (piece for piece in pieces if deadline is None or time.monotonic() < deadline)
-    if jobs == 1:
-        for piece in in_time:
-            yield piece, experiment.run(piece)
-        return
+    beside = [piece for piece in pieces if jobs > 1 and not piece.alone]
+    if beside:
+        yield from _side_by_side(experiment, _in_time(beside, deadline), jobs)
+    for piece in _in_time((piece for piece in pieces if jobs == 1 or piece.alone), deadline):
+        yield piece, experiment.run(piece)
+
+
+def _in_time(pieces: Iterable[Piece], deadline: float | None) -> Iterator[Piece]:
+    return (piece for piece in pieces if deadline is None or time.monotonic() < deadline)
+
+
+def _side_by_side(experiment: Experiment, in_time: Iterator[Piece], jobs: int) -> Iterator[tuple[Piece, Sequence[Row]]]:
+    """Pieces with their rows from several processes, which are gone when the last one is done."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs)}
         while running:

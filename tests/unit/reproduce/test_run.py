@@ -1,5 +1,6 @@
 import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pytest
@@ -100,6 +101,37 @@ def test_several_processes_find_the_same(tmp_path):
     assert "2 processes" in (tmp_path / "squares.md").read_text()
     page = [line for line in (tmp_path / "squares.md").read_text().splitlines() if line.startswith("| ")]
     assert page[2:] == ["| 0 | 0 |", "| 1 | 1 |", "| 2 | 4 |", "| 3 | 9 |"], "rows are in the order of the pieces"
+
+
+@dataclass(frozen=True)
+class Measured(Squares):
+    """Squares of which the odd ones must be found alone; says which process found each."""
+
+    def pieces(self, quick):
+        return [replace(piece, alone=piece.key["number"] % 2 == 1) for piece in super().pieces(quick)]
+
+    def run(self, piece):
+        return [row | {"process": os.getpid()} for row in super().run(piece)]
+
+
+def test_what_must_run_alone_runs_last_and_in_this_process(tmp_path):
+    go(Measured(), tmp_path, jobs=2)
+    rows = pl.read_parquet(tmp_path / "squares.parquet").to_dicts()
+    assert sorted(row["number"] for row in rows[:2]) == [0, 2]
+    assert [row["number"] for row in rows[2:]] == [1, 3]
+    here = os.getpid()
+    assert {row["number"]: (row["process"] == here, row["jobs"]) for row in rows} == {
+        0: (False, 2),
+        2: (False, 2),
+        1: (True, 1),
+        3: (True, 1),
+    }
+
+
+def test_alone_or_not_one_process_keeps_the_order(tmp_path):
+    ran = Measured()
+    go(ran, tmp_path)
+    assert ran.ran == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("content", ["nonsense\n", '[{"number": 1}]\n', "[1]\n"])

@@ -1,0 +1,71 @@
+"""Tasks of the size of a production model: all 856 tables of the pool, rows hashed up to terabytes, on 128 devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+from shardwright.workload.generators import halved_dims
+from shardwright.workload.pools import table_pool
+
+HOSTS, DEVICES_PER_HOST = 16, 8
+POOL, MAX_DIM = "dlrm-2021", 128
+FILL = 0.5
+"""Share of all memory that the weights take."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster and how it is priced.
+
+    Attributes:
+        name: device type; selects the cost model.
+        batch_size: samples a step over all devices.
+        about: what it is, for people.
+    """
+
+    name: str
+    batch_size: int
+    about: str
+
+    @property
+    def topology(self) -> Topology:
+        """16 hosts of 8 devices."""
+        if self.name == "cpu":
+            return Topology(
+                HOSTS, DEVICES_PER_HOST, "cpu", "16 GB", intra_bandwidth="10 GB/s", inter_bandwidth="5 GB/s"
+            )
+        return Topology.preset(f"{self.name}-8", hosts=HOSTS)
+
+
+WORLDS = (
+    World("cpu", 1024, "CPU cores, learned cost model, 16 GB a device, 10 GB/s inside a host and 5 GB/s between hosts"),
+    World("a100", 65_536, "A100s, analytic cost model, 68 GB a device, 300 GB/s inside a host and 25 GB/s between hosts"),
+)
+
+
+def production_task(world: World, seed: int) -> Task:
+    """All tables of the pool on 128 devices.
+
+    Every table draws one of the dims 4, 8, … 128, then the rows of all are multiplied by one factor, so that the weights take half
+    of all memory. Pooling factors and the skew of accesses (Zipf exponents) stay those of the pool.
+
+    Args:
+        world: the cluster.
+        seed: seed of the dims.
+    """
+    pool = table_pool(POOL)
+    dims = np.random.default_rng([seed, len(pool)]).choice(halved_dims(MAX_DIM), len(pool))
+    drawn = [replace(table, dim=int(dim)) for table, dim in zip(pool, dims, strict=True)]
+    topology = world.topology
+    factor = FILL * sum(topology.memory_bytes) / sum(table.weight_bytes for table in drawn)
+    return Task(scaled(drawn, factor), topology, world.batch_size)
+
+
+def scaled(tables: list[Table], factor: float) -> tuple[Table, ...]:
+    """The tables with so many times the rows."""
+    return tuple(table.scaled_rows(factor) for table in tables)
