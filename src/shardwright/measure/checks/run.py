@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -101,8 +102,8 @@ def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> di
     from shardwright.measure.checks.correctness import check_kernels
 
     checks = check_kernels(device, backend, seed=seed)
-    for check in checks:
-        say(_line(check))
+    for line in _lines(checks):
+        say(line)
     times = copy_times(device)
     for one in times:
         rate = f"{one.bytes_per_s / 1e9:7.1f} GB/s read and written"
@@ -128,14 +129,14 @@ def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
     ]
 
 
-def _line(check: Check) -> str:
-    """A check for people."""
-    outcome = f"{'ok   ' if check.passed else 'WRONG'} {check.name:56}"
-    if check.refused:
-        return f"{'none ':5} {check.name:56} refused: {check.refused}"
-    if check.fault:
-        return f"{outcome} {check.fault}"
-    return f"{outcome} forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
+def _lines(checks: Sequence[Check]) -> Iterator[str]:
+    """The checks for people: a line for each call, and one for each reason to refuse calls."""
+    for check in checks:
+        if not check.refused:
+            errors = f"forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
+            yield f"{'ok   ' if check.passed else 'WRONG'} {check.name:56} {check.fault or errors}"
+    for reason, calls in Counter(check.refused for check in checks if check.refused).items():
+        yield f"none  {calls} calls are refused: {reason}"
 
 
 def _as_data(check: Check) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from shardwright.errors import MeasurementFailed
+from shardwright.measure import embedding_bag
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import FusedCall, FusedInput, load_backend
 from shardwright.measure.checks import correctness as module
@@ -67,6 +69,52 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, wro
     monkeypatch.setattr(module, "load_backend", lambda name: Spoilt(fault))
     found = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
     assert len(found) >= wrong if wrong else not found
+
+
+OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"  # named as a backend of the user's own
+
+
+def test_a_backend_of_ones_own_is_checked_with_every_optimizer() -> None:
+    checks = check_kernels("cpu", OWN, seed=np.random.SeedSequence().entropy % 2**31, samples=48)  # type: ignore[operator]
+    assert [check.name for check in checks if not check.passed or check.refused] == []
+    assert {check.name.split(",")[0] for check in checks} == {"sgd", "rowwise_adagrad", "adagrad", "adam"}
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+def test_wrong_steps_of_the_other_optimizers_are_found(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
+    right = embedding_bag._DIRECTIONS[optimizer]
+    monkeypatch.setitem(embedding_bag._DIRECTIONS, optimizer, lambda *given: 1.01 * right(*given))
+    wrong = {check.name.split(",")[0] for check in check_kernels("cpu", OWN, seed=1, samples=48) if not check.passed}
+    assert wrong == {optimizer}
+
+
+def test_an_own_backend_may_refuse_calls_and_ours_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = embedding_bag.EmbeddingBagBackend.build
+
+    def some(self: Any, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = 0.1) -> Any:
+        if group.dtype == "fp16":
+            raise MeasurementFailed("no fp16 here")
+        return build(self, group, optimizer, arena, learning_rate)
+
+    monkeypatch.setattr(embedding_bag.EmbeddingBagBackend, "build", some)
+    checks = check_kernels("cpu", OWN, seed=1, samples=48)
+    assert all(check.passed for check in checks)
+    assert {check.refused for check in checks if "fp16" in check.name} == {"no fp16 here"}
+    assert {check.refused for check in checks if "fp32" in check.name} == {""}
+    with pytest.raises(MeasurementFailed, match="no fp16 here"):
+        check_kernels("cpu", "embedding_bag", seed=1, samples=48)
+
+
+@pytest.mark.parametrize("method", ["build", "forward", "backward", "state"])
+def test_what_a_kernel_raises_is_the_fault_of_its_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def broken(self: Any, *given: Any, **named: Any) -> Any:
+        raise IndexError("row 7 of 5\nand more")
+
+    owner = embedding_bag.EmbeddingBagBackend if method == "build" else embedding_bag.EmbeddingBagCall
+    monkeypatch.setattr(owner, method, broken)
+    checks = check_kernels("cpu", OWN, seed=1, samples=48)
+    assert {check.fault for check in checks} == {"build: " * (method == "build") + "IndexError: row 7 of 5"}
+    assert not any(check.passed for check in checks)
 
 
 def test_the_reference_agrees_with_autograd() -> None:

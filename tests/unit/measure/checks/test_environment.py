@@ -13,6 +13,7 @@ from shardwright.measure.checks import environment as environment_module
 from shardwright.measure.checks.bandwidth import CopyTime, ceiling, copy_times
 from shardwright.measure.checks.correctness import Check
 from shardwright.measure.checks.environment import environment, problems
+from shardwright.measure.checks.run import require_checked
 
 FACTS = {"backend": "fbgemm", "fbgemm": "1.6.0", "torch": "2.11.0+cu130"}
 
@@ -104,3 +105,64 @@ def test_wrong_kernels_fail_the_check_and_are_checked_again(
     assert "problem: kernels compute something else than the reference: sgd, fp32" in said
     assert module.main([*arguments, "4"]) == 0
     assert len(checked) == 2
+
+
+OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"
+
+
+def test_a_backend_is_checked_again_when_its_source_has_changed(
+    checked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for digest, times in (("one", 1), ("one", 1), ("two", 2)):
+        monkeypatch.setattr(environment_module, "source_digest", lambda name, digest=digest: digest)
+        assert module.main(["-o", str(tmp_path), "--backend", OWN, "--seed", "4"]) == 0
+        assert len(checked) == times
+
+
+def test_a_backend_that_is_none_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["-o", str(tmp_path / "new"), "--backend", "nowhere_to_be_found:Mine"]) == 2
+    assert "there is no module 'nowhere_to_be_found'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def _found(monkeypatch: pytest.MonkeyPatch, checks: list[Check]) -> None:
+    monkeypatch.setattr("shardwright.measure.checks.correctness.check_kernels", lambda *given, **named: checks)
+    monkeypatch.setattr("shardwright.measure.checks.bandwidth.copy_times", lambda device: [CopyTime(10**6, 0.5)])
+
+
+NAN = float("nan")
+RIGHT = Check("right", 1e-7, 1e-7, 0.0, True, 1e-4, 1e-4)
+REFUSED = Check("refused", NAN, NAN, NAN, False, 1e-4, 1e-4, refused="no fp16 here")
+FAULTY = Check("faulty", NAN, NAN, NAN, False, 1e-4, 1e-4, fault="IndexError: row 7 of 5")
+
+
+def test_refused_calls_are_told_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _found(monkeypatch, [RIGHT, REFUSED, REFUSED])
+    assert module.main(["-o", str(tmp_path), "--backend", OWN]) == 0
+    said = capsys.readouterr().out
+    assert "2 calls are refused: no fp16 here" in said
+    assert "ok    right" in said
+    kernels = json.loads((tmp_path / "checks.json").read_text(), parse_constant=pytest.fail)["kernels"]
+    assert [check["forward"] for check in kernels] == [1e-7, None, None]
+
+
+def test_a_backend_that_refuses_everything_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _found(monkeypatch, [REFUSED, REFUSED])
+    assert module.main(["-o", str(tmp_path), "--backend", OWN]) == 1
+    assert "refuses every call, the first with: no fp16 here" in capsys.readouterr().out
+
+
+def test_a_faulty_call_is_said_with_its_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _found(monkeypatch, [RIGHT, FAULTY])
+    assert module.main(["-o", str(tmp_path), "--backend", OWN]) == 1
+    said = capsys.readouterr().out
+    assert "WRONG faulty" in said
+    assert "problem: kernels compute something else than the reference: faulty (IndexError: row 7 of 5)" in said
+    with pytest.raises(MeasurementFailed, match=r"faulty \(IndexError: row 7 of 5\).*checks\.json"):
+        require_checked(tmp_path, "cpu", OWN)
