@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,12 +12,14 @@ import typer
 from shardwright.cli.options import AsJson, option
 from shardwright.cli.output import emit, percent, saved, table
 from shardwright.cli.progress import progress
+from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_target
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.jobs import WorkerPool
     from shardwright.task import Table
     from shardwright.workload.profile import ProfileResult
     from shardwright.workload.profile.result import RowsRule
@@ -70,19 +74,21 @@ def run(
         int | None,
         typer.Option("--rank-map-rows", min=1, help="Most ids of a table in --rank-maps.", show_default=False),
     ] = None,
+    ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
     Example:
         shardwright profile logs/*.parquet -o tables.yaml --rank-maps ranks.safetensors
+        shardwright profile /shared/logs/*.parquet -o tables.yaml --ray ray://head:10001
     """
     from shardwright.workload.profile import profile_logs, save_tables
 
     rule = _rows_rule(rows, rank_maps, rank_map_rows)
     check_target(output)
     check_target(rank_maps)
-    with progress("counting lookups") as report:
+    with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,
             columns=column,
@@ -91,6 +97,7 @@ def run(
             pooled=pooled or (),
             list_separator=list_separator,
             progress=report,
+            pool=pool,
         )
     tables = found.tables(dim=dim, rows=rule)
     document, notes = _document(found, tables, output), found.notes()
@@ -100,6 +107,19 @@ def run(
     if output is not None:
         save_tables(found, output, dim=dim, rows=rule)
     emit(document, _view(found, tables), *notes, saved(output), as_json=as_json)
+
+
+@contextmanager
+def _workers(address: str | None) -> Iterator[WorkerPool | None]:
+    """Workers of a cluster that count; none without an address."""
+    if address is None:
+        yield None
+        return
+    from shardwright.cluster import open_cluster
+    from shardwright.workload.profile.counting import no_state
+
+    with open_cluster(address) as cluster, cluster.pool(no_state) as pool:
+        yield pool
 
 
 def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | None, limit: int | None) -> RowsRule:
