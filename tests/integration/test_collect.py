@@ -18,6 +18,7 @@ import pytest
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
+from shardwright.measure.collection import Collection
 from shardwright.measure.sampling import SampleSpace
 from shardwright.measure.schedule import schedule
 from shardwright.measure.session import Measurement
@@ -38,9 +39,9 @@ SMALL: dict[str, Any] = {"batch_sizes": (32,), "pool": POOL, "arena_bytes": 16_0
 # waits for one in return, so that it does not run ahead.
 PROGRAM = """
 import sys
-from shardwright.measure import collect as module
+from shardwright.measure import collect as module, visiting
 from tests.integration.test_collect import SMALL
-module._FLUSH_S = 0.05
+visiting._FLUSH_S = 0.05
 
 def report(done, wanted):
     print(done, flush=True)
@@ -221,7 +222,7 @@ def test_wide_sets_run_on_real_kernels(tmp_path: Path) -> None:
     summary = collect(tmp_path, samples=6, seed=1, **options)
     assert summary.samples == 6
     table = read_samples(tmp_path)
-    space = module._breadth("wide", (16,), None, None, 16_000_000)
+    space = Collection(6, space="wide", batch_sizes=(16,)).sets(16_000_000).breadth
     expected = SampleSpace(POOL, 1, (16,), "rowwise_adagrad", 15_840_000, space.sequence_share, space)
     assert table["optimizer"].to_pylist() == [expected.draw(number).optimizer for number in table["sample"].to_pylist()]
     with pytest.raises(InvalidInput, match="was collected with"):

@@ -13,16 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.errors import ShardwrightError
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend
-from shardwright.measure.breadth import BREADTHS, Breadth, breadth_named
+from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
+from shardwright.measure.collection import Collection, request_of
 from shardwright.measure.drawing import Drawer
 from shardwright.measure.failures import Failures
-from shardwright.measure.hardware import device_memory, fingerprint
+from shardwright.measure.hardware import fingerprint
+from shardwright.measure.homes import home_of
 from shardwright.measure.own_backend import is_own
 from shardwright.measure.printer import Printer
-from shardwright.measure.sampling import SampleSpace, pool_digest
 from shardwright.measure.schedule import schedule
 from shardwright.measure.store import SampleStore, read_samples
 from shardwright.measure.summary import CollectSummary, summarise, summary_text
@@ -32,10 +33,6 @@ from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 from shardwright.task.units import parse_bytes
-
-ARENA_BYTES = 4_000_000_000
-_LARGEST_GPU_ARENA, _GPU_SHARE = 60 * 10**9, 0.45  # the rest is for ids, activations, gradients and what backward sorts
-_SPACES = {"cpu": "usual", "cuda": "wide"}
 
 
 def collect(
@@ -64,7 +61,8 @@ def collect(
     that cannot be measured is noted beside the store and skipped; on a CPU it ends the collection.
 
     Args:
-        folder: the store; made if it does not exist.
+        folder: the store; made if it does not exist. Where the samples of this machine lie in a store of their own in it, beside those of
+            other hardware (`shardwright.measure.homes`), they go on there.
         samples: how many samples the store is to hold in the end.
         seed: seed of the sets of tables.
         space: "usual" or "wide" (see `shardwright.measure.breadth`); by default "wide" on a GPU.
@@ -85,15 +83,14 @@ def collect(
         InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
         MeasurementFailed: a kernel could not be run; what was measured before is kept. Or a backend of one's own does not pass.
     """
-    _check_options(samples, seed, device, optimizer)
-    started, backend, arena = monotonic(), backend or default_backend(), arena_bytes or _usual_arena(device)
+    collection = Collection(samples, seed, space, batch_sizes, device, optimizer, pool, sequence_share, arena_bytes)
+    started, backend, arena = monotonic(), backend or default_backend(), collection.arena()
     check_backend(backend)
-    breadth = _breadth(space or _SPACES[device], batch_sizes, optimizer, sequence_share, arena)
-    drawn_from = _sample_space(pool, seed, breadth, arena)
-    hardware, request = fingerprint(device, backend), _request(drawn_from, arena)
-    path, on_cpu = Path(folder), device == "cpu"
+    drawn_from, hardware = collection.sets(arena), fingerprint(device, backend)
+    path, on_cpu = home_of(Path(folder), hardware, allow_other_hardware=allow_other_hardware), device == "cpu"
     if is_own(backend):
         require_checked(path, device, backend)
+    request = request_of(drawn_from, arena)
     with (
         SampleStore(path, hardware, request, allow_other_hardware=allow_other_hardware) as store,
         Drawer(drawn_from, ahead=not on_cpu) as drawer,
@@ -113,66 +110,6 @@ def collect(
         failed=len(visitor.failures or ()),
         spent=dict(visitor.spent),
     )
-
-
-def _sample_space(pool: Sequence[Table] | None, seed: int, breadth: Breadth, arena_bytes: int) -> SampleSpace:
-    """The samples of a pool, by default "dlrm-2021", that fit an arena."""
-    if pool is None:
-        from shardwright.workload.pools import table_pool
-
-        pool = table_pool("dlrm-2021")
-    room = arena_bytes - arena_bytes // 100
-    first = breadth.optimizers[0]
-    return SampleSpace(tuple(pool), seed, breadth.batch_sizes, first, room, breadth.sequence_share, breadth)
-
-
-def _breadth(
-    space: str,
-    batch_sizes: Sequence[int] | None,
-    optimizer: str | None,
-    sequence_share: float | None,
-    arena_bytes: int,
-) -> Breadth:
-    """The named breadth, with what was asked for in place of its own; smaller devices get smaller batches too."""
-    named = breadth_named(space)
-    return replace(
-        named,
-        batch_sizes=named.batch_sizes if batch_sizes is None else tuple(batch_sizes),
-        optimizers=named.optimizers if optimizer is None else (optimizer,),
-        sequence_share=named.sequence_share if sequence_share is None else sequence_share,
-        lookup_bytes=named.lookup_bytes if math.isinf(named.lookup_bytes) else min(named.lookup_bytes, arena_bytes / 3),
-    )
-
-
-def _request(space: SampleSpace, arena_bytes: int) -> dict[str, object]:
-    """What sample numbers depend on."""
-    return {
-        "seed": space.seed,
-        "batch_sizes": list(space.batch_sizes),
-        "optimizer": space.optimizer,
-        "sequence_share": space.sequence_share,
-        "arena_bytes": arena_bytes,
-        "pool": pool_digest(space.pool),
-        **space.breadth.request(),
-    }
-
-
-def _usual_arena(device: str) -> int:
-    """Room for the tables of a sample where none is given; on one kind of GPU always the same."""
-    return (
-        ARENA_BYTES if device == "cpu" else min(_LARGEST_GPU_ARENA, int(_GPU_SHARE * device_memory()) // 10**9 * 10**9)
-    )
-
-
-def _check_options(samples: int, seed: int, device: str, optimizer: str | None) -> None:
-    if samples < 1:
-        raise InvalidInput(f"samples is {samples}, must be at least 1")
-    if seed < 0:
-        raise InvalidInput(f"seed is {seed}, must not be negative")
-    if device not in _SPACES:
-        raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise InvalidInput(f"optimizer is {optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """A journal of the sample store: measured samples that are not in a part yet, one JSON document a line.
 
-Its first line says what the samples were measured on; that is kept when another machine goes on with the store.
+A line before the samples says what they were measured on, and another one wherever that changes: several machines may add to a store where
+that is allowed, and another one may go on with it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from shardwright.measure.parts import schema
 
 Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[int, int]
+Group: TypeAlias = tuple[dict[str, Any], list[Row]]
+"""An identity, and the samples that have it."""
 
 JOURNAL = "journal.jsonl"
 
@@ -30,24 +33,30 @@ class Journal:
         folder: the store.
         identity: what the samples to come are measured on and for.
         name: of the file.
+
+    Attributes:
+        groups: the samples, those of each identity together.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], name: str = JOURNAL) -> None:
-        self._identity = identity
+        self._identity = dict(identity)
         self._file = (folder / name).open("a", encoding="utf-8")
         self.clear()
 
-    def append(self, row: Row) -> None:
-        """Add a measured sample."""
-        if not self.rows:
-            self._write({"identity": self._identity})
+    def append(self, row: Row, identity: Mapping[str, Any] | None = None) -> None:
+        """Add a measured sample, by default with the journal's own identity."""
+        now = self._identity if identity is None else dict(identity)
+        if now != self._written:
+            self._write({"identity": now})
+            self._written = now
         self._write(row)
-        self.rows.append(row)
+        _rows_of(self.groups, now).append(row)
 
     def clear(self) -> None:
         """Empty the journal, once its samples are in a part."""
         self._file.truncate(0)
-        self.rows: list[Row] = []
+        self._written: dict[str, Any] | None = None
+        self.groups: list[Group] = []
 
     def close(self) -> None:
         """Close the file; its samples stay."""
@@ -58,10 +67,8 @@ class Journal:
         self._file.flush()
 
 
-def read_journal(
-    folder: Path, name: str = JOURNAL, columns: Collection[str] | None = None
-) -> tuple[dict[str, Any] | None, list[Row]]:
-    """The identity and the samples in a journal; no identity without samples.
+def read_journal(folder: Path, name: str = JOURNAL, columns: Collection[str] | None = None) -> list[Group]:
+    """The samples in a journal, those of each identity together.
 
     Only a last line can have been cut short; it is left out, as is whatever else is no sample.
 
@@ -71,10 +78,24 @@ def read_journal(
         columns: names of a sample's columns; by default those of kernel samples.
     """
     path, wanted = folder / name, set(columns or schema().names)
-    documents = [_parse(line) for line in path.read_bytes().split(b"\n")] if path.exists() else []
-    identities = [document["identity"] for document in documents if "identity" in document]
-    rows = [document for document in documents if document.keys() == wanted]
-    return (identities[0], rows) if identities and rows else (None, [])
+    found: list[Group] = []
+    identity: dict[str, Any] | None = None
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        document = _parse(line)
+        if "identity" in document:
+            identity = document["identity"]
+        elif identity is not None and document.keys() == wanted:
+            _rows_of(found, identity).append(document)
+    return found
+
+
+def _rows_of(groups: list[Group], identity: dict[str, Any]) -> list[Row]:
+    """The samples of an identity; a new group where there is none."""
+    for known, rows in groups:
+        if known == identity:
+            return rows
+    groups.append((identity, []))
+    return groups[-1][1]
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -86,15 +86,21 @@ class RecordStore:
         found: Fingerprint = self._identity["hardware"]
         return found
 
-    def append(self, row: Row) -> None:
-        """Keep a measured sample: it survives the process's end from here on."""
-        self._journal.append(row)
+    def append(self, row: Row, hardware: Fingerprint | None = None) -> None:
+        """Keep a measured sample: it survives the process's end from here on.
+
+        Args:
+            row: the sample.
+            hardware: what it was measured on, where the store may hold samples of several machines; by default the store's own.
+        """
+        self._journal.append(row, None if hardware is None else self._identity | {"hardware": dict(hardware)})
 
     def flush(self) -> None:
-        """Move the journal into a part of its own."""
-        if self._journal.rows:
-            rows = rows_to_table(self._journal.rows, self._records.schema())
-            write_part(_next_part(self._folder, self._records), rows, self._identity)
+        """Move the journal into parts of their own, one for each machine."""
+        for identity, rows in self._journal.groups:
+            table = rows_to_table(rows, self._records.schema())
+            write_part(_next_part(self._folder, self._records), table, identity)
+        if self._journal.groups:
             self._journal.clear()
 
     def close(self) -> None:
@@ -125,9 +131,9 @@ class SampleStore(RecordStore):
         super().__init__(folder, hardware, request, KERNELS, allow_other_hardware=allow_other_hardware)
         self.visits = Visits(self.found)
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Row, hardware: Fingerprint | None = None) -> None:
         """Keep a measured sample, and count the visit."""
-        super().append(row)
+        super().append(row, hardware)
         self.visits.add(row)
 
 
@@ -216,24 +222,25 @@ def _check_neighbours(folder: Path, records: Records, hardware: Fingerprint) -> 
 
 
 def _tidy(folder: Path, parts: Sequence[_Part], records: Records) -> None:
-    """Make a part of what an earlier process left in the journal, and remove the files it did not finish."""
+    """Make parts of what an earlier process left in the journal, and remove the files it did not finish."""
     for leftover in folder.glob(".shardwright-*.tmp"):
         leftover.unlink()
-    if parts and parts[-1][0] == records.journal:
-        _, identity, left = parts[-1]
-        write_part(_next_part(folder, records), left, identity)
+    for name, identity, left in parts:
+        if name == records.journal:
+            write_part(_next_part(folder, records), left, identity)
 
 
 def _all_parts(folder: Path, records: Records = KERNELS) -> list[_Part]:
     """The readable parts, and last what is in the journal only."""
     parts = list(_readable_parts(folder, records))
-    identity, rows = read_journal(folder, records.journal, records.schema().names)
-    if identity is None:
-        return parts
-    known = {visit for _, _, samples in parts for visit in _visits_of(samples)}
-    left = _journal_table(folder, rows, records)
-    new = [place for place, visit in enumerate(_visits_of(left)) if visit not in known]
-    return [*parts, (records.journal, identity, left.take(new))] if new else parts
+    groups = read_journal(folder, records.journal, records.schema().names)
+    known = {visit for _, _, samples in parts for visit in _visits_of(samples)} if groups else set()
+    for identity, rows in groups:
+        left = _journal_table(folder, rows, records)
+        new = [place for place, visit in enumerate(_visits_of(left)) if visit not in known]
+        if new:
+            parts.append((records.journal, identity, left.take(new)))
+    return parts
 
 
 def _journal_table(folder: Path, rows: Sequence[Row], records: Records) -> pa.Table:

@@ -1,15 +1,15 @@
-"""The loop of a collection: which sample is measured next, what becomes of one that fails, and when to stop."""
+"""The loop of a collection: what becomes of a sample that fails, when samples go into a part, and when to stop."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from time import monotonic, time
 from typing import Any
 
 from shardwright.errors import MeasurementFailed
+from shardwright.measure.agenda import Agenda
 from shardwright.measure.drawing import Drawer, DrawnSet
 from shardwright.measure.failures import Failures
 from shardwright.measure.journal import Key
@@ -18,7 +18,6 @@ from shardwright.measure.store import SampleStore
 from shardwright.measure.worker_client import Worker
 
 _FLUSH_S = 30.0
-_AGAIN_AFTER_S = 60.0
 _AHEAD = 3  # samples that are drawn before they are needed
 
 Progress = Callable[[int, int], None]
@@ -27,10 +26,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Visitor:
-    """Visits samples until all are settled or time is up.
-
-    On a CPU noise is other programs', which come and go: a disturbed sample is visited again when a minute has passed, or nothing else is
-    left. On a GPU it is visited again when nothing else is left, and a sample that fails is noted and skipped.
+    """Visits samples until all are settled or time is up. On a GPU a sample that fails is noted and skipped.
 
     Attributes:
         drawer: draws the samples.
@@ -56,29 +52,25 @@ class Visitor:
         Raises:
             MeasurementFailed: a sample cannot be measured, or where failures are noted, too many in a row.
         """
-        todo = [key for key in wanted if not self._settled(key)]
-        if todo and monotonic() < self.stop_at:
-            for left in self._visits(todo):
+        agenda = Agenda(wanted, self.store.visits, self.failures)
+        if len(agenda) and monotonic() < self.stop_at:
+            for left in self._visits(agenda):
                 if progress:
                     progress(len(wanted) - left, len(wanted))
 
-    def _visits(self, todo: Sequence[Key]) -> Iterator[int]:
+    def _visits(self, agenda: Agenda) -> Iterator[int]:
         """Visit after visit; yields after each how many samples are not settled."""
-        new = deque(key for key in todo if not self.store.visits.seen(key))
-        again = deque((0.0, key) for key in todo if self.store.visits.seen(key))
         flushed = monotonic()
         with _Measuring(self.start, self.spent) as measuring:
-            while (new or again) and monotonic() < self.stop_at:
-                waited = self.failures is None and again and again[0][0] <= monotonic()
-                key = again.popleft()[1] if waited or not new else new.popleft()
-                self.drawer.expect([key[0], *(sample for sample, _ in islice(new, _AHEAD))])
+            while len(agenda) and monotonic() < self.stop_at:
+                key = agenda.take()
+                self.drawer.expect([key[0], *(sample for sample, _ in agenda.coming(_AHEAD))])
                 self._measure(key, measuring)
-                if not self._settled(key):
-                    again.append((monotonic() + _AGAIN_AFTER_S, key))
+                agenda.visited(key)
                 if monotonic() - flushed > _FLUSH_S:
                     self.store.flush()
                     flushed = monotonic()
-                yield len(new) + len(again)
+                yield len(agenda)
 
     def _measure(self, key: Key, measuring: _Measuring) -> None:
         """Visit a sample."""
@@ -94,10 +86,7 @@ class Visitor:
             return
         if self.failures is not None:
             self.failures.succeeded()
-        self.store.append(_row(drawn, key[1], self.store.hardware["device_kind"], measurement))
-
-    def _settled(self, key: Key) -> bool:
-        return self.store.visits.settled(key) or (self.failures is not None and key in self.failures)
+        self.store.append(row_of(drawn, key[1], self.store.hardware["device_kind"], measurement, time()))
 
 
 class _Measuring:
@@ -133,8 +122,10 @@ class _Measuring:
         return worker
 
 
-def _row(drawn: DrawnSet, repeat: int, device_kind: str, measurement: Measurement) -> dict[str, Any]:
-    """The store's row of a measured sample."""
+def row_of(
+    drawn: DrawnSet, repeat: int, device_kind: str, measurement: Measurement, measured_at: float
+) -> dict[str, Any]:
+    """The store's row of a visit, which ended `measured_at` seconds after 1970."""
     return {
         "sample": drawn.tables.sample,
         "repeat": repeat,
@@ -145,6 +136,6 @@ def _row(drawn: DrawnSet, repeat: int, device_kind: str, measurement: Measuremen
         "backward_ms": measurement.backward_ms,
         "runs": measurement.runs,
         "sentinel": measurement.sentinel,
-        "measured_at": int(time() * 1000),
+        "measured_at": int(measured_at * 1000),
         "shards": drawn.shards,
     }
