@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 
@@ -48,7 +49,8 @@ class _State:
 
     def __init__(self, page: Path) -> None:
         self.page, self.printed = page, ""
-        self.names: dict[str, object] = {"__name__": "page"}
+        module = ModuleType("page")  # a module that can be found: dataclasses look up the one that they are defined in
+        sys.modules["page"], self.names = module, module.__dict__
         self.task: dict[str, object] = SMALL_TASK
 
     def do(self, block: Block) -> None:
@@ -112,10 +114,10 @@ class _State:
 def _load(document: dict[str, object]) -> None:
     import shardwright as sw
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "task.yaml"
-        file.write_text(yaml.safe_dump(document), encoding="utf-8")
-        sw.Task.load(file)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=".", encoding="utf-8") as file:  # beside the files it names
+        yaml.safe_dump(document, file)
+        file.flush()
+        sw.Task.load(file.name)
 
 
 if __name__ == "__main__":
