@@ -17,7 +17,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 # Blocks that are shown and not run: page and how many. Each says why, in the page; add to this list only what cannot be made small.
-NOT_RUN = {"index.md": 1}
+NOT_RUN = {"index.md": 2}
 
 
 def name_of(page: Path) -> str:
