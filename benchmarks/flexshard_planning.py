@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import numpy as np
 from results_table import write_results
-from sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 
+from shardwright.reproduce.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from shardwright.errors import InvalidInput
 from shardwright.reproduce.experiment import Experiment
+from shardwright.reproduce.flexshard import FlexShardTraffic
+from shardwright.reproduce.neuroshard_table import NeuroShardTable
 
-_EXPERIMENTS: tuple[Experiment, ...] = ()
+_EXPERIMENTS: tuple[Experiment, ...] = (NeuroShardTable(), FlexShardTraffic())
 
 
 def experiments() -> tuple[Experiment, ...]:

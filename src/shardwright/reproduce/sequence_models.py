@@ -1,0 +1,126 @@
+"""Synthetic models of sequence tables in production shape, clusters for them, and what a strategy's plan sends at equal memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.cost import AnalyticModel, traffic
+from shardwright.cost.flows import INTER
+from shardwright.errors import InfeasibleTask
+from shardwright.search import strategy_named
+from shardwright.search.flexshard import FlexShard, tier_plan
+from shardwright.sharding import Shard, memory_account
+from shardwright.sharding.checking import check_memory
+from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
+from shardwright.task.task import Optimizer
+
+EXCHANGES = {
+    "every lookup, whole gradients": Exchange(),
+    "distinct per device, cheaper gradients": Exchange("device", "cheaper"),
+    "distinct per host, cheaper gradients": Exchange("host", "cheaper"),
+}
+STRATEGIES = ("row_wise", "table_row_wise", "recshard", "flexshard")
+BATCH = 4096
+"""Samples of a device."""
+LATENCY = (0.02, 0.04)
+"""Ms inside a host and between hosts."""
+_MODEL = AnalyticModel("h100")  # asked for pooled tables only, of which there are none here
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a plan sends.
+
+    Attributes:
+        bytes_between: between hosts, of all devices, both passes together.
+        communication_ms: the slowest device's of either pass.
+        bound_ms: no choice of the strategy's tiers communicates for a shorter time; None for a strategy without tiers.
+        plans_bound_ms: no plan of the task does; None likewise.
+        hot_rows: rows that lie on all devices.
+        warm_rows: rows that lie on several.
+        search_s: seconds of the search.
+    """
+
+    bytes_between: float
+    communication_ms: float
+    bound_ms: float | None
+    plans_bound_ms: float | None
+    hot_rows: int
+    warm_rows: int
+    search_s: float
+
+
+def model(seed: int, tables: int, skews: tuple[float, float], *, rows: tuple[float, float] = (1e6, 3e7)) -> list[Table]:
+    """Tables with rows and mean lengths (50 to 1,000) log-uniform, dims 32, 64 or 128, Zipf exponents uniform in a range."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for index in range(tables):
+        count = int(np.exp(rng.uniform(*np.log(rows))))
+        length = round(float(np.exp(rng.uniform(np.log(50), np.log(1000)))))
+        profile = AccessProfile.zipf(count, float(rng.uniform(*skews)))
+        found.append(Table(f"sequence_{index}", count, int(rng.choice([32, 64, 128])), length, False, profile))
+    return found
+
+
+def cluster(
+    hosts: int,
+    *,
+    near: int = 8,
+    inside: str = "450 GB/s",
+    between: str = "50 GB/s",
+    waits: tuple[float, float] = LATENCY,
+) -> Topology:
+    """Hosts of `near` devices each, with plenty of memory."""
+    return Topology(hosts, near, "h100", "1 PB", inside, between, *waits)
+
+
+def task_of(
+    tables: Sequence[Table], topology: Topology, *, optimizer: Optimizer = "rowwise_adagrad", batch: int = BATCH
+) -> Task:
+    """A task of so many samples a device."""
+    return Task(tables, topology, batch * topology.devices, optimizer=optimizer)
+
+
+def with_memory(task: Task, *factors: float) -> list[Task]:
+    """The task with multiples of the rows of a row-wise plan on each device, and room for the buffers that such a plan needs."""
+    account = memory_account(task, strategy_named("row_wise").search(task, _MODEL, seed=0, deadline=None).shards)
+    rows, most = (account.weights + account.optimizer).max(), account.total.max()
+    memories = [int(most + (factor - 1) * rows) for factor in factors]
+    return [replace(task, topology=replace(task.topology, memory=memory)) for memory in memories]
+
+
+def sent(task: Task, strategy: str) -> Sent | None:
+    """What a strategy's plan sends; None where it finds none in the memory."""
+    start = time.perf_counter()
+    try:
+        shards, bound, plans_bound = _planned(task, strategy)
+    except InfeasibleTask:
+        return None
+    seconds = time.perf_counter() - start
+    check_memory(task, shards)
+    flows = traffic(task, shards)
+    passes = (flows.forward, flows.backward)
+    between = sum(float(flow.sent[INTER].sum()) for flow in passes)
+    ms = sum(float(flow.milliseconds(task.topology).max()) for flow in passes)
+    hot, warm = _replicated_rows(shards, task.topology.devices)
+    return Sent(between, ms, bound, plans_bound, hot, warm, seconds)
+
+
+def _planned(task: Task, name: str) -> tuple[Sequence[Shard], float | None, float | None]:
+    """Shards and bounds; tiers are asked for as such, since a plan says the second bound only."""
+    strategy = strategy_named(name)
+    if isinstance(strategy, FlexShard):
+        found = tier_plan(task, tiers=strategy.tiers)
+        return found.shards, found.bound_ms, found.plans_bound_ms
+    return strategy.search(task, _MODEL, seed=0, deadline=None).shards, None, None
+
+
+def _replicated_rows(shards: Sequence[Shard], devices: int) -> tuple[int, int]:
+    """Rows on all devices, and on several; sequence tables are not cut into columns here."""
+    hot = sum(shard.row_count for shard in shards if len(shard.devices) == devices)
+    warm = sum(shard.row_count for shard in shards if 1 < len(shard.devices) < devices)
+    return hot, warm
