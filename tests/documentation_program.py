@@ -114,7 +114,8 @@ class _State:
 def _load(document: dict[str, object]) -> None:
     import shardwright as sw
 
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=".", encoding="utf-8") as file:  # beside the files it names
+    # Beside the files that it names.
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=".", encoding="utf-8") as file:
         yaml.safe_dump(document, file)
         file.flush()
         sw.Task.load(file.name)
