@@ -13,10 +13,12 @@ import typer
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.learn_options import options_from_texts
+from shardwright.cli.learn_workers import learning_fleet
 from shardwright.cli.model_notes import print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Seed, option
 from shardwright.cli.output import MISSING, emit, saved, table
 from shardwright.cli.progress import progress
+from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
 from shardwright.threads import one_thread
@@ -24,6 +26,9 @@ from shardwright.threads import one_thread
 if TYPE_CHECKING:
     import rich.table
 
+    from shardwright.jobs import WorkerPool
+    from shardwright.search.autoshard.options import AutoShardOptions
+    from shardwright.search.dreamshard.options import DreamShardOptions
     from shardwright.search.learned.policy_files import SavedPolicy
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.search.learned.worlds import World
@@ -70,17 +75,21 @@ def run(
         Path | None, option("--checkpoint", metavar="FILE", text="Save the state here; if it exists, go on from it.")
     ] = None,
     seed: Seed = 0,
+    ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn a policy that places tables, to plan with afterwards; the file says what it was learned from.
 
-    Stopped with a checkpoint, the same command goes on, to the same policy.
+    Stopped with a checkpoint, the same command goes on, to the same policy. With --ray, placements are measured on a cluster and, with
+    --option actors=N, episodes are played there; the policy is the same without.
 
     Example:
         shardwright learn dreamshard --tasks train.yaml -o dreamshard.safetensors
+        shardwright learn autoshard --tasks train.yaml --measured -o autoshard.safetensors --ray ray://head:10001
         shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
     """
     require_torch("learning", "learn")
+    from shardwright.search.learned.fleet_world import FleetWorld
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.workload.training_tasks import load_training_tasks
@@ -92,15 +101,18 @@ def run(
     if strategy == "autoshard" and not simulated:
         steps = steps or _MEASURED_STEPS
     chosen = _length(strategy, iterations, steps) | {"seed": seed}
-    training = load_training_tasks(tasks)
+    training, how = load_training_tasks(tasks), _options(strategy, chosen, options or ())
     world = _world(training.tasks, model, device, simulated=simulated)
     with (
-        progress("learning") as report,
         _resumable(checkpoint),
+        learning_fleet(ray, device, how.actors, simulated=simulated) as fleet,
+        progress("learning") as report,
         one_thread(),
         TrainingRecord(log, report) as record,
     ):
-        policy = _learn(strategy, training.tasks, world, chosen, options or (), record, checkpoint)
+        if fleet is not None and not simulated:
+            world = FleetWorld(fleet)
+        policy = _learn(training.tasks, world, how, record, checkpoint, fleet.pool if fleet else None)
     policy = replace(policy, metadata=policy.metadata | {"tasks": training.description})
     save_policy(policy, output)
     document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
@@ -145,28 +157,32 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
     return SimulatedWorld(cost_model)
 
 
-def _learn(
-    strategy: Learner,
-    tasks: Sequence[Task],
-    world: World,
-    chosen: dict[str, int],
-    texts: Sequence[str],
-    record: TrainingRecord,
-    checkpoint: Path | None,
-) -> SavedPolicy:
+def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
+    """How to learn; raises InvalidInput where a text is no option."""
     if strategy == "autoshard":
-        from shardwright.search.autoshard.learner import learn_autoshard
         from shardwright.search.autoshard.options import AutoShardOptions
 
-        return learn_autoshard(
-            tasks, world, options_from_texts(AutoShardOptions, chosen, texts), record=record, checkpoint=checkpoint
-        )
-    from shardwright.search.dreamshard.learner import learn_dreamshard
+        return options_from_texts(AutoShardOptions, chosen, texts)
     from shardwright.search.dreamshard.options import DreamShardOptions
 
-    return learn_dreamshard(
-        tasks, world, options_from_texts(DreamShardOptions, chosen, texts), record=record, checkpoint=checkpoint
-    )
+    return options_from_texts(DreamShardOptions, chosen, texts)
+
+
+def _learn(
+    tasks: Sequence[Task],
+    world: World,
+    options: AutoShardOptions | DreamShardOptions,
+    record: TrainingRecord,
+    checkpoint: Path | None,
+    pool: WorkerPool | None,
+) -> SavedPolicy:
+    from shardwright.search.autoshard.learner import learn_autoshard
+    from shardwright.search.autoshard.options import AutoShardOptions
+    from shardwright.search.dreamshard.learner import learn_dreamshard
+
+    if isinstance(options, AutoShardOptions):
+        return learn_autoshard(tasks, world, options, record=record, checkpoint=checkpoint, pool=pool)
+    return learn_dreamshard(tasks, world, options, record=record, checkpoint=checkpoint, pool=pool)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def measure_plans(
     per_plan = [device_works(plan, seed) for plan in plans]
     distinct = list(dict.fromkeys(work for works in per_plan for work in works if work.works))
     if device == "cpu":
-        _check_memory(distinct)
+        check_memory(distinct)
     options = WorkerOptions(device, backend, arena_bytes(distinct), policy or short_policy(device))
     times = _measure_distinct(distinct, rounds, seed, options, progress) if distinct else {}
     return [_measured(plan, works, times, rounds) for plan, works in zip(plans, per_plan, strict=True)]
@@ -136,8 +136,12 @@ def short_policy(device: str) -> TimingPolicy:
     return TimingPolicy(base.statistic, warm_up=2, min_runs=5, max_runs=base.max_runs, precision=base.precision)
 
 
-def _check_memory(distinct: Sequence[DeviceWork]) -> None:
-    """Check that the largest device's tables and batch fit this machine's memory."""
+def check_memory(distinct: Sequence[DeviceWork]) -> None:
+    """Check that the largest device's tables and batch fit this machine's memory.
+
+    Raises:
+        MeasurementFailed: they do not.
+    """
     needed = max((work.table_bytes + work.buffer_bytes for work in distinct), default=0) + _SLACK_BYTES
     free = available_memory()
     if needed > free:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.jobs import WorkerPool
 from shardwright.search.autoshard.options import AutoShardOptions
 from shardwright.search.autoshard.weights import NAME
 from shardwright.search.learned.arrays import PlacementArrays
@@ -37,6 +38,7 @@ def learn_autoshard(
     *,
     record: TrainingRecord | None = None,
     checkpoint: Path | None = None,
+    pool: WorkerPool | None = None,
 ) -> SavedPolicy:
     """Learn a policy.
 
@@ -47,6 +49,7 @@ def learn_autoshard(
         record: takes "reward", "cost_error" (mean relative error of the cost model on devices it has not seen yet), "entropy",
             "value_error" and "latency_ms" (mean of the slowest device's kernel time) of every round.
         checkpoint: where the training is saved now and then, and goes on from if the file is there.
+        pool: workers that play for the `options.actors`, if those are several; the policy is the same without.
 
     Raises:
         InvalidInput: there is no task to learn from, or the checkpoint is of another training.
@@ -62,7 +65,7 @@ def learn_autoshard(
             f"autoshard: none of the {len(tasks)} training tasks has a table to place; give at least one with tables that may stay whole"
         )
     identity = {"strategy": NAME, "options": options.plain(), "tasks": _digest(arrays), "world": world.name}
-    training = Training(arrays, world, options)
+    training = Training(arrays, world, options, pool)
     if checkpoint is not None:
         training.go_on_from(checkpoint, identity)
     while training.round < options.rounds:

@@ -5,7 +5,7 @@ Shape suffixes: e episodes, t steps, u units (padded), d devices (padded), h hid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -73,12 +73,24 @@ class Trajectory:
 
     def part(self, episodes: Tensor) -> Trajectory:
         """Some of the episodes."""
-        tensors = {name: value[episodes] for name, value in vars(self.batch).items() if isinstance(value, Tensor)}
-        batch = PlacementBatch(tuple(self.batch.tasks[index] for index in episodes.tolist()), **tensors)
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "batch"}
-        by_step = {name for name in values if name.rsplit("_", 1)[1].startswith("t")}
-        own = {name: value[:, episodes] if name in by_step else value[episodes] for name, value in values.items()}
-        return Trajectory(batch, **own)
+        own = {
+            name: value[:, episodes] if _by_step(name) else value[episodes] for name, value in self.tensors().items()
+        }
+        return Trajectory(self.batch.rows(episodes), **own)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the batch, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "batch"}
+
+    @classmethod
+    def joined(cls, batch: PlacementBatch, parts: Sequence[Mapping[str, Tensor]]) -> Trajectory:
+        """The trajectory of a batch from the tensors of its parts, one after another."""
+        return cls(batch, **{name: torch.cat([part[name] for part in parts], int(_by_step(name))) for name in parts[0]})
+
+
+def _by_step(name: str) -> bool:
+    """Whether the first dimension of a trajectory's tensor is that of steps, and the second of episodes."""
+    return name.rsplit("_", 1)[1].startswith("t")
 
 
 def placements(batch: PlacementBatch, assignment_eu: Tensor, excess_e: Tensor) -> tuple[list[int], list[Placed]]:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from shardwright.errors import ShardwrightError
+from shardwright.jobs import WorkerPool
+from shardwright.search.autoshard.actors import Scattered, play
 from shardwright.search.autoshard.losses import PolicyLoss, cost_loss, policy_loss
 from shardwright.search.autoshard.network import AutoShardNetwork, exported, new_network
 from shardwright.search.autoshard.options import AutoShardOptions
@@ -71,12 +73,14 @@ class Training:
         round: rounds made.
     """
 
-    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions) -> None:
+    def __init__(
+        self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions, pool: WorkerPool | None = None
+    ) -> None:
         self.options = options
         self.network = new_network(options.seed)
         self.round = 0
         self._tasks = with_variations(tasks, options.variations, np.random.default_rng([options.seed, 1]))
-        self._world = world
+        self._world, self._pool = world, pool
         self._rng = np.random.default_rng(options.seed)
         self._buffer = ReplayBuffer(self._tasks, options.buffer)
         cost_parts = [*self.network.encoder.parameters(), *self.network.cost.parameters()]
@@ -155,10 +159,9 @@ class Training:
         """Episodes for `lag` learner steps and the scattered placements, with their costs from one call of the world."""
         units = sum(len(task) for task in self._tasks) / len(self._tasks)
         episodes = max(1, round(self.options.unroll * self.options.batch / units)) * self.options.lag
-        trajectory = roll_out(self.network, self._draw(episodes), self._rng)
+        trajectory, random, done = self._episodes(episodes)
         whole, placed = placements(trajectory.batch, trajectory.assignment_eu, trajectory.excess_e)
-        random = scattered(self._draw(self.options.scattered), self._rng)
-        _, others = placements(random.batch, random.assignment_eu, random.excess_e)
+        _, others = placements(random, done.assignment_eu, done.excess_e)
         costs = [compute_ms(phases) for phases in self._world.costs([*placed, *others])]
         if not all(np.isfinite(cost).all() for cost in costs):
             raise ShardwrightError(
@@ -166,6 +169,17 @@ class Training:
                 "train the cost model again, or measure again"
             )
         return Played(trajectory, whole, [*placed, *others], costs)
+
+    def _episodes(self, count: int) -> tuple[Trajectory, PlacementBatch, Scattered]:
+        """So many episodes by the policy, and the scattered placements with their tasks."""
+        if self.options.actors > 1:
+            batch, random = self._draw(count), self._draw(self.options.scattered)
+            seeds = self._rng.integers(2**63, size=self.options.actors).tolist()
+            trajectory, found = play(self.network, batch, random, seeds, self._pool)
+            return trajectory, random, found
+        trajectory = roll_out(self.network, self._draw(count), self._rng)
+        done = scattered(self._draw(self.options.scattered), self._rng)
+        return trajectory, done.batch, Scattered(done.assignment_eu, done.excess_e)
 
     def _draw(self, episodes: int) -> PlacementBatch:
         return PlacementBatch.of([self._tasks[index] for index in self._rng.integers(len(self._tasks), size=episodes)])

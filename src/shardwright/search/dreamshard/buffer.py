@@ -12,15 +12,8 @@ import torch
 from torch import Tensor
 
 from shardwright.search.learned.arrays import Floats
-from shardwright.search.learned.environment import PlacementBatch
 
 PHASES = 4
-
-
-def rows_of(batch: PlacementBatch, index: Tensor) -> PlacementBatch:
-    """The episodes of a batch that an index names, in its order, with repetition."""
-    tensors = {name: value[index] for name, value in vars(batch).items() if isinstance(value, Tensor)}
-    return PlacementBatch(tuple(batch.tasks[row] for row in index.tolist()), **tensors)
 
 
 class Buffer:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from shardwright.errors import ShardwrightError
-from shardwright.search.dreamshard.buffer import rows_of
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.weights import HEADS, LEAST_EVEN
 from shardwright.search.learned.environment import Environment, PlacementBatch
@@ -46,6 +45,12 @@ class Encoded:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
         return Encoded(self.batch.repeat(times), **repeated, copies=times * self.copies)
+
+    def rows(self, index: Tensor) -> Encoded:
+        """Some of the tasks, where each occurs once; without the tasks themselves."""
+        units_euh, fixed_edh = self.units_euh[index], self.fixed_edh[index]
+        batch = self.batch.without_tasks().rows(index)
+        return Encoded(batch, units_euh, fixed_edh, self.order_eu[index], self.even_ek[index])
 
     def sums(self, assignment_eu: Tensor) -> Tensor:
         """`(e, d, h)` sums of encodings over devices."""
@@ -153,7 +158,7 @@ def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]
     The linear layer of the logit is applied to each unit rather than to the sum over a device, which is the same.
     """
     policy, copies = network.policy, encoded.copies
-    batch = rows_of(encoded.batch, torch.arange(0, encoded.batch.episodes, copies))
+    batch = encoded.batch.rows(torch.arange(0, encoded.batch.episodes, copies))
     mean_e1 = (batch.unit_count_e / batch.device_ed.sum(dim=1)).clamp(min=1.0)[:, None]
     units_euh = batch.by_unit(policy.encoder(network.standardised(batch.features_ebf)))
     fixed_edh = batch.by_device(policy.encoder(network.standardised(batch.fixed_ecf)))

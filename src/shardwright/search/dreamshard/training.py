@@ -10,18 +10,11 @@ import torch
 from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
-from shardwright.search.dreamshard.buffer import Buffer, rows_of
+from shardwright.jobs import WorkerPool
+from shardwright.search.dreamshard.actors import Actors
+from shardwright.search.dreamshard.buffer import Buffer
 from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors, set_scale, targets
-from shardwright.search.dreamshard.mdp import (
-    Choose,
-    Episodes,
-    Rollout,
-    anywhere,
-    encode,
-    estimates,
-    log_probabilities,
-    sampler,
-)
+from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.dreamshard.variants import variants_of
@@ -47,11 +40,18 @@ class Training:
         tasks: the training tasks.
         world: prices placements.
         options: how to learn.
+        pool: workers that play for the actors; by default they play here.
     """
 
-    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: DreamShardOptions) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[PlacementArrays],
+        world: World,
+        options: DreamShardOptions,
+        pool: WorkerPool | None = None,
+    ) -> None:
         self.options = options
-        self._given, self._world = len(tasks), world
+        self._given, self._world, self._actors = len(tasks), world, Actors(options.actors, pool)
         self._tasks = tasks = [*tasks, *variants_of([known.task for known in tasks], options.variants, options.seed)]
         self._generator = torch.Generator().manual_seed(options.seed)
         self._rng = np.random.default_rng(options.seed)
@@ -102,9 +102,9 @@ class Training:
     def _collect(self) -> dict[str, float]:
         """Price placements by the current policy, and random ones; what the cost network says of the former before it has seen them."""
         first, last = len(self._buffer), len(self._buffer) + self.options.collected
-        tasks, assignments = self._sampled(self.options.collected, self._given, sampler(self._generator))
+        tasks, assignments = self._sampled(self.options.collected, self._given)
         if self.options.explored:
-            more, further = self._sampled(self.options.explored, len(self._tasks), anywhere(self._generator))
+            more, further = self._sampled(self.options.explored, len(self._tasks), random=True)
             tasks, assignments = torch.cat([tasks, more]), torch.cat([assignments, further])
         self._price(tasks, assignments)
         if first == 0:
@@ -127,14 +127,14 @@ class Training:
             raise ShardwrightError(f"world '{self._world.name}' returned costs that are not finite numbers")
         self._buffer.add(task_m, assignment_mu, costs)
 
-    def _sampled(self, count: int, tasks: int, choose: Choose) -> tuple[Tensor, Tensor]:
-        """Random ones of the first so many tasks, and placements of them that keep memory and constraints."""
+    def _sampled(self, count: int, tasks: int, *, random: bool = False) -> tuple[Tensor, Tensor]:
+        """Random ones of the first so many tasks, and placements of them, by the policy or at random, that keep memory and constraints."""
         found, assignments = [], []
         for _ in range(_TRIES):
             index = torch.randint(tasks, (count,), generator=self._generator)
             with torch.no_grad():
-                encoded = encode(self.network, rows_of(self._batch, index))
-            episodes = Rollout(self.network, encoded).play(choose)
+                encoded = encode(self.network, self._batch.rows(index))
+            episodes = self._actors.play(self.network, encoded, self._generator, random=random)
             found.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
             if sum(len(part) for part in found) >= count:
@@ -158,10 +158,9 @@ class Training:
         rewards, entropies = [], []
         for _ in range(self.options.policy_updates):
             index = torch.randint(self._given, (self.options.policy_tasks,), generator=self._generator)
-            batch = rows_of(self._batch, index)
             with torch.no_grad():
-                encoded = encode(self.network, batch).repeat(self.options.episodes)
-                episodes = Rollout(self.network, encoded).play(sampler(self._generator))
+                encoded = encode(self.network, self._batch.rows(index))
+                episodes = self._actors.play(self.network, encoded, self._generator, copies=self.options.episodes)
                 estimate_te = estimates(self.network, episodes)
             reward_e = -estimate_te[-1]
             if not bool(estimate_te.isfinite().all()):

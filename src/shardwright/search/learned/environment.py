@@ -6,7 +6,7 @@ Shape suffixes: e episodes, u units (padded), b blocks (padded), d devices (padd
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class PlacementBatch:
     """Tasks padded to the same numbers of units, blocks, settled shards and devices.
 
     Attributes:
-        tasks: the tasks, one an episode; the same one may occur again.
+        tasks: the tasks, one an episode; the same one may occur again. None where only tensors are kept.
         features_ebf: table features of the blocks; 0 in the padding.
         unit_eb: unit of each block; the padding points one beyond the last unit, at `units`.
         bytes_eu: memory a unit takes, int64.
@@ -78,7 +78,7 @@ class PlacementBatch:
     @property
     def episodes(self) -> int:
         """Number of episodes."""
-        return len(self.tasks)
+        return len(self.unit_count_e)
 
     @property
     def units(self) -> int:
@@ -89,6 +89,15 @@ class PlacementBatch:
     def devices(self) -> int:
         """Most devices of a task."""
         return self.memory_ed.shape[1]
+
+    def rows(self, index: Tensor) -> PlacementBatch:
+        """The episodes that an index names, in its order, with repetition, padded as they are here."""
+        tensors = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return PlacementBatch(tuple(self.tasks[row] for row in index.tolist()) if self.tasks else (), **tensors)
+
+    def without_tasks(self) -> PlacementBatch:
+        """The tensors alone, which are all that playing episodes takes."""
+        return replace(self, tasks=())
 
     def repeat(self, times: int) -> PlacementBatch:
         """Every task `times` times, next to each other."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -13,6 +13,7 @@ from shardwright.cost.communication import communication_ms, served_bytes, traff
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 
@@ -149,8 +150,7 @@ class MeasuredWorld:
         from shardwright.measure.hardware import fingerprint
 
         backend = default_backend()
-        hardware = fingerprint(self.device, backend)
-        return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
+        return measured_world_name(fingerprint(self.device, backend))
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
         """Measured kernels, analytic communication.
@@ -162,8 +162,15 @@ class MeasuredWorld:
 
         plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
         measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device)
-        result = []
-        for found in measured:
-            forward, backward = communication_ms(found.plan.task, found.plan.shards)
-            result.append(np.stack([found.forward_ms, forward, backward, found.backward_ms], axis=1))
-        return result
+        return [measured_phases(found.plan, found.forward_ms, found.backward_ms) for found in measured]
+
+
+def measured_world_name(hardware: Mapping[str, str]) -> str:
+    """Where measured costs come from, by the fingerprint of the machines; written into saved policies and checkpoints."""
+    return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
+
+
+def measured_phases(plan: Plan, forward_ms: Floats, backward_ms: Floats) -> Floats:
+    """`(devices, 4)` phases of a plan: measured kernels, communication from the topology."""
+    forward, backward = communication_ms(plan.task, plan.shards)
+    return np.stack([forward_ms, forward, backward, backward_ms], axis=1)

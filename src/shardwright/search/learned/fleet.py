@@ -1,0 +1,123 @@
+"""Workers of one kind for a training: what they measure, and the last bits of what they compute, must not depend on which of them did it.
+
+What runs where, and why:
+
+- *Measured costs* are what a training on measured costs spends nearly all its time on: hundreds of devices a round, one after another.
+  `FleetWorld` hands them to the workers, each of which has a measuring process with a core (or GPU) of its own.
+- *Rollouts* take up to half of a training on simulated costs where tasks are large (hundreds of tables, dozens of devices), and a tenth
+  where they are small. A batch of episodes cannot be cut without changing what it draws and the last bits of its sums. So the number of
+  `actors` is an option of the training: each actor plays its share of the episodes as a batch of its own, from a seed of its own. Here,
+  one after another, or on workers, the same episodes come out, whatever the number of workers.
+- *Simulated costs* stay in this process: a placement takes less time than sending it.
+- *Learning* stays in this process, as every step needs the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from shardwright.errors import ClusterFailed
+from shardwright.jobs import Node, WorkerCluster, WorkerPool
+from shardwright.measure.hardware import DECISIVE, Fingerprint
+from shardwright.search.learned.bench import Bench, fingerprint_of
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Workers of one kind.
+
+    Attributes:
+        pool: the workers; the state of each is a `Bench`.
+        device: "cpu" or "cuda", what they measure on.
+        fingerprint: what each of them measures with.
+        left_out: host and processor of the machines that are of another kind.
+    """
+
+    pool: WorkerPool
+    device: str
+    fingerprint: Fingerprint
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know."""
+        if not self.left_out:
+            return []
+        return [
+            f"machines of the cluster differ: working on those with {_said(self.fingerprint)} alone, without "
+            f"{', '.join(self.left_out)}"
+        ]
+
+
+@contextmanager
+def open_fleet(cluster: WorkerCluster, device: str = "cpu", like: Mapping[str, str] | None = None) -> Iterator[Fleet]:
+    """Start a worker for each core (on cuda, each GPU) that the machines of the most common kind lend.
+
+    Machines are of one kind if they agree in all that decides how long kernels take (`measure.hardware.DECISIVE`). Where two kinds
+    are equally common, that of the machine named first counts. Cores of one machine share its memory bandwidth, so measuring on all of
+    them at once says what kernels take on a busy machine: lend the cluster few cores of each where that matters.
+
+    Args:
+        cluster: the machines.
+        device: "cpu" or "cuda", what to measure on.
+        like: the fingerprint of the kind to take, if there are machines of it.
+
+    Raises:
+        ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
+        MeasurementFailed: a machine lends a GPU that torch does not see.
+    """
+    nodes = [node for node in cluster.nodes() if _room(node, device) > 0]
+    if not nodes:
+        raise ClusterFailed(
+            f"no machine of the cluster lends a {'GPU' if device == 'cuda' else 'core'} to learn on; start its nodes with some, "
+            "or leave --ray out"
+        )
+    gpus = 1.0 if device == "cuda" else 0.0
+    found = _fingerprints(cluster, nodes, device, gpus)
+    nodes = [node for node in nodes if node.host in found]
+    kinds = {node.id: _kind(found[node.host]) for node in nodes}
+    workers: Counter[tuple[str, ...]] = Counter()
+    for node in nodes:
+        workers[kinds[node.id]] += _room(node, device)
+    wanted = None if like is None else _kind(like)
+    chosen = wanted if wanted in workers else workers.most_common(1)[0][0]
+    own = [node for node in nodes if kinds[node.id] == chosen]
+    others = tuple(f"{node.host} ({_said(found[node.host])})" for node in nodes if kinds[node.id] != chosen)
+    places = [node.id for node in own for _ in range(_room(node, device))]
+    with cluster.pool(partial(Bench, device), gpus=gpus, places=places) as pool:
+        yield Fleet(pool, device, found[own[0].host], others)
+
+
+def _fingerprints(cluster: WorkerCluster, nodes: list[Node], device: str, gpus: float) -> dict[str, Fingerprint]:
+    """The fingerprints of the machines by host name, all asked at once; one on which no worker starts is left out."""
+    with cluster.pool(partial(Bench, device), gpus=gpus, places=[node.id for node in nodes]) as pool:
+        while pool.free < pool.size:
+            pool.wait()
+        asked = pool.size
+        for number in range(asked):  # as many as there are free workers, so each gets one
+            pool.give(number, fingerprint_of, None)
+        found: dict[str, Fingerprint] = {}
+        answers = 0
+        while answers < asked:
+            for _, (host, fingerprint) in pool.wait():
+                found[host] = fingerprint
+                answers += 1
+    return found
+
+
+def _room(node: Node, device: str) -> int:
+    """How many workers a machine has room for."""
+    return int(min(node.gpus, node.cores) if device == "cuda" else node.cores)
+
+
+def _kind(fingerprint: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(fingerprint.get(field, "") for field in DECISIVE)
+
+
+def _said(fingerprint: Mapping[str, str]) -> str:
+    """A fingerprint in short."""
+    return f"{fingerprint['processor']}, {fingerprint['cores']} cores, torch {fingerprint['torch']}"

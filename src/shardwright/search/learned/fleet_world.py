@@ -1,0 +1,93 @@
+"""Measured costs, from the workers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
+from shardwright.measure.hardware import differences
+from shardwright.measure.plans import over_rounds, short_policy
+from shardwright.measure.worker_client import WorkerOptions
+from shardwright.search.learned.arrays import Floats
+from shardwright.search.learned.bench import MeasuredJob, MeasuringJob, measure_on
+from shardwright.search.learned.fleet import Fleet
+from shardwright.search.learned.worlds import Placed, measured_phases, measured_world_name
+
+_MOST_AT_ONCE = 16  # devices of a job: few seconds of work, which is what a killed worker loses
+
+
+@dataclass(frozen=True)
+class FleetWorld:
+    """What `MeasuredWorld` measures on this machine, measured by a fleet of workers of one kind.
+
+    As there, each device of each placement is measured in every round, in a new random order: whatever is slow for a minute, a machine or
+    one of its neighbours, touches all placements alike, and the shortest time over the rounds counts. A worker that is killed loses the
+    devices it had at hand, which others measure anew. Its name is that of a `MeasuredWorld` on such a machine, so that a training may be
+    begun with a cluster and go on without, or the other way round, on the same kind of machine, and on no other.
+
+    Attributes:
+        fleet: the workers.
+        rounds: how often each device of each placement is measured; the shortest time counts (on a GPU the median).
+        seed: seed of the lookups.
+    """
+
+    fleet: Fleet
+    rounds: int = 2
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in "measured: fbgemm on AMD EPYC"."""
+        return measured_world_name(self.fleet.fingerprint)
+
+    def costs(self, placed: Sequence[Placed]) -> list[Floats]:
+        """Measured kernels, analytic communication.
+
+        Raises:
+            MeasurementFailed: a device's shards do not fit a worker's memory, a kernel cannot run, or a worker has other hardware than
+                the fleet.
+            ClusterFailed: no worker is left.
+        """
+        plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
+        works = [device_works(plan, self.seed) for plan in plans]
+        times = self._measured(list(dict.fromkeys(work for one in works for work in one if work.works)))
+        none = np.zeros(2)
+        found = [np.array([times[work] if work.works else none for work in one]) for one in works]
+        return [measured_phases(plan, one[:, 0], one[:, 1]) for plan, one in zip(plans, found, strict=True)]
+
+    def _measured(self, distinct: list[DeviceWork]) -> dict[DeviceWork, Floats]:
+        """`(2,)` forward and backward ms of each work over the rounds."""
+        runs: dict[DeviceWork, list[tuple[float, float]]] = {work: [] for work in distinct}
+        jobs = list(self._jobs(distinct))
+        for number, found in self.fleet.pool.map(measure_on, jobs):
+            self._check(found)
+            for work, times in zip(jobs[number].works, found.times, strict=True):
+                runs[work].append(times)
+        return {work: over_rounds(times, self.fleet.device) for work, times in runs.items()}
+
+    def _jobs(self, distinct: list[DeviceWork]) -> Iterator[MeasuringJob]:
+        """The works of every round in random order, a few in each job."""
+        if not distinct:
+            return
+        device = self.fleet.device
+        backend = self.fleet.fingerprint["backend"]
+        largest = max(distinct, key=lambda work: work.table_bytes + work.buffer_bytes)
+        options = WorkerOptions(device, backend, arena_bytes(distinct), short_policy(device))
+        at_once = min(_MOST_AT_ONCE, -(-len(distinct) // (2 * max(self.fleet.pool.size, 1))))
+        rng = np.random.default_rng(self.seed)
+        for _ in range(self.rounds):
+            order = rng.permutation(len(distinct))
+            for begin in range(0, len(order), at_once):
+                yield MeasuringJob([distinct[place] for place in order[begin : begin + at_once]], largest, options)
+
+    def _check(self, found: MeasuredJob) -> None:
+        differing = differences(found.fingerprint, self.fleet.fingerprint)
+        if differing:
+            raise MeasurementFailed(
+                f"a worker measured on other hardware than the rest of its fleet ({'; '.join(differing)}); give each node GPUs of one "
+                "model, and the same software on all"
+            )
