@@ -30,10 +30,10 @@ from learned_predictors import (
     sorted_placement,
     true_outputs,
 )
-from learned_strategies import digest
-from learned_tasks import Setting, draw_tasks
 
 from shardwright.cost import cost_model_for
+from shardwright.reproduce.entrants import policy_version
+from shardwright.reproduce.learned_tasks import Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
 
@@ -98,7 +98,7 @@ def predictors(options: argparse.Namespace) -> dict[str, Predictor]:
     """The cost networks by name and policy."""
     makers = {"dreamshard": dreamshard_predictor, "autoshard": autoshard_predictor}
     paths = {name: getattr(options, name) for name in options.networks}
-    return {f"{name}, {digest(path, name)}": makers[name](path) for name, path in paths.items()}
+    return {f"{name}, {policy_version(name, 'cpu', path)}": makers[name](path) for name, path in paths.items()}
 
 
 def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool, Placed]]:

@@ -21,11 +21,11 @@ import numpy as np
 import results_table
 from learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from learned_journal import Journal, Row
-from learned_strategies import model_version
-from learned_tasks import VALIDATION_SEED, Setting, draw_tasks
 from learned_training import add_training_options, options_of
 
 from shardwright.cost import cost_model_for
+from shardwright.reproduce.entrants import model_version
+from shardwright.reproduce.learned_tasks import VALIDATION_SEED, Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld
@@ -76,7 +76,7 @@ def version(training: TrainingTasks, strategy: str, options: argparse.Namespace)
     return " ".join(
         [
             training.digest,
-            model_version(),
+            model_version("cpu"),
             f"{options.setting.name} {options.tasks}",
             *getattr(options, f"{strategy}_option"),
         ]

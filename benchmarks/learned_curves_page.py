@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import plots
 from learned_journal import Row
-from learned_strategies import COLOURS
-from learned_training import LEARNERS, heuristic_ms
+from learned_training import heuristic_ms
 
+from shardwright.reproduce.pictures import COLOURS
+from shardwright.reproduce.policy_training import LEARNERS
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]

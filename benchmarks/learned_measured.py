@@ -2,8 +2,8 @@
 
     python benchmarks/learned_measured.py --settings 40x4 80x8 --tasks 5 --rounds 5
 
-The tasks are the first ones of `learned_quality.py`. Links are not measured. Every device of every plan is one measurement a round, some
-10 a second: --estimate says how many there are.
+The tasks are the first ones of `shardwright reproduce dreamshard-tables` with unseen tables. Links are not measured. Every device of every
+plan is one measurement a round, some 10 a second: --estimate says how many there are.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dataclasses import replace
 import learned_strategies
 import numpy as np
 import results_table
-from learned_strategies import SORTED, entrants
-from learned_tasks import Setting, draw_tasks
+from learned_strategies import entrants
 from measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
 from plans_measured import MEASURED_A_SECOND, progress, say
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import measure_plans
+from shardwright.reproduce.entrants import SORTED
+from shardwright.reproduce.learned_tasks import Setting, draw_tasks
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
@@ -75,7 +76,7 @@ def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
 
 
 def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namespace, command: str) -> None:
-    versions = ", ".join(f"{entrant.name}: {entrant.made_with}" for entrant in entrants(options) if entrant.made_with)
+    versions = ", ".join(f"{entrant.name}: {entrant.version}" for entrant in entrants(options) if entrant.version)
     tables = []
     for setting, measurements in found.items():
         caption = (

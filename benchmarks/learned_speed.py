@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import learned_strategies
-from learned_strategies import LEARNED, Entrant, entrants
-from learned_tasks import BATCH, DIM, Setting, halves, whole
+from learned_strategies import entrants
 from neuroshard_speed import median_times
 from results_table import write_results
 
 from shardwright.cost import CostModel, cost_model_for
+from shardwright.reproduce.entrants import LEARNED, Entrant
+from shardwright.reproduce.learned_tasks import BATCH, DIM, Setting, halves, whole
 from shardwright.task import Task
 from shardwright.workload import random_task
 
@@ -65,7 +66,7 @@ def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> t
     call, cpu = median_times(lambda task: entrant.strategy.search(task, model, seed=0, deadline=None), tasks)
     features, _ = median_times(PlacementArrays.of, [replace(task) for task in tasks])
     shown = (f"{1e3 * seconds:.1f}" for seconds in (call, cpu, features))
-    return entrant.name, entrant.made_with, f"{setting.tables} × {setting.devices}", *shown
+    return entrant.name, entrant.version, f"{setting.tables} × {setting.devices}", *shown
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from shardwright.errors import InvalidInput
+from shardwright.reproduce.dreamshard_tables import DreamShardTables
 from shardwright.reproduce.experiment import Experiment
 from shardwright.reproduce.flexshard import FlexShardTraffic
 from shardwright.reproduce.neuroshard_table import NeuroShardTable
+from shardwright.reproduce.transfer import Transfer
 
-_EXPERIMENTS: tuple[Experiment, ...] = (NeuroShardTable(), FlexShardTraffic())
+_EXPERIMENTS: tuple[Experiment, ...] = (NeuroShardTable(), DreamShardTables(), Transfer(), FlexShardTraffic())
 
 
 def experiments() -> tuple[Experiment, ...]:

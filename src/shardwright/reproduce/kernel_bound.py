@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost import CostModel
+from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
+from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.sharding.work import shard_work
 from shardwright.task import Task
@@ -24,24 +25,27 @@ def compute_bound(task: Task, cost_model: CostModel) -> float:
       where no table makes a device cheaper that is P(z_i), the table alone.
 
     Raises:
-        ValueError: the cost model is not convex, or a table of the task must be cut.
+        InvalidInput: the cost model is not convex, or a table of the task must be cut.
     """
     arrays = PlacementArrays.of(task)
     blocks = [block for unit in arrays.units.free for block in unit.blocks]
     if not cost_model.pricing.convex or len(blocks) != len(task.tables):
-        raise ValueError("the bound on kernel times is for convex cost models and tables that stay whole")
+        raise InvalidInput(
+            "the bound on kernel times is for convex cost models and tables that stay whole; choose such a model, and take away sharding "
+            "types that cut tables"
+        )
     units = np.zeros((len(arrays), cost_model.pricing.linear.shape[1]))
     np.add.at(units, arrays.unit_of, cost_model.encode([shard_work(task, block) for block in blocks]))
-    return max(shared(units, arrays.devices, cost_model.pricing), alone(units, cost_model.pricing))
+    return max(_shared(units, arrays.devices, cost_model.pricing), _alone(units, cost_model.pricing))
 
 
-def shared(units: Floats, devices: int, pricing: Pricing) -> float:
+def _shared(units: Floats, devices: int, pricing: Pricing) -> float:
     """The bound from an even share of everything."""
     used = np.arange(1, min(devices, len(units)) + 1)[:, None]
     return float(pricing.price(units.sum(axis=0) / used).sum(axis=1).min())
 
 
-def alone(units: Floats, pricing: Pricing) -> float:
+def _alone(units: Floats, pricing: Pricing) -> float:
     """The bound from single units."""
     before = units @ pricing.hidden.T + pricing.hidden_bias
     times = np.maximum(before, 0.0) @ pricing.mix.T + units @ pricing.linear.T + pricing.bias

@@ -1,4 +1,4 @@
-"""The tasks of the figures about learned placement: DreamShard's, at the batch size of the bundled CPU model.
+"""The tasks of the experiments about learned placement: DreamShard's, at the batch size of the bundled CPU model.
 
 Tables come from the pool "dlrm-2021", each at most once a task: dim 16, fp32, batch 1,024, 5 GB a device, every table whole. Half of the
 tables are for training, the other half for testing (`split_pool(pool, 0.5)`), so that a test task has no table that training saw.
@@ -41,11 +41,6 @@ class Setting:
         """From a text such as 50x4."""
         tables, devices = text.split("x")
         return cls(int(tables), int(devices))
-
-
-SETTINGS = tuple(
-    Setting(tables, devices) for devices, sizes in ((4, (20, 40, 60, 80)), (8, (40, 80))) for tables in sizes
-)
 
 
 def draw_task(setting: Setting, number: int, *, seed: int = TEST_SEED, unseen: float = 1.0) -> Task:

@@ -1,0 +1,259 @@
+"""The page of `dreamshard-tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shardwright.reproduce.distances import Costs, Floats, closed, closed_interval
+from shardwright.reproduce.dreamshard_pictures import above_bound_picture, halves_picture
+from shardwright.reproduce.entrants import SORTED, model_version
+from shardwright.reproduce.experiment import Page, ResultTable, Row, Value
+from shardwright.reproduce.learned_entrants import NAMES, RNN
+from shardwright.reproduce.learned_tasks import BATCH, DIM, MEMORY, POOL, TEST_SEED, Setting
+from shardwright.reproduce.summaries import NOTHING, cell, grouped, in_order, ratio_of_means, with_interval
+
+Groups = dict[tuple[Setting, str], list[Row]]
+_PLAIN = ("random", *SORTED)
+
+
+def page(rows: Sequence[Row], tasks: int, made_with: Mapping[str, str]) -> Page:
+    """The page.
+
+    Args:
+        rows: what was planned so far.
+        tasks: tasks of each setting and half, once all is planned.
+        made_with: limits, options and policies by strategy.
+    """
+    groups = by_setting(rows)
+    names = in_order((row["strategy"] for row in rows), NAMES)
+    halves = list(dict.fromkeys(half for _, half in groups))
+    tables = [
+        summary_table(groups, names),
+        closed_matrix(groups, names, "step_ms", "step"),
+        closed_matrix(groups, names, "compute_ms", "kernels of the slowest device"),
+        *(mean_table(groups, names, half) for half in halves),
+        *(paper_table(groups, names, half) for half in halves),
+        *(detail_table(groups, names, half) for half in halves),
+    ]
+    figures = {
+        "": above_bound_picture(groups, "step_ms"),
+        "compute": above_bound_picture(groups, "compute_ms"),
+        "halves": halves_picture(groups),
+    }
+    return Page("Learned placement on DreamShard's tasks", text(groups, tasks, made_with), tables, figures)
+
+
+def by_setting(rows: Sequence[Row]) -> Groups:
+    """Rows by setting and half, few devices and tables first, unseen tables first."""
+    found = {
+        (Setting(int(tables or 0), int(devices or 0)), str(half)): own
+        for (tables, devices, half), own in grouped(rows, "tables", "devices", "half").items()
+    }
+    return dict(sorted(found.items(), key=lambda one: (one[0][0].devices, one[0][0].tables, one[0][1] != "unseen")))
+
+
+def text(groups: Groups, tasks: int, made_with: Mapping[str, str]) -> list[str]:
+    """What was run, and what its figures leave out."""
+    versions = "; ".join(f"{name}: {made}" for name, made in made_with.items() if made)
+    return [
+        f"Tasks of so many tables of dim {DIM} in fp32, each drawn at most once from the pool {POOL}, on 4 or 8 devices of {MEMORY}, batch "
+        f"{BATCH:,}, every table whole; seed {TEST_SEED}. Half of the pool's tables are those that the bundled policies were trained on "
+        "(seen), the other half no policy has met (unseen); no task was part of a training. Wanted are "
+        f"{tasks} tasks of each half and setting; {RNN} trains on every task by itself and gets the first ones only. "
+        f"{model_version('cpu')}; {versions}.",
+        "**What differs from the paper.** Costs are those of the bundled CPU cost model, trained on kernels measured on a CPU, where the "
+        "paper measures on GPUs: milliseconds compare with each other here and with nothing there. The paper trains a policy for each "
+        "setting; here one bundled policy of each strategy, trained on tasks of 10 to 120 tables on 2 to 16 devices, places all. "
+        "The papers compare embedding costs, the slowest device's sum over the phases; `step` adds up the slowest device of each phase, "
+        "which is what a synchronous step waits for, and what `dreamshard`, `neuroshard` and `certified` are asked to make small. "
+        "`autoshard` makes the kernels of the slowest device small, and is to be judged by those.",
+        "**How to read it.** The bound is what `certified` proves: no plan of whole tables has a shorter step. The bound on kernels is the "
+        "larger of an even share of everything and of the costliest table alone. *Closed* is the part of the distance between the best "
+        "sorted heuristic and the bound that a strategy closes: (heuristic − strategy) / (heuristic − bound), of the sums over tasks; "
+        "whole tables cannot reach all of it, and `certified` shows how much can be reached by searching. Means are over tasks that all "
+        f"strategies but {RNN} placed.",
+        _finding(groups),
+    ]
+
+
+def _finding(groups: Groups) -> str:
+    """The sentence that the paper's claim is about: how policies fare against heuristics, on both halves."""
+    parts = []
+    for name in ("dreamshard", "autoshard"):
+        kind, of = ("step_ms", "step") if name == "dreamshard" else ("compute_ms", "kernels")
+        for half in ("unseen", "seen"):
+            shares = [each for _, each in _closed_by_setting(groups, name, kind, half)]
+            if shares:
+                spread = f"{min(shares):.0%} to {max(shares):.0%} of the distance, over {len(shares)} settings"
+                parts.append(f"`{name}` closes {spread} ({of}, {half} tables)")
+    return "**Found.** " + ("; ".join(parts) if parts else "nothing yet") + "."
+
+
+def _closed_by_setting(groups: Groups, name: str, kind: str, half: str) -> list[tuple[Setting, float]]:
+    each = [
+        (setting, closed(*Costs(rows, kind).from_best_heuristic(name)))
+        for (setting, of), rows in groups.items()
+        if of == half
+    ]
+    return [(setting, share) for setting, share in each if not np.isnan(share)]
+
+
+def summary_table(groups: Groups, names: Sequence[str]) -> ResultTable:
+    """All settings together, by strategy and half."""
+    heads = ("strategy", "tables", "tasks", "placed", "step over the best heuristic's", "tasks with a shorter step", "closed, step",
+             "closed, kernels", "above the bound, median", "search, median s")  # fmt: skip
+    body = []
+    for name in names:
+        for half in dict.fromkeys(half for _, half in groups):
+            chosen = [rows for (_, of), rows in groups.items() if of == half]
+            own = [row for rows in chosen for row in rows if row["strategy"] == name]
+            if own:
+                body.append(
+                    (name, half, len(own), *_placed(own), *_against_heuristics(chosen, name), _median_search(own))
+                )
+    caption = (
+        "All settings together. Step over the best heuristic's: sum over tasks, over that of the heuristic with the lowest mean of each "
+        "setting; shorter: more than 0.1% below that heuristic's."
+    )
+    return ResultTable(caption, heads, body)
+
+
+def _placed(own: Sequence[Row]) -> tuple[str]:
+    return (f"{np.mean([row['step_ms'] is not None for row in own]):.0%}",)
+
+
+def _against_heuristics(settings: Sequence[Sequence[Row]], name: str) -> tuple[str, ...]:
+    """Ratio to the best heuristic, tasks won, both shares closed, median distance to the bound."""
+    steps = [Costs(rows, "step_ms") for rows in settings]
+    own, best = [], []
+    for costs in steps:
+        heuristic = costs.best_heuristic
+        tasks = costs.common([name, heuristic]) if heuristic else []
+        own += list(costs.at(name, tasks))
+        best += list(costs.at(heuristic, tasks)) if heuristic else []
+    ratio = np.sum(own) / np.sum(best) if own else float("nan")
+    won = float(np.mean(np.array(own) < 0.999 * np.array(best))) if own else float("nan")
+    shares = []
+    for kind in ("step_ms", "compute_ms"):
+        gains = [Costs(rows, kind).from_best_heuristic(name) for rows in settings]
+        shares.append(_share(name, *(np.concatenate(each) for each in zip(*gains, strict=True))))
+    above = np.concatenate([costs.above_bound(name) for costs in steps])
+    return cell(ratio, ".3f"), cell(won, ".0%"), *shares, _percentiles(above, (50,))[0]
+
+
+def _median_search(own: Sequence[Row]) -> str:
+    times = [float(row["search_s"] or 0.0) for row in own if row["step_ms"] is not None]
+    return f"{np.median(times):.4f}" if times else NOTHING
+
+
+def closed_matrix(groups: Groups, names: Sequence[str], kind: str, what: str) -> ResultTable:
+    """What part of the distance to the bound each strategy closes, setting by setting."""
+    shown = [name for name in names if name not in _PLAIN]
+    body = []
+    for (setting, half), rows in groups.items():
+        costs = Costs(rows, kind)
+        shares = (_percent(closed(*costs.from_best_heuristic(name))) for name in shown)
+        body.append((setting.name, half, costs.best_heuristic or NOTHING, *shares))
+    caption = f"Closed, {what}: part of the distance between the best heuristic and the bound."
+    return ResultTable(caption, ("setting", "tables", "best heuristic", *shown), body)
+
+
+def _common(costs: Costs, names: Sequence[str]) -> list[Value]:
+    """Tasks that all strategies placed; `rnn` may have been tried on some only, and must not take the others away."""
+    return costs.common([name for name in names if name != RNN and name in costs.of])
+
+
+def mean_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
+    """Mean step and mean kernels of each strategy, over the same tasks."""
+    body = []
+    for kind, what in (("step_ms", "step"), ("compute_ms", "kernels")):
+        for (setting, of), rows in groups.items():
+            if of != half:
+                continue
+            costs = Costs(rows, kind)
+            tasks = _common(costs, names)
+            means = [_mean([costs.of.get(name, {}).get(task) for task in tasks]) for name in names]
+            bound = _mean([costs.bound.get(task) for task in tasks])
+            tried = len({row["task"] for row in rows})
+            body.append((what, setting.name, tried, len(tasks), *means, bound))
+    caption = (
+        f"Mean step, and mean of the kernels of the slowest device, ms; {half} tables. (of n): a mean over n of these tasks only, not "
+        "comparable with those beside it."
+    )
+    return ResultTable(caption, ("cost", "setting", "tasks", "of them in the means", *names, "bound"), body)
+
+
+def paper_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
+    """Embedding cost as the paper gives it: mean, standard deviation, and speed-up over random placement."""
+    body = []
+    for (setting, of), rows in groups.items():
+        if of != half:
+            continue
+        costs = Costs(rows, "embedding_cost_ms").of
+        tasks = _common(Costs(rows, "embedding_cost_ms"), names)
+        cells = []
+        for name in names:
+            chosen = [task for task in tasks if task in costs.get(name, {})]
+            values = [costs[name][task] for task in chosen]
+            faster = ratio_of_means(costs["random"], costs[name], chosen) if "random" in costs and chosen else None
+            speed = "" if faster is None else f", {faster - 1:+.1%}"
+            cells.append(f"{np.mean(values):.2f} ± {np.std(values):.2f}{speed}" if values else NOTHING)
+        body.append((setting.name, len(tasks), *cells))
+    caption = (
+        f"As the paper's tables: embedding cost, ms, mean ± standard deviation over tasks, and how much faster than random placement; "
+        f"{half} tables. {RNN}'s are over its own tasks."
+    )
+    return ResultTable(caption, ("setting", "tasks", *names), body)
+
+
+def detail_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
+    """Everything else by setting and strategy."""
+    heads = ("setting", "strategy", "tasks", "placed", "mean step, ms (95% interval)", "closed", "its 95% interval",
+             "closed, from each task's best heuristic", "above the bound, median", "90th percentile", "worst", "search, median s",
+             "longest s")  # fmt: skip
+    body: list[tuple[object, ...]] = []
+    for (setting, of), rows in groups.items():
+        costs = Costs(rows, "step_ms")
+        for name in names if of == half else ():
+            own = [row for row in rows if row["strategy"] == name]
+            if not own:
+                continue
+            gains = costs.from_best_heuristic(name)
+            low, high = closed_interval(*gains)
+            times = [float(row["search_s"] or 0.0) for row in own if row["step_ms"] is not None]
+            body.append(
+                (
+                    setting.name, name, len(own), *_placed(own), with_interval(list(costs.of[name].values()), ".3f"),
+                    _share(name, *gains), NOTHING if name in _PLAIN else f"{_percent(low)} to {_percent(high)}",
+                    _share(name, *costs.from_best_heuristic(name, each=True)),
+                    *_percentiles(costs.above_bound(name), (50, 90, 100)), _median_search(own), cell(max(times, default=None), ".4f"),
+                )
+            )  # fmt: skip
+    caption = (
+        f"By setting and strategy, {half} tables: each over the tasks it placed itself. Seconds are by the clock, and {RNN} trains within "
+        "them. Intervals are bootstrapped over tasks."
+    )
+    return ResultTable(caption, heads, body)
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    """The mean of the known values, with their number where some are not."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    return f"{np.mean(known):.3f}" + ("" if len(known) == len(values) else f" (of {len(known)})")
+
+
+def _share(name: str, gained: Floats, possible: Floats) -> str:
+    """The share closed; a dash for what it is measured from."""
+    return NOTHING if name in _PLAIN else _percent(closed(gained, possible))
+
+
+def _percent(share: float) -> str:
+    return NOTHING if np.isnan(share) else f"{share:.1%}"
+
+
+def _percentiles(values: Floats, percentiles: Sequence[int]) -> list[str]:
+    return [f"{np.percentile(values, p):.2%}" if values.size else NOTHING for p in percentiles]
