@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shardwright.cli.collect_collectives import collectives_collected
+from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Device, OtherHardware, Seed, option
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
+from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_folder
 from shardwright.errors import InvalidInput
 from shardwright.measure.own_backend import is_own
 from shardwright.task.units import parse_bytes
 
-_OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds")
+_OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
 _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
 
 
@@ -104,24 +107,27 @@ def run(
             text="With --collectives: a sample that takes longer is skipped. (default 60)",
         ),
     ] = None,
+    ray: RayAddress = None,
     seed: Seed = 0,
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure fused kernels of random sets of tables, or with --collectives what devices exchange, to train a cost model on.
 
-    Stop it at any moment, and run the same command again to go on. Both may go into the same folder.
+    Stop it at any moment, and run the same command again to go on, with or without --ray. Both may go into the same folder.
 
     Example:
         shardwright collect -o samples/ --samples 8000
+        shardwright collect -o samples/ --ray auto
         shardwright collect -o samples/ --collectives --world 4
     """
     _check_together(context, collectives)
-    require_torch("measuring", "measure")
+    if ray is None:  # where a cluster measures, its machines need torch, and this one does not
+        require_torch("measuring", "measure")
     from shardwright.workload.pools import table_pool
 
     check_folder(output)
-    if not collectives and (device == "cuda" or (backend is not None and is_own(backend))):
+    if not collectives and ray is None and (device == "cuda" or (backend is not None and is_own(backend))):
         from shardwright.measure.checks.run import require_checked
 
         require_checked(output, device, backend, say=note)
@@ -143,7 +149,8 @@ def run(
                 allow_other_hardware=allow_other_hardware,
             )
         else:
-            document, text = _kernels_collected(
+            collected = _kernels_collected if ray is None else partial(kernels_collected_on, ray)
+            document, text = collected(
                 output,
                 samples=8000 if samples is None else samples,
                 seed=seed,
@@ -192,6 +199,11 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
     for name in foreign:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
+            if name == "ray":
+                raise InvalidInput(
+                    "--ray does not apply to --collectives, whose ranks must run at the same time; leave it out, and start the "
+                    "command by torchrun on all machines"
+                )
             rule = "does not apply to --collectives" if collectives else "needs --collectives"
             raise InvalidInput(
                 f"--{name.replace('_', '-')} {rule}; "

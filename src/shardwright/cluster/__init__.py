@@ -11,6 +11,6 @@ This layer knows nothing of tables: it takes plain functions. Ray itself is impo
 
 from shardwright.cluster.connection import open_cluster
 from shardwright.cluster.jobs import Cluster, Node
-from shardwright.cluster.pool import Pool
+from shardwright.cluster.pool import Lost, Pool
 
-__all__ = ["Cluster", "Node", "Pool", "open_cluster"]
+__all__ = ["Cluster", "Lost", "Node", "Pool", "open_cluster"]

@@ -66,25 +66,23 @@ def _local(address: str, workers: int) -> Iterator[Cluster]:
     """A cluster of this machine alone, that ends with the block and leaves nothing behind."""
     from shardwright.cluster.folder import session_folder
 
-    # The third is how Ray says that there are no other nodes: it takes the loopback address then. It reads it when it is imported.
-    settings = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_TOKEN": _token(),
-    }
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
     with _environment(settings), session_folder() as folder, _session(address) as ray:
+        from ray._private import ray_constants
+
         try:
-            ray.init(
-                address="local",
-                num_cpus=workers,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                object_store_memory=_STORE_BYTES,
-                _temp_dir=str(folder),
-                _node_ip_address="127.0.0.1",
-            )
+            # A node that shall have no others listens on the loopback interface; Ray does so by itself on systems other than Linux.
+            with _changed(ray_constants, "ENABLE_RAY_CLUSTER", False):
+                ray.init(
+                    address="local",
+                    num_cpus=workers,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    object_store_memory=_STORE_BYTES,
+                    _temp_dir=str(folder),
+                    _node_ip_address="127.0.0.1",
+                )
         except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
             raise ClusterFailed(
                 f"--ray {address}: Ray does not start here ({_first_line(error)}); leave --ray out, or use a cluster that runs"
@@ -121,9 +119,12 @@ def _session(address: str) -> Iterator[ModuleType]:
         raise ClusterFailed(
             f"--ray {address}: this process is connected to a cluster already; call ray.shutdown() first"
         )
+    from ray._private import worker
+
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _quiet():
+        # Ray prints on stdout that a worker died, whatever it is told otherwise; stdout is for results.
+        with _changed(worker, "_worker_logs_enabled", False):
             try:
                 yield ray
             finally:
@@ -134,19 +135,17 @@ def _session(address: str) -> Iterator[ModuleType]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Ray from printing on stdout that a worker died, which it does whatever it is told: stdout is for results."""
-    from ray._private import worker
-
-    printing = getattr(worker, "_worker_logs_enabled", None)
-    if printing is None:  # a release of Ray without this switch
+def _changed(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Change a setting of Ray that only its own modules have, for the duration of a block; nothing where a release has it no more."""
+    if not hasattr(module, name):
         yield
         return
-    setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  (it has no type)
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        setattr(worker, "_worker_logs_enabled", printing)  # noqa: B010
+        setattr(module, name, before)
 
 
 def _first_line(error: BaseException) -> str:

@@ -63,6 +63,11 @@ class Cluster:
     address: str
     workers: int
 
+    @property
+    def local(self) -> bool:
+        """Whether it was started on this machine, for this process alone."""
+        return self.address.partition(":")[0] == "local"
+
     def nodes(self) -> list[Node]:
         """The machines that are there now."""
         import ray

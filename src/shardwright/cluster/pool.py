@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -30,17 +31,26 @@ class Resources:
     gpus: float
 
 
+@dataclass(frozen=True)
+class Lost:
+    """What comes of a job that was given to one worker by name, when that worker dies; `text` says how it died."""
+
+    text: str
+
+
 @dataclass(eq=False)
 class _Worker:
     """A worker process.
 
     Attributes:
+        number: its name; a worker that is started again gets a new one.
         place: the node it must be on; None for any.
         actor: Ray's handle.
         starts: how often it was started in a row without getting ready.
         since: `time.monotonic` of its start.
     """
 
+    number: int
     place: str | None
     actor: Any
     starts: int = 1
@@ -55,22 +65,26 @@ class _Given:
         number: the caller's name of it.
         method: called with the worker's state and the job.
         job: the job.
+        bound: whether it is for one worker only, so that its caller must know when it is lost.
         deaths: how many workers died of it, or with it.
     """
 
     number: int
     method: Callable[[Any, Any], Any]
     job: Any
+    bound: bool = False
     deaths: int = 0
 
 
 class Pool(Generic[State]):
     """Workers that each keep a state; a context manager that ends them. Made by `Cluster.pool`.
 
-    Most users need `map` only. Where the next job depends on earlier results, `free`, `give` and `wait` do the same step by step.
+    Most users need `map` only. Where the next job depends on earlier results, `free`, `give` and `wait` do the same step by step; and where
+    it matters which worker does a job, `idle` names them.
 
     Attributes:
-        redone: jobs that were started again because their worker died.
+        redone: jobs that were started again, or lost, because their worker died.
+        given_up: workers that never got ready, one line each.
     """
 
     def __init__(
@@ -89,7 +103,10 @@ class Pool(Generic[State]):
         self._idle: deque[_Worker] = deque()
         self._running: dict[Any, tuple[_Worker, _Given]] = {}
         self._again: deque[_Given] = deque()
+        self._numbers = count()
+        self._vacant: list[str | None] = []
         self.redone = 0
+        self.given_up: list[str] = []
 
     @property
     def size(self) -> int:
@@ -100,6 +117,16 @@ class Pool(Generic[State]):
     def free(self) -> int:
         """How many more jobs can be handed out right now."""
         return max(0, len(self._idle) - len(self._again))
+
+    @property
+    def idle(self) -> list[int]:
+        """The workers that have nothing to do, by number; one that was started again after its death has a new number."""
+        return [worker.number for worker in self._idle]
+
+    @property
+    def starting(self) -> int:
+        """Workers that are not ready yet."""
+        return len(self._starting)
 
     @property
     def busy(self) -> int:
@@ -119,6 +146,9 @@ class Pool(Generic[State]):
         Raises:
             ClusterFailed: the workers of one job die again and again, or no worker is left.
         """
+        for place in self._vacant:
+            self._start(place, 1)
+        self._vacant.clear()
         left = enumerate(jobs)
         more = True
         try:
@@ -133,15 +163,19 @@ class Pool(Generic[State]):
         finally:
             self._abandon()
 
-    def give(self, number: int, method: Callable[[State, Any], Any], job: Any) -> None:
+    def give(self, number: int, method: Callable[[State, Any], Any], job: Any, *, worker: int | None = None) -> None:
         """Hand out a job; only where `free` says that there is a worker for it.
 
         Args:
             number: what `wait` names its result by.
             method: called with the worker's state and the job.
             job: plain data.
+            worker: one of `idle`, where only that one may do it: if it dies, `wait` returns a `Lost` in place of a result.
         """
-        self._hand(_Given(number, method, job))
+        if worker is not None:
+            place = self.idle.index(worker)
+            self._idle.rotate(-place)
+        self._hand(_Given(number, method, job, bound=worker is not None))
 
     def wait(self, timeout_s: float | None = None) -> list[tuple[int, Any]]:
         """Wait until something happens; it may be that a worker gets ready, so that `free` grows and no job has finished.
@@ -150,7 +184,7 @@ class Pool(Generic[State]):
             timeout_s: longest to wait; by default as long as it takes.
 
         Returns:
-            Number and result of at most one job.
+            Number and result of at most one job; `Lost` is the result of a job that was for one worker, which died.
 
         Raises:
             ClusterFailed: the workers of one job died again and again, or no worker is left.
@@ -217,7 +251,7 @@ class Pool(Generic[State]):
             )
             .remote(self._factory)
         )
-        self._starting[actor.ready.remote()] = _Worker(place, actor, starts)
+        self._starting[actor.ready.remote()] = _Worker(next(self._numbers), place, actor, starts)
 
     def _started(self, ref: Any) -> None:
         """A worker that was starting is ready, or has died."""
@@ -239,13 +273,16 @@ class Pool(Generic[State]):
         if not isinstance(outcome, Death):
             self._idle.append(worker)
             return [(given.number, outcome)]
+        self.redone += 1
+        if given.bound:
+            self._restart(worker, 1, outcome)
+            return [(given.number, Lost(str(outcome)))]
         given.deaths += 1
         if given.deaths > self._retries:
             raise ClusterFailed(
                 f"job {given.number} ({reprlib.repr(given.job)}): its worker died {given.deaths} times, the last time: {outcome}; "
                 "give each worker more memory, or leave this job out"
             )
-        self.redone += 1
         self._again.append(given)
         self._restart(worker, 1, outcome)
         return []
@@ -255,7 +292,9 @@ class Pool(Generic[State]):
         _kill(worker)
         if starts <= _MOST_STARTS and _there(worker.place):
             self._start(worker.place, starts)
-        elif not self.size:
+            return
+        self.given_up.append(f"a worker is given up, it died: {death}")
+        if not self.size:
             raise ClusterFailed(
                 f"--ray {self._address}: no worker is left, the last one died: {death}; check that the nodes are up and that each "
                 "has the same version of shardwright and of its dependencies"
@@ -267,6 +306,7 @@ class Pool(Generic[State]):
             if monotonic() - worker.since >= self._start_s:
                 del self._starting[ref]
                 _kill(worker)
+                self.given_up.append(f"a worker is given up, it did not start within {self._start_s:g} s")
         if not self.size:
             raise ClusterFailed(
                 f"--ray {self._address}: no worker started within {self._start_s:g} s; each needs {self._resources.cores:g} cores "
@@ -278,13 +318,12 @@ class Pool(Generic[State]):
         self._running[worker.actor.call.remote(given.method, given.job)] = (worker, given)
 
     def _abandon(self) -> None:
-        """Forget the jobs that are handed out; a worker that is at one is started anew."""
-        running = [worker for worker, _ in self._running.values()]
+        """Forget the jobs that are handed out; a worker that is at one is started anew when there is work again."""
+        for worker, _ in self._running.values():
+            _kill(worker)
+            self._vacant.append(worker.place)
         self._running = {}
         self._again.clear()
-        for worker in running:
-            _kill(worker)
-            self._start(worker.place, 1)
 
 
 def _there(place: str | None) -> bool:

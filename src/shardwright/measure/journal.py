@@ -41,6 +41,8 @@ class Journal:
     def __init__(self, folder: Path, identity: Mapping[str, Any], name: str = JOURNAL) -> None:
         self._identity = dict(identity)
         self._file = (folder / name).open("a", encoding="utf-8")
+        self._written: dict[str, Any] | None = None
+        self.groups: list[Group] = []
         self.clear()
 
     def append(self, row: Row, identity: Mapping[str, Any] | None = None) -> None:
@@ -55,8 +57,8 @@ class Journal:
     def clear(self) -> None:
         """Empty the journal, once its samples are in a part."""
         self._file.truncate(0)
-        self._written: dict[str, Any] | None = None
-        self.groups: list[Group] = []
+        self._written = None
+        self.groups = []
 
     def close(self) -> None:
         """Close the file; its samples stay."""

@@ -1,0 +1,60 @@
+"""`shardwright collect --ray`: kernels measured on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shardwright.cli.output import note
+from shardwright.cli.progress import progress
+
+
+def kernels_collected_on(
+    address: str,
+    output: Path,
+    *,
+    backend: str | None,
+    seconds: float | None,
+    allow_other_hardware: bool,
+    **options: Any,
+) -> tuple[dict[str, Any], str]:
+    """What to say of kernels after collecting them on a cluster, as data and as text.
+
+    Args:
+        address: of the cluster.
+        output: the store, or the folder of several.
+        backend: its name.
+        seconds: time after which to stop.
+        allow_other_hardware: whether samples of all hardware go into one store.
+        **options: of `shardwright.measure.collection.Collection`.
+    """
+    from shardwright.cluster import open_cluster
+    from shardwright.measure.collection import Collection
+    from shardwright.measure.remote import collect_on_cluster
+    from shardwright.measure.summary import summary_text
+
+    collection = Collection(**options)
+    with open_cluster(address) as cluster, progress("measuring") as report:
+        summary = collect_on_cluster(
+            cluster,
+            output,
+            collection,
+            backend=backend,
+            seconds=seconds,
+            allow_other_hardware=allow_other_hardware,
+            progress=report,
+            say=note,
+        )
+    for line in summary.given_up:
+        note(f"warning: {line}")
+    stores = [
+        asdict(store) | {"folder": str(store.folder), "hardware": dict(hardware)} for store, hardware in summary.stores
+    ]
+    lines = [
+        f"{summary_text(store)}\nnext: shardwright train {store.folder} -o model.safetensors"
+        for store, _ in summary.stores
+    ]
+    if summary.lost:
+        lines.append(f"{summary.lost} times a worker died; what it was doing was done again")
+    return {"folder": str(output), "stores": stores, "lost": summary.lost}, "\n".join(lines)
