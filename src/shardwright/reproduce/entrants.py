@@ -20,6 +20,10 @@ from shardwright.search.strategy import Strategy
 SORTED = tuple(strategy.name for strategy in HEURISTICS)
 LEARNED = ("autoshard", "dreamshard", "dreamshard+")
 TORCHREC = "torchrec"
+WHOLE = ("random", *SORTED, "greedy", "autoshard", "dreamshard")
+"""Strategies that place whole tables in the papers; here they cut a table where it fits no device whole."""
+COMPARED = ("random", *SORTED, "greedy", *LEARNED, TORCHREC, "neuroshard", "certified")
+"""What NeuroShard's comparisons are about, and ours: greedy by fused cost, dreamshard+, certified."""
 _LIMITED = ("certified", "neuroshard", "dreamshard+", TORCHREC)
 
 
@@ -104,6 +108,7 @@ def torchrec_version() -> str:
         return "no torchrec"
 
 
+@cache
 def torchrec_installed() -> bool:
     """Whether TorchRec's planner can run here."""
     return all(find_spec(name) is not None for name in ("torch", "fbgemm_gpu", "torchrec"))
