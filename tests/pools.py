@@ -16,10 +16,10 @@ class UnrulyPool:
         size: number of workers.
         seed: of the order in which they finish, and of their deaths.
         factory: makes the state of each.
-        deaths: share of the jobs of which the first worker dies when it has done them.
+        deaths: share of the jobs of which the worker dies when it has done them, and is started anew.
 
     Attributes:
-        finished: numbers of the jobs, in order of completion.
+        finished: numbers of the jobs (of the last `map`), in order of completion.
         redone: jobs done again.
         most_ahead: most jobs that had been handed out before the first one that was not finished yet.
     """
@@ -31,16 +31,17 @@ class UnrulyPool:
         self.most_ahead = 0
         self._rng = np.random.default_rng(seed)
         self._factory, self._deaths = factory, deaths
-        self._states = [factory() for _ in range(size)]
-        self._running: list[tuple[int, bytes]] = []
+        self.states = [factory() for _ in range(size)]
+        self._running: list[tuple[int, int, bytes]] = []
 
     @property
     def free(self) -> int:
         return self.size - len(self._running)
 
     def give(self, number: int, method: Callable[[Any, Any], Any], job: Any) -> None:
-        assert self.free > 0
-        self._running.append((number, pickle.dumps((method, job))))
+        idle = sorted(set(range(self.size)) - {worker for _, worker, _ in self._running})
+        assert idle, "a job was given where no worker is free"
+        self._running.append((number, int(self._rng.choice(idle)), pickle.dumps((method, job))))
         first_missing = next(count for count in range(number + 2) if count not in self.finished)
         self.most_ahead = max(self.most_ahead, number - first_missing)
 
@@ -48,18 +49,19 @@ class UnrulyPool:
         assert self._running, "waiting for nothing would take for ever"
         if self._rng.random() < 0.2:
             return []  # a worker got ready
-        number, sent = self._running.pop(self._rng.integers(len(self._running)))
-        worker = int(self._rng.integers(self.size))
+        number, worker, sent = self._running.pop(self._rng.integers(len(self._running)))
+        found = self._do(worker, sent)
         if self._rng.random() < self._deaths:
-            self._do(worker, sent)
-            self._states[worker] = self._factory()
+            self.states[worker] = self._factory()
             self.redone += 1
+            found = self._do(worker, sent)
         self.finished.append(number)
-        return [(number, pickle.loads(pickle.dumps(self._do(worker, sent))))]
+        return [(number, pickle.loads(pickle.dumps(found)))]
 
     def map(self, method: Callable[[Any, Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         left = enumerate(jobs)
         more = True
+        self.finished.clear()
         while more or self._running:
             while more and self.free:
                 number, job = next(left, (-1, None))
@@ -71,4 +73,4 @@ class UnrulyPool:
 
     def _do(self, worker: int, sent: bytes) -> Any:
         method, job = pickle.loads(sent)
-        return method(self._states[worker], job)
+        return method(self.states[worker], job)

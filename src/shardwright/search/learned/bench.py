@@ -48,9 +48,13 @@ class Bench:
 
     Args:
         device: "cpu" or "cuda".
+
+    Attributes:
+        host: name of the machine.
     """
 
     def __init__(self, device: str) -> None:
+        self.host = socket.gethostname()
         self._device = device
         self._worker: Worker | None = None
         self._options: WorkerOptions | None = None
@@ -100,7 +104,7 @@ class Bench:
 
 def fingerprint_of(bench: Bench, _: None) -> tuple[str, Fingerprint]:
     """A worker's host name and what it measures with, as a job."""
-    return socket.gethostname(), bench.fingerprint
+    return bench.host, bench.fingerprint
 
 
 def measure_on(bench: Bench, job: MeasuringJob) -> MeasuredJob:

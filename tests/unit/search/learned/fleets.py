@@ -1,0 +1,100 @@
+"""A cluster of made-up machines, and measuring processes of them that take no time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from shardwright.measure.session import Measurement
+from shardwright.sharding.work import ShardWork
+from tests.pools import UnrulyPool
+
+HARDWARE = {
+    "device_kind": "cpu",
+    "processor": "Abacus 1",
+    "cores": "4",
+    "backend": "embedding_bag",
+    "torch": "2.9",
+    "fbgemm": "absent",
+    "python": "3.11.1",
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    id: str
+    host: str
+    cores: float = 2.0
+    gpus: float = 0.0
+    processor: str = "Abacus 1"
+
+    @property
+    def hardware(self) -> dict[str, str]:
+        return HARDWARE | {"processor": self.processor}
+
+
+@dataclass
+class MadeUpCluster:
+    """Machines whose workers die now and then.
+
+    Attributes:
+        machines: what there is.
+        silent: hosts on which no worker starts.
+        opened: places of each pool that was started.
+    """
+
+    machines: Sequence[Machine]
+    silent: tuple[str, ...] = ()
+    opened: list[Counter[str]] = field(default_factory=list)
+    deaths: float = 0.0
+
+    def nodes(self) -> Sequence[Machine]:
+        return self.machines
+
+    @contextmanager
+    def pool(
+        self,
+        factory: Callable[[], Any],
+        *,
+        cores: float = 1.0,
+        gpus: float = 0.0,
+        workers: int | None = None,
+        places: Iterable[str] | None = None,
+    ) -> Iterator[UnrulyPool]:
+        by_id = {machine.id: machine for machine in self.machines}
+        held = [by_id[place] for place in places or () if by_id[place].host not in self.silent]
+        self.opened.append(Counter(machine.id for machine in held))
+        pool = UnrulyPool(len(held), factory=factory, deaths=self.deaths)
+        for state, machine in zip(pool.states, held, strict=True):
+            state.host, state.__dict__["fingerprint"] = machine.host, machine.hardware
+        yield pool
+
+
+class MadeUpWorker:
+    """A measuring process: takes time in proportion to the lookups, and twice as long for a set it has not seen yet."""
+
+    started: ClassVar[list[Any]] = []
+    measured: ClassVar[list[tuple[int, ...]]] = []
+
+    def __init__(self, options: Any) -> None:
+        MadeUpWorker.started.append(options)
+        self.alive = True
+
+    def __enter__(self) -> MadeUpWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.alive = False
+
+    def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
+        key = tuple(sorted(seeds))
+        slow = 1 if key in MadeUpWorker.measured else 2
+        MadeUpWorker.measured.append(key)
+        forward = slow * sum(work.lookups for work in works) / 1000
+        return Measurement(forward, 3 * forward, 10, 1.0)

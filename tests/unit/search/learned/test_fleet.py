@@ -1,0 +1,79 @@
+"""Which machines of a cluster learn together."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.errors import ClusterFailed
+from shardwright.search.learned.fleet import open_fleet
+from tests.unit.search.learned.fleets import Machine, MadeUpCluster
+
+MIXED = (
+    Machine("n1", "one", cores=2, processor="Abacus 2"),
+    Machine("n2", "two", cores=1),
+    Machine("n3", "three", cores=4),
+    Machine("head", "head", cores=0),
+)
+
+
+def test_the_machines_of_the_most_common_kind_work_on_all_their_cores():
+    cluster = MadeUpCluster(MIXED)
+    with open_fleet(cluster) as fleet:
+        assert fleet.pool.size == 5
+        assert fleet.fingerprint["processor"] == "Abacus 1"
+    assert cluster.opened == [{"n1": 1, "n2": 1, "n3": 1}, {"n2": 1, "n3": 4}]
+    assert fleet.left_out == ("one (Abacus 2, 4 cores, torch 2.9)",)
+    (note,) = fleet.notes
+    assert note.startswith("machines of the cluster differ: working on those with Abacus 1, 4 cores, torch 2.9 alone")
+    assert note.endswith("without one (Abacus 2, 4 cores, torch 2.9)")
+
+
+def test_the_kind_asked_for_comes_before_the_most_common_one_if_it_is_there():
+    like = MIXED[0].hardware
+    with open_fleet(MadeUpCluster(MIXED), like=like) as fleet:
+        assert (fleet.pool.size, fleet.fingerprint["processor"]) == (2, "Abacus 2")
+    with open_fleet(MadeUpCluster(MIXED), like=like | {"torch": "2.8"}) as fleet:
+        assert fleet.fingerprint["processor"] == "Abacus 1"
+
+
+def test_of_equally_common_kinds_the_first_machine_counts():
+    machines = [Machine("a", "a", processor="Abacus 2"), Machine("b", "b")]
+    with open_fleet(MadeUpCluster(machines)) as fleet:
+        assert fleet.fingerprint["processor"] == "Abacus 2"
+
+
+def test_machines_of_one_kind_are_no_news():
+    with open_fleet(MadeUpCluster(MIXED[1:])) as fleet:
+        assert fleet.notes == []
+
+
+def test_a_python_of_another_patch_level_is_no_other_kind():
+    class Patched(Machine):
+        @property
+        def hardware(self):
+            return super().hardware | {"python": "3.11.9"}
+
+    with open_fleet(MadeUpCluster([Machine("a", "a"), Patched("b", "b")])) as fleet:
+        assert fleet.pool.size == 4
+
+
+def test_on_cuda_a_worker_has_a_gpu():
+    machines = [Machine("a", "a", cores=8, gpus=2), Machine("b", "b", cores=64)]
+    cluster = MadeUpCluster(machines)
+    with open_fleet(cluster, "cuda") as fleet:
+        assert fleet.pool.size == 2
+    assert cluster.opened[1] == {"a": 2}
+
+
+def test_machines_that_do_not_answer_are_left_out():
+    with open_fleet(MadeUpCluster(MIXED, silent=("three",))) as fleet:
+        assert fleet.fingerprint["processor"] == "Abacus 2"
+
+
+@pytest.mark.parametrize(("device", "what"), [("cpu", "core"), ("cuda", "GPU")])
+def test_a_cluster_that_lends_nothing_is_refused(device, what):
+    with (
+        pytest.raises(ClusterFailed, match=f"no machine of the cluster lends a {what} to learn on"),
+        open_fleet(MadeUpCluster(MIXED[3:]), device),
+    ):
+        pass

@@ -1,0 +1,147 @@
+"""Placements measured by a fleet: each device in every round, lost ones again, on one kind of machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from shardwright.errors import MeasurementFailed
+from shardwright.search.autoshard.learner import learn_autoshard
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.fleet import Fleet, open_fleet
+from shardwright.search.learned.fleet_world import FleetWorld
+from shardwright.search.learned.worlds import MeasuredWorld
+from shardwright.testing.tasks import task_of
+from shardwright.threads import one_thread
+from tests.unit.search.autoshard.made import QUICK, varied_task
+from tests.unit.search.learned.fleets import HARDWARE, Machine, MadeUpCluster, MadeUpWorker
+
+MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    monkeypatch.setattr(MadeUpWorker, "started", [])
+    monkeypatch.setattr(MadeUpWorker, "measured", [])
+    for module in ("plans", "worker_client"):
+        monkeypatch.setattr(f"shardwright.measure.{module}.Worker", MadeUpWorker)
+    monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
+    return MadeUpWorker
+
+
+@pytest.fixture
+def placed():
+    tasks = [PlacementArrays.of(task_of(count, 3)) for count in (4, 7)]
+    rng = np.random.default_rng(0)
+    return [(task, rng.integers(3, size=len(task))) for task in tasks for _ in range(6)]
+
+
+def as_lists(costs):
+    return [phases.tolist() for phases in costs]
+
+
+@pytest.mark.parametrize("deaths", [0.0, 0.4])
+def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
+    alone = MeasuredWorld(rounds=2, seed=3)
+    expected = alone.costs(placed)
+    counts = Counter(processes.measured)
+    processes.measured.clear()
+    with open_fleet(MadeUpCluster(MACHINES, deaths=deaths)) as fleet:
+        world = FleetWorld(fleet, rounds=2, seed=3)
+        found = world.costs(placed)
+        assert bool(fleet.pool.redone) is bool(deaths)
+    assert as_lists(found) == as_lists(expected)
+    assert (
+        world.name
+        == alone.name
+        == "measured: device_kind cpu, processor Abacus 1, cores 4, backend embedding_bag, torch 2.9, fbgemm absent, python 3.11.1"
+    )
+    seen = Counter(processes.measured)
+    assert set(seen) == set(counts)
+    assert seen == counts if not deaths else all(seen[key] >= times for key, times in counts.items())
+
+
+def test_one_device_a_round_is_slow_and_the_shortest_time_counts(placed, processes):
+    with open_fleet(MadeUpCluster(MACHINES)) as fleet:
+        once, thrice = (FleetWorld(fleet, rounds=rounds).costs(placed[:1])[0] for rounds in (1, 3))
+    assert (once[:, 0] >= thrice[:, 0]).all()
+    assert once[:, 0].max() == pytest.approx(2 * thrice[:, 0].max())
+    assert thrice[:, 3].tolist() == (3 * thrice[:, 0]).tolist()
+
+
+def test_a_measuring_process_is_kept_while_its_arena_is_large_enough(processes):
+    big, small = (PlacementArrays.of(task_of(count, 2)) for count in (9, 3))
+    with open_fleet(MadeUpCluster(MACHINES[1:])) as fleet:
+        world = FleetWorld(fleet)
+        for arrays, started in ((small, 1), (small, 1), (big, 2), (small, 2)):
+            world.costs([(arrays, np.zeros(len(arrays), int))])
+            assert len(processes.started) == started
+        fleet.pool.states[0]._worker.alive = False  # it crashed
+        world.costs([(small, np.zeros(3, int))])
+        assert len(processes.started) == 3
+
+
+def test_nothing_to_measure_asks_nobody(processes):
+    with open_fleet(MadeUpCluster(MACHINES)) as fleet:
+        assert FleetWorld(fleet).costs([]) == []
+    assert not processes.started
+
+
+def test_a_worker_with_other_hardware_is_refused(placed):
+    with open_fleet(MadeUpCluster(MACHINES)) as fleet:
+        fleet.pool.states[1].__dict__["fingerprint"] = HARDWARE | {"processor": "Abacus 2"}
+        with pytest.raises(
+            MeasurementFailed, match=r"other hardware than the rest of its fleet \(processor: Abacus 2 / Aba"
+        ):
+            FleetWorld(fleet).costs(placed)
+
+
+def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch):
+    monkeypatch.setattr("shardwright.measure.plans.available_memory", lambda: 1000)
+    with (
+        open_fleet(MadeUpCluster(MACHINES)) as fleet,
+        pytest.raises(MeasurementFailed, match="this machine has 1.0 KB free"),
+    ):
+        FleetWorld(fleet).costs(placed)
+
+
+class Killed(BaseException):
+    """Stands for a kill signal."""
+
+
+@pytest.mark.parametrize("fleet_first", [True, False])
+def test_a_training_goes_on_with_or_without_a_fleet(tmp_path, fleet_first, processes, monkeypatch):
+    monkeypatch.setattr(processes, "measure", lambda self, works, seeds, optimizer: steady(works))
+    monkeypatch.setattr("shardwright.search.autoshard.learner.SAVED_EVERY", 1)
+    tasks = [varied_task(number) for number in range(3)]
+
+    class Record:
+        def step(self, iteration, total, figures):
+            if iteration == 2:
+                raise Killed
+
+    with one_thread(), open_fleet(MadeUpCluster(MACHINES, deaths=0.2)) as fleet:
+        whole = learn_autoshard(tasks, MeasuredWorld(), QUICK)
+        worlds = [FleetWorld(fleet), MeasuredWorld()]
+        first, second = worlds if fleet_first else reversed(worlds)
+        state = tmp_path / "state"
+
+        with pytest.raises(Killed):
+            learn_autoshard(tasks, first, QUICK, record=Record(), checkpoint=state)
+        resumed = learn_autoshard(tasks, second, QUICK, checkpoint=state)
+    assert all(np.array_equal(array, resumed.weights[name]) for name, array in whole.weights.items())
+    assert resumed.metadata == whole.metadata
+
+
+def steady(works):
+    from shardwright.measure.session import Measurement
+
+    forward = sum(work.lookups * work.dim for work in works) / 1e6
+    return Measurement(forward, 2 * forward, 10, 1.0)
+
+
+def test_a_fleet_says_what_it_measures_with():
+    fleet = Fleet(pool=None, device="cpu", fingerprint=HARDWARE)
+    assert "backend embedding_bag" in FleetWorld(fleet).name
