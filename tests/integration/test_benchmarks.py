@@ -217,61 +217,6 @@ def policies(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_learned_quality_goes_on_where_it_was_stopped(program, tmp_path, policies, capsys):
-    arguments = [
-        "--settings",
-        "6x2",
-        "8x4",
-        "--tasks",
-        "2",
-        "--rnn-tasks",
-        "1",
-        "--rnn-updates",
-        "2",
-        "--time-limit",
-        "0.5",
-        *policies,
-    ]
-    quality = program("learned_quality")
-    quality.main(
-        [*arguments, "--strategies", "random", "size", "dim", "lookup", "size_lookup", "dreamshard", "certified"]
-    )
-    quality.main(arguments)
-    planned = capsys.readouterr().err
-    assert planned.count(", certified: ") == planned.count(", dreamshard: ") == 4  # not planned again
-    page, (first, second) = (tmp_path / "learned_quality.md").read_text(), ("DLRM-6 × 2", "DLRM-8 × 4")
-    rows = rows_of(page, "setting | tasks")
-    assert [(row["setting"], row["of them in the means"]) for row in rows] == [(first, "2"), (second, "2")]
-    for row in rows:
-        costs = [float(row[name]) for name in ("random", "greedy", "dreamshard", "autoshard", "neuroshard")]
-        assert float(row["bound"]) <= float(row["certified"]) * (1 + 1e-4) <= min(costs) * (1 + 1e-3)
-        assert row["rnn"].endswith("(of 1)")
-    with (tmp_path / "learned_quality.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert len(table) == 2 * (11 * 2 + 1)
-    assert all(float(row["compute_bound_ms"]) <= float(row["compute_ms"]) for row in table if row["compute_bound_ms"])
-    assert "<svg" in (tmp_path / "learned_quality_compute.svg").read_text()
-
-
-@pytest.mark.slow
-def test_learned_transfer_keeps_its_policies(program, tmp_path, capsys):
-    pytest.importorskip("torch", reason="policies are learned with torch")
-    arguments = [
-        "--tables", "5", "7", "--devices", "2", "4", "--unseen", "0", "1", "--setting", "5x4", "--training-tasks", "3", "--tasks", "2",
-        "--folder", str(tmp_path / "kept"), *TINY_TRAINING,
-    ]  # fmt: skip
-    program("learned_transfer").main(arguments)
-    assert capsys.readouterr().err.count("learned in") == 2 * 4  # 5 × 4 serves all three parts
-    page = (tmp_path / "learned_transfer.md").read_text()
-    rows = rows_of(page, "trained on | tested on 5 tables")
-    assert rows[0]["tested on 5 tables"] == rows[1]["tested on 7 tables"] == "+0.0%"
-    assert "<svg" in (tmp_path / "learned_transfer_autoshard.svg").read_text()
-    program("learned_transfer").main([*arguments, "--parts", "tables", "--strategies", "dreamshard", "--seeds", "2"])
-    assert capsys.readouterr().err.count("seed 1: learned in") == 2
-    assert "±" in (tmp_path / "learned_transfer.md").read_text()
-
-
-@pytest.mark.slow
 def test_learned_curves(program, tmp_path, capsys):
     pytest.importorskip("torch", reason="policies are learned with torch")
     (tmp_path / "train.yaml").write_text(
@@ -296,14 +241,16 @@ def test_curves_are_those_of_the_learners(program, tmp_path):
     """What the program does round by round ends with the policy that learning as such makes."""
     pytest.importorskip("torch", reason="policies are learned with torch")
     curves, training = program("learned_curves"), program("learned_training")
+    from shardwright.reproduce.learned_tasks import Setting, draw_tasks
+    from shardwright.reproduce.policy_training import LEARNERS
     from shardwright.search.learned.worlds import SimulatedWorld
 
-    tasks = program("learned_tasks").draw_tasks(program("learned_tasks").Setting(5, 2), 2)
+    tasks = draw_tasks(Setting(5, 2), 2)
     options = curves.parsed(TINY_TRAINING)
-    for strategy, learner in training.LEARNERS.items():
+    for strategy, learner in LEARNERS.items():
         chosen = training.options_of(strategy, 1, options)
         *_, (_, last) = curves.ROUNDS[strategy](tasks, chosen)
-        whole = learner.learn(tasks, SimulatedWorld(cost_model_for("cpu")), chosen)
+        whole = learner.learn(tasks, SimulatedWorld(cost_model_for("cpu")), chosen, None)
         assert last.weights.keys() == whole.weights.keys()
         assert all(np.array_equal(last.weights[name], whole.weights[name]) for name in whole.weights)
 
@@ -352,58 +299,6 @@ def test_learned_speed(program, tmp_path, policies):
     ]
 
 
-def test_bound_on_kernel_times_holds_for_every_placement(program):
-    """All 2^6 and 3^5 placements, with the learned model and with one whose latents may be negative."""
-    from itertools import product
-
-    from shardwright.search.learned.arrays import PlacementArrays
-    from shardwright.search.learned.worlds import SimulatedWorld, compute_ms
-    from shardwright.testing.model import SimpleCostModel
-
-    class Signed(SimpleCostModel):
-        def encode(self, works):
-            return super().encode(works) * np.array([1.0, -0.4, 1.0])
-
-    tasks, bound = program("learned_tasks"), program("learned_bound").compute_bound
-    for number, (tables, devices) in product(range(3), ((6, 2), (5, 3))):
-        task = tasks.draw_task(tasks.Setting(tables, devices), number)
-        arrays = PlacementArrays.of(task)
-        for model in (cost_model_for("cpu"), SimpleCostModel(), Signed()):
-            every = [(arrays, np.array(one)) for one in product(range(devices), repeat=tables)]
-            best = min(compute_ms(phases).max() for phases in SimulatedWorld(model).costs(every))
-            assert 0 < bound(task, model) <= best * (1 + 1e-9)
-
-
-def test_bound_on_kernel_times_is_reached_by_equal_tables_and_by_one_that_dominates(program):
-    from shardwright.search.learned.arrays import PlacementArrays
-    from shardwright.search.learned.worlds import SimulatedWorld, compute_ms
-    from shardwright.testing.model import SimpleCostModel
-
-    model, whole, bound = SimpleCostModel(), program("learned_tasks").whole, program("learned_bound").compute_bound
-    topology = Topology(devices_per_host=2, memory="1 GB")
-    for last, placement in ((4.0, [0, 1, 0, 1]), (400.0, [0, 0, 0, 1])):
-        tables = [Table(f"t{i}", 1000, 16, 4.0) for i in range(3)] + [Table("last", 1000, 16, last)]
-        task = whole(Task(tables, topology, 256))
-        phases = SimulatedWorld(model).costs([(PlacementArrays.of(task), np.array(placement))])[0]
-        assert bound(task, model) == pytest.approx(compute_ms(phases).max())
-    cut = Task(tables, topology, 256, constraints=Constraints({"last": TableConstraint(("row_wise",))}))
-    with pytest.raises(ValueError, match="tables that stay whole"):
-        bound(cut, model)
-
-
-def test_test_tasks_share_no_table_with_training(program):
-    tasks = program("learned_tasks")
-    train, test = ({table.name for table in half} for half in tasks.halves())
-    setting = tasks.Setting(40, 4)
-    for unseen, share in ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5)):
-        drawn = [{table.name for table in task.tables} for task in tasks.draw_tasks(setting, 5, unseen=unseen)]
-        assert all(len(names) == 40 for names in drawn)
-        assert np.mean([len(names & test) / 40 for names in drawn]) == pytest.approx(share, abs=0.1)
-        assert all(names <= train | test for names in drawn)
-    assert tasks.draw_task(setting, 3) == tasks.draw_task(setting, 3) != tasks.draw_task(setting, 4)
-    assert tasks.draw_task(setting, 3) != tasks.draw_task(setting, 3, seed=tasks.VALIDATION_SEED)
-
-
 def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     journal = program("learned_journal").Journal
     path = tmp_path / "rows.csv"
@@ -417,31 +312,6 @@ def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     again.keep(lambda row: row["a"] == "2")
     assert path.read_text() == "a,b\n2,\n"
     assert journal(path, ("other", "columns")).rows == []
-
-
-def test_share_of_the_distance_that_is_closed(program):
-    tables, outcome = program("learned_tables"), program("learned_outcome").Outcome
-    setting = program("learned_tasks").Setting(20, 4)
-    costs = {"size": (10.0, 8.0), "lookup": (6.0, 10.0), "dreamshard": (5.0, 6.0), "certified": (4.0, 6.0)}
-    found = [
-        outcome(setting, task, name, {"step_ms": ms}, {"step_ms": ms - 1.0} if name == "certified" else {}, 0.1)
-        for name, both in costs.items()
-        for task, ms in enumerate(both)
-    ]
-    heads, rows = tables.closed_table(found, "step_ms")
-    by_name = {row[2]: dict(zip(heads, row, strict=True)) for row in rows}
-    assert set(by_name) == {"dreamshard", "certified"}
-    assert {row["best heuristic"] for row in by_name.values()} == {"lookup"}
-    assert by_name["dreamshard"]["closed"] == "62.5%"  # (16 − 11) / (16 − 8)
-    assert by_name["dreamshard"]["closed, from each task's best heuristic"] == "50.0%"  # (14 − 11) / (14 − 8)
-    assert by_name["certified"]["worst"] == "33.33%"
-
-
-def test_losses_are_of_the_tasks_that_both_placed(program):
-    pytest.importorskip("torch", reason="policies are learned with torch")
-    compared = program("learned_transfer").compared
-    assert compared({0: 2.0, 1: 3.0, 2: 9.0}, {0: 2.0, 1: 2.0}) == pytest.approx(0.25)
-    assert np.isnan(compared({0: 1.0}, {1: 1.0}))
 
 
 def test_curves_settle(program):

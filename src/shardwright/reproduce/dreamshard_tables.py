@@ -55,7 +55,7 @@ class DreamShardTables:
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
         """Task by task, each in all settings, of both halves, by all strategies."""
-        entrants = {name: self.entrant(name) for name in self.strategies}
+        versions = {name: version(self.entrant(name)) for name in self.strategies}
         count, of_rnn = (self.quick_tasks, 1) if quick else (self.tasks, self.rnn_tasks)
         return [
             Piece(
@@ -66,12 +66,12 @@ class DreamShardTables:
                     "task": number,
                     "strategy": name,
                 },
-                version(entrant),
+                made_with,
             )
             for number in range(count)
             for setting in (self.quick_settings if quick else self.settings)
             for half in HALVES
-            for name, entrant in entrants.items()
+            for name, made_with in versions.items()
             if name != RNN or number < of_rnn
         ]
 
