@@ -167,7 +167,11 @@ def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     axes[0][0].set_ylabel("embedding cost / random")
     if grouped(rows, "strategy"):
         figure.legend(
-            *axes[0][0].get_legend_handles_labels(), frameon=False, fontsize=7, ncols=6, loc="outside lower center"
+            *axes[0][0].get_legend_handles_labels(),
+            frameon=False,
+            fontsize=7,
+            ncols=4 * len(axes[0]),
+            loc="outside lower center",
         )
     return figure
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.task.table import Table
+from shardwright.cost.choice import cost_model_for
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 from shardwright.workload.generators import halved_dims
@@ -43,8 +45,12 @@ class World:
 
 
 WORLDS = (
-    World("cpu", 1024, "CPU cores, learned cost model, 16 GB a device, 10 GB/s inside a host and 5 GB/s between hosts"),
-    World("a100", 65_536, "A100s, analytic cost model, 68 GB a device, 300 GB/s inside a host and 25 GB/s between hosts"),
+    World(
+        "cpu",
+        1024,
+        "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts; cost model learned from kernels",
+    ),
+    World("a100", 65_536, "A100s, 68 GB each, 300 GB/s inside a host and 25 GB/s between hosts; analytic cost model"),
 )
 
 
@@ -63,9 +69,11 @@ def production_task(world: World, seed: int) -> Task:
     drawn = [replace(table, dim=int(dim)) for table, dim in zip(pool, dims, strict=True)]
     topology = world.topology
     factor = FILL * sum(topology.memory_bytes) / sum(table.weight_bytes for table in drawn)
-    return Task(scaled(drawn, factor), topology, world.batch_size)
+    return Task([table.scaled_rows(factor) for table in drawn], topology, world.batch_size)
 
 
-def scaled(tables: list[Table], factor: float) -> tuple[Table, ...]:
-    """The tables with so many times the rows."""
-    return tuple(table.scaled_rows(factor) for table in tables)
+def heaviest_ms(task: Task) -> float:
+    """Kernels of the table that takes longest, whole and alone on a device: no plan of whole tables has a cheaper slowest device."""
+    model = cost_model_for(task.topology.device)
+    encoded = model.encode([shard_work(task, Shard.whole(table, 0)) for table in task.tables])
+    return max(float(model.pricing.price(row).sum()) for row in encoded)

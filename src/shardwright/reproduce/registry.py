@@ -6,10 +6,17 @@ from shardwright.errors import InvalidInput
 from shardwright.reproduce.dreamshard_tables import DreamShardTables
 from shardwright.reproduce.experiment import Experiment
 from shardwright.reproduce.flexshard import FlexShardTraffic
+from shardwright.reproduce.neuroshard_production import NeuroShardProduction
 from shardwright.reproduce.neuroshard_table import NeuroShardTable
 from shardwright.reproduce.transfer import Transfer
 
-_EXPERIMENTS: tuple[Experiment, ...] = (NeuroShardTable(), DreamShardTables(), Transfer(), FlexShardTraffic())
+_EXPERIMENTS: tuple[Experiment, ...] = (
+    NeuroShardTable(),
+    NeuroShardProduction(),
+    DreamShardTables(),
+    Transfer(),
+    FlexShardTraffic(),
+)
 
 
 def experiments() -> tuple[Experiment, ...]:

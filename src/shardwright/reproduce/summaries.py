@@ -61,9 +61,11 @@ def cell(value: float | None, spec: str = ".2f") -> str:
 
 
 def with_interval(values: Sequence[float], spec: str = ".2f") -> str:
-    """As in "3.21 (3.05 to 3.40)": mean and its interval."""
+    """As in "3.21 (3.05 to 3.40)": mean and its interval; without one for a single value."""
     mean, low, high = mean_interval(values)
-    return NOTHING if not len(values) else f"{mean:{spec}} ({low:{spec}} to {high:{spec}})"
+    if len(values) < 2:
+        return cell(mean, spec)
+    return f"{mean:{spec}} ({low:{spec}} to {high:{spec}})"
 
 
 def in_order(names: Iterable[Hashable], wanted: Sequence[str]) -> list[str]:

@@ -51,6 +51,7 @@ def test_means_and_intervals():
     assert mean_interval([2.0]) == (2.0, 2.0, 2.0)
     assert all(math.isnan(number) for number in mean_interval([]))
     assert with_interval([2.0, 2.0]) == "2.00 (2.00 to 2.00)"
+    assert with_interval([2.0]) == "2.00"
     assert with_interval([]) == NOTHING
 
 
