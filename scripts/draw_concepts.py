@@ -103,16 +103,16 @@ def types() -> str:
         "several: replicas",
     ]
     parts += [text(left, top + 16 + 19 * number, said, "quiet small") for number, said in enumerate(legend)]
-    return picture(724, 448, "Sharding types as blocks of a table", parts)
+    return picture(744, 448, "Sharding types as blocks of a table", parts)
 
 
 def step() -> str:
     """Four phases of four devices: each phase ends with its slowest device."""
     phases = [
-        ("forward kernel", "forward", (70, 118, 92, 60)),
-        ("forward links", "links", (64, 64, 84, 64)),
-        ("backward links", "links", (54, 54, 74, 54)),
-        ("backward kernel", "backward", (128, 196, 150, 104)),
+        ("forward kernel", "forward", (84, 140, 110, 72)),
+        ("forward links", "links", (88, 88, 112, 88)),
+        ("backward links", "links", (80, 80, 104, 80)),
+        ("backward kernel", "backward", (140, 210, 162, 114)),
     ]
     parts, left, top = [], 92.0, 62
     for name, kind, times in phases:
@@ -127,7 +127,7 @@ def step() -> str:
         left += widest + 8
     parts += [text(18, top + 16 + rank * 32, f"device {rank}", "quiet small") for rank in range(4)]
     parts += [text(18, 26, "A step: every phase waits for its slowest device (grey: waiting)", "title")]
-    return picture(610, 206, "The four phases of a step on four devices", parts)
+    return picture(708, 206, "The four phases of a step on four devices", parts)
 
 
 def jensen() -> str:

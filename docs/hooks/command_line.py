@@ -7,6 +7,11 @@ from typing import Any
 
 from mkdocs.structure.pages import Page
 
+_SEVERAL = re.compile(r"\{(\w+\.\.\.)\}\.\.\.")  # {LOGS...}... is LOGS...
+_TYPE = re.compile(r"\s+<(?:list\[)?(?:Path|[a-z|]+)\]?>$")  # of an argument that has a name
+_VALUES = {"<int range>": "N", "<int>": "N", "<float range>": "X", "<float>": "X", "<str>": "TEXT", "<bool>": ""}
+_CHOICE = re.compile(r"<([\w|]+)>")
+_LEAST = re.compile(r"^x>=(?P<least>\S+)$")
 _EXTRAS = re.compile(r"\s*\[(?P<extras>[^\]]*)\]$")  # [default: 0], [required], at the end of an option's help
 
 
@@ -28,9 +33,13 @@ def reference() -> str:
 
 def _command(name: str, command: Any) -> str:
     context = command.make_context(name, [], resilient_parsing=True)
-    usage = " ".join(["shardwright", name, *command.collect_usage_pieces(context)])
+    usage = _SEVERAL.sub(r"\1", " ".join(["shardwright", name, *command.collect_usage_pieces(context)]))
     records = [(parameter, parameter.get_help_record(context)) for parameter in command.params]
-    arguments = [_row(*record) for parameter, record in records if record and parameter.param_type_name == "argument"]
+    arguments = [
+        _row(_TYPE.sub("", record[0]), record[1])
+        for parameter, record in records
+        if record and parameter.param_type_name == "argument"
+    ]
     options = [_row(*record) for parameter, record in records if record and parameter.param_type_name == "option"]
     parts = [f"## shardwright {name}", f"```text\n{usage}\n```", _text(command.help or "")]
     for title, rows in (("Argument", arguments), ("Option", options)):
@@ -40,12 +49,21 @@ def _command(name: str, command: Any) -> str:
 
 
 def _row(names: str, text: str) -> str:
-    """A row of the table of options: names and type, help, default."""
+    """A row of the table of options: names and value, help, default."""
     extras = _EXTRAS.search(text)
-    said = extras["extras"].split("; ") if extras else []
-    told = text[: extras.start()] if extras else text
-    shown = [part.removeprefix("default: ") for part in said]
-    return f"| {_code(names)} | {_cell(told)} | {', '.join(_code(part) if part != 'required' else part for part in shown)} |"
+    told, default = text[: extras.start()] if extras else text, ""
+    for part in extras["extras"].split("; ") if extras else []:
+        least = _LEAST.match(part)
+        if least:
+            told += f" (at least {least['least']})"
+        elif part == "required":
+            default = part
+        else:
+            default = _code(part.removeprefix("default: "))
+    for kind, value in _VALUES.items():
+        names = names.replace(kind, value)
+    names = _CHOICE.sub(r"\1", names)
+    return f"| {_code(names)} | {_cell(told)} | {default} |"
 
 
 def _code(text: str) -> str:

@@ -19,4 +19,16 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         for path in sorted(root.glob(pattern)):
             if path.is_file():
                 files.append(File.generated(config, f"{folder}/{path.name}", abs_src_path=str(path)))
+    files.append(File.generated(config, "measurements/index.md", content=_list(root)))
     return files
+
+
+def _list(root: Path) -> str:
+    """A page that names all of the measured ones."""
+    lines = ["# All measured pages", "", "Each says the command that made it, its date, commit and hardware.", ""]
+    for path in sorted((root / "benchmarks/results").glob("*.md")):
+        title = next(
+            (line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")), path.stem
+        )
+        lines.append(f"- [{title}]({path.name})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,204 @@
+"""The site of the documentation: built without a warning, whole, and in no need of a network."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from shardwright.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The built site; any warning fails."""
+    pytest.importorskip("mkdocs", reason="building the documentation needs: pip install 'shardwright[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's notice about its successor
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+class _Loads(HTMLParser):
+    """What a page makes a browser load, and what it links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        given = {name: value or "" for name, value in attrs}
+        self.loads += [given[name] for name in ("src", "data", "poster", "srcset", "action") if given.get(name)]
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.loads.append(given["href"])
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if given.get("id"):
+            self.ids.add(given["id"])
+
+
+def pages_of(site: Path) -> dict[Path, _Loads]:
+    found = {}
+    for file in sorted(site.rglob("*.html")):
+        found[file] = _Loads()
+        found[file].feed(file.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_site_loads_nothing_from_a_network(site):
+    pages = pages_of(site)
+    assert len(pages) > len(PAGES)
+    outside = {str(url) for page in pages.values() for url in page.loads if re.match(r"(?:[a-z]+:)?//", url)}
+    assert outside == set()
+    for sheet in site.rglob("*.css"):
+        named = re.findall(r"(?:url\(|@import)\s*['\"]?([^'\")]+)", sheet.read_text(encoding="utf-8"))
+        assert [url for url in named if re.match(r"(?:https?:)?//", url)] == [], sheet
+
+
+def test_every_link_and_anchor_of_the_site_leads_somewhere(site):
+    pages = pages_of(site)
+    broken = []
+    for file, page in pages.items():
+        if file.name == "404.html":  # is served from anywhere, so its links are absolute
+            continue
+        for link in [*page.links, *page.loads]:
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (file.parent / path.split("?")[0]).resolve() if path else file
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].ids):
+                broken.append(f"{file.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_every_page_is_in_the_navigation(site):
+    index = pages_of(site)[site / "index.html"]
+    for page in PAGES:
+        assert page.relative_to(DOCS).with_suffix(".html").as_posix() in {link.split("#")[0] for link in index.links}
+
+
+def test_comments_of_the_test_do_not_reach_the_reader(site):
+    for file in site.rglob("*.html"):
+        assert not re.search(r"<!--\s*(?:run|file|not run|needs|exits):", file.read_text(encoding="utf-8")), file
+
+
+def section(html: str, name: str) -> str:
+    """The part of the page of the command line that is about one command."""
+    return html.split(f'<h2 id="shardwright-{name}">')[1].split("<h2 ", maxsplit=1)[0]
+
+
+def test_every_command_and_option_is_in_the_reference(site):
+    html = (site / "reference/cli.html").read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands
+    assert {"plan", "verify", "demo"} <= commands.keys()
+    assert html.count('<h2 id="shardwright-') == len(commands)
+    for name, command in commands.items():
+        part = section(html, name)
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and "--help" not in parameter.opts:
+                for option in (*parameter.opts, *parameter.secondary_opts):
+                    assert re.search(rf"<code>[^<]*(?<![\w-]){option}(?![\w-])", part), f"{name} {option}"
+
+
+def test_defaults_and_help_are_in_the_reference(site):
+    part = section((site / "reference/cli.html").read_text(encoding="utf-8"), "plan")
+    (row,) = re.findall(r"<tr>\s*<td><code>--strategy NAME.*?</tr>", part, re.DOTALL)
+    assert "<code>auto</code>" in row
+    assert "Strategy" in row
+    (row,) = re.findall(r"<tr>\s*<td><code>TASK.*?</tr>", part, re.DOTALL)
+    assert "required" in row
+
+
+PUBLIC = (
+    "shardwright", "shardwright.task", "shardwright.sharding", "shardwright.cost", "shardwright.search", "shardwright.testing",
+    "shardwright.workload", "shardwright.runtime", "shardwright.report", "shardwright.report.figures",
+    "shardwright.integrations.torchrec",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_in_the_reference(site, module):
+    if module.endswith("runtime"):
+        pytest.importorskip("torch")
+    if module.endswith("figures"):
+        pytest.importorskip("matplotlib")
+    pages = [page for file, page in pages_of(site).items() if file.parent.name == "reference"]
+    anchors = {anchor for page in pages for anchor in page.ids if anchor.startswith("shardwright.")}
+    documented = {anchor.rsplit(".", 1)[1] for anchor in anchors}
+    assert set(importlib.import_module(module).__all__) <= documented
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; see test_report_browser.py."""
+    api = pytest.importorskip("playwright.sync_api", reason="the browser is driven by the package playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium found; install one, or name it by SHARDWRIGHT_CHROMIUM")
+    with api.sync_playwright() as driver:
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        started = driver.chromium.launch(executable_path=program, args=sandbox)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page of the site; at the end nothing may have gone wrong in it, nor have been asked of any network."""
+    contexts, faults, requests = [], [], []
+
+    def open_page(path: Path, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+    assert requests
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_pages_open_from_disk_and_fit(visit, site, scheme, width):
+    page = visit(site / "index.html", color_scheme=scheme, viewport={"width": width, "height": 900})
+    for source in PAGES:
+        page.goto((site / source.relative_to(DOCS).with_suffix(".html")).as_uri())
+        assert page.locator("h1").count() == 1, source
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), source
+        assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)"), source
+    dark = page.evaluate("getComputedStyle(document.body).getPropertyValue('color-scheme')") == "dark"
+    assert dark == (scheme == "dark")
+
+
+def test_the_search_works_from_disk(visit, site):
+    page = visit(site / "concepts/cost.html", viewport={"width": 1280, "height": 900})
+    page.get_by_role("textbox", name="Search").click()
+    page.keyboard.type("Jensen")
+    found = page.locator(".md-search-result__link").first
+    found.wait_for()
+    assert "concepts/bound.html" in found.get_attribute("href")
