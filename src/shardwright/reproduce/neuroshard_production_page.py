@@ -161,13 +161,14 @@ def _figure(names: Sequence[str], ratios: Mapping[str, Mapping[str, list[float]]
         if not there:
             continue
         position, mean, low, high = np.array(there).T
-        colours = ["#d9d9d9" if label == "paper" else COLOURS[names[int(place)]] for place in position]
+        colours = ["white" if label == "paper" else COLOURS[names[int(place)]] for place in position]
         axis.bar(
             position + (number - len(ratios) / 2) * width, mean, 0.92 * width, yerr=np.stack([mean - low, high - mean]),
             color=colours, alpha=1.0 if number < 2 else 0.55, edgecolor="#444444", linewidth=0.4, error_kw={"linewidth": 0.8}, label=label,
         )  # fmt: skip
     axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axis.grid(visible=False, axis="x")
+    axis.set_axisbelow(True)
     axis.set_xlabel("left to right: the paper, " + ", ".join(ratios))
     return figure
 
