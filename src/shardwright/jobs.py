@@ -80,6 +80,11 @@ class Node(Protocol):
 class WorkerCluster(Protocol):
     """Machines on which pools of workers can be started."""
 
+    @property
+    def local(self) -> bool:
+        """Whether it is this machine alone, for this process alone."""
+        ...
+
     def nodes(self) -> Sequence[Node]:
         """The machines that are there now."""
         ...

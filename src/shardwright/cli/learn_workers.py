@@ -42,7 +42,8 @@ def learning_fleet(address: str | None, device: str, actors: int, *, simulated: 
 
     # Played on machines like this one, episodes are those that would be played here, bit by bit.
     like = fingerprint("cpu", default_backend()) if simulated else None
-    with open_cluster(address) as cluster, open_fleet(cluster, "cpu" if simulated else device, like) as fleet:
+    kind = "cpu" if simulated else device
+    with open_cluster(address) as cluster, open_fleet(cluster, kind, like, measuring=not simulated) as fleet:
         for text in fleet.notes:
             note(text)
         yield fleet

@@ -224,3 +224,19 @@ def test_a_task_that_has_no_bundled_policy_says_how_to_learn_one(cli, tmp_path, 
     outcome = cli("plan", tmp_path / "task.yaml", "--model", model_file, "--strategy", "dreamshard", "--json")
     assert outcome.code == 1
     assert "learn one with 'shardwright learn dreamshard'" in json.loads(outcome.out)["error"]["message"]
+
+
+def test_a_cluster_without_work_is_not_started_and_said(learn, tmp_path):
+    assert learn("autoshard").code == 0
+    outcome = learn("autoshard", "--ray", "nowhere:1", target="other.safetensors")
+    assert outcome.code == 0
+    assert "--ray nowhere:1 is not used: costs are simulated and one actor plays all episodes" in outcome.err
+    assert "--option actors=N" in outcome.err
+    policies = [(tmp_path / name).read_bytes() for name in ("policy.safetensors", "other.safetensors")]
+    assert policies[0] == policies[1]
+
+
+def test_a_cluster_that_is_not_there_is_an_error(learn):
+    outcome = learn("autoshard", "--ray", "127.0.0.1:1", "--option", "actors=2")
+    assert outcome.code == 1
+    assert "--ray 127.0.0.1:1" in outcome.err

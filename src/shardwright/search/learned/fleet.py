@@ -54,23 +54,29 @@ class Fleet:
 
 
 @contextmanager
-def open_fleet(cluster: WorkerCluster, device: str = "cpu", like: Mapping[str, str] | None = None) -> Iterator[Fleet]:
-    """Start a worker for each core (on cuda, each GPU) that the machines of the most common kind lend.
+def open_fleet(
+    cluster: WorkerCluster, device: str = "cpu", like: Mapping[str, str] | None = None, *, measuring: bool = True
+) -> Iterator[Fleet]:
+    """Start workers on the machines of the most common kind.
 
     Machines are of one kind if they agree in all that decides how long kernels take (`measure.hardware.DECISIVE`). Where two kinds
-    are equally common, that of the machine named first counts. Cores of one machine share its memory bandwidth, so measuring on all of
-    them at once says what kernels take on a busy machine: lend the cluster few cores of each where that matters.
+    have equally many workers, that of the machine named first counts. Workers that measure on a CPU are one a machine, as they would
+    disturb each other through its caches and memory; only where the cluster is this machine alone, its user says how many. All others
+    are as many as there are cores, on cuda GPUs.
 
     Args:
         cluster: the machines.
         device: "cpu" or "cuda", what to measure on.
         like: the fingerprint of the kind to take, if there are machines of it.
+        measuring: whether the workers are to measure, and not only to play episodes.
 
     Raises:
         ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
         MeasurementFailed: a machine lends a GPU that torch does not see.
     """
-    nodes = [node for node in cluster.nodes() if _room(node, device) > 0]
+    one_each = measuring and device == "cpu" and not cluster.local
+    room = {node.id: min(_room(node, device), 1) if one_each else _room(node, device) for node in cluster.nodes()}
+    nodes = [node for node in cluster.nodes() if room.get(node.id)]
     if not nodes:
         raise ClusterFailed(
             f"no machine of the cluster lends a {'GPU' if device == 'cuda' else 'core'} to learn on; start its nodes with some, "
@@ -82,12 +88,12 @@ def open_fleet(cluster: WorkerCluster, device: str = "cpu", like: Mapping[str, s
     kinds = {node.id: _kind(found[node.host]) for node in nodes}
     workers: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
-        workers[kinds[node.id]] += _room(node, device)
+        workers[kinds[node.id]] += room[node.id]
     wanted = None if like is None else _kind(like)
     chosen = wanted if wanted in workers else workers.most_common(1)[0][0]
     own = [node for node in nodes if kinds[node.id] == chosen]
     others = tuple(f"{node.host} ({_said(found[node.host])})" for node in nodes if kinds[node.id] != chosen)
-    places = [node.id for node in own for _ in range(_room(node, device))]
+    places = [node.id for node in own for _ in range(room[node.id])]
     with cluster.pool(partial(Bench, device), gpus=gpus, places=places) as pool:
         yield Fleet(pool, device, found[own[0].host], others)
 

@@ -44,12 +44,15 @@ class MadeUpCluster:
         machines: what there is.
         silent: hosts on which no worker starts.
         opened: places of each pool that was started.
+        deaths: share of the jobs at which a worker dies.
+        local: whether it is said to be one machine.
     """
 
     machines: Sequence[Machine]
     silent: tuple[str, ...] = ()
     opened: list[Counter[str]] = field(default_factory=list)
     deaths: float = 0.0
+    local: bool = True
 
     def nodes(self) -> Sequence[Machine]:
         return self.machines
