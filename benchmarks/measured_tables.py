@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import MeasuredPlan
+from shardwright.reproduce.plans_on_kernels import orders
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
@@ -121,12 +121,8 @@ def gain_table(found: list[Measurement]) -> HeadsAndRows:
 
 def order_of(found: list[Measurement]) -> float:
     """Mean over tasks of the rank correlation of predicted and measured times of the strategies."""
-    by_task: dict[int, list[Measurement]] = {}
+    by_task: dict[int, list[tuple[float, float]]] = {}
     for one in found:
-        by_task.setdefault(one.number, []).append(one)
-    correlations = [
-        spearmanr([one.predicted_ms for one in plans], [one.measured_ms for one in plans]).statistic
-        for plans in by_task.values()
-        if len(plans) > 1
-    ]
+        by_task.setdefault(one.number, []).append((one.predicted_ms, one.measured_ms))
+    correlations = orders(by_task.values())
     return float(np.mean(correlations)) if correlations else float("nan")

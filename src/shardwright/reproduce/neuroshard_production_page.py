@@ -126,8 +126,9 @@ def _whole_tables(world: str, rows: Sequence[Row]) -> str | None:
     if not alone or not found:
         return None
     return (
-        f"In `{world}` the kernels of the table that takes longest, whole and alone on a device, take {_mean(alone.values()):.1f} ms "
-        f"(mean); the whole embedding cost of `certified`'s plans, which cut it, is {_mean(found.values()):.1f} ms."
+        f"In `{world}`, of the tables that fit a device, the one whose kernels take longest needs {_mean(alone.values()):.1f} ms by itself "
+        "(mean): plans that keep it whole cannot take less. The whole embedding cost of `certified`'s plans is "
+        f"{_mean(found.values()):.1f} ms."
     )
 
 

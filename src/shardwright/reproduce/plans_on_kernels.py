@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,7 +74,7 @@ def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
              cell(float(np.mean(np.abs(errors))), ".1%"), cell(float(np.median(errors)), "+.1%"),
              *(cell(float(np.mean(ratio)) if ratio else None, ".3f") for ratio in ratios))
         )  # fmt: skip
-    correlations = orders(there)
+    correlations = orders([_times(row) for row in of_case.values()] for of_case in by_case.values())
     said = f"{np.mean(correlations):.2f} on average ({len(correlations)} tasks)" if correlations else "unknown"
     caption = (
         f"Measured on this machine's kernels, {len(by_case)} tasks: kernels of the slowest device, ms (no links). Difference: |predicted / "
@@ -85,14 +85,13 @@ def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
     return ResultTable(caption, heads, cells)
 
 
-def orders(rows: Sequence[Row]) -> list[float]:
-    """Task by task the rank correlation of predicted and measured times of its strategies; tasks with fewer than three are left out."""
+def orders(tasks: Iterable[Sequence[tuple[float, float]]]) -> list[float]:
+    """Task by task the rank correlation of the predicted and measured times of its plans; tasks without any order are left out."""
     from scipy.stats import spearmanr
 
-    by_case = grouped((row for row in rows if row["measured_ms"] is not None), CASE)
-    times = [np.array([_times(row) for row in of_case]) for of_case in by_case.values() if len(of_case) > 2]
-    found = [float(spearmanr(both[:, 0], both[:, 1]).statistic) for both in times]
-    return [one for one in found if np.isfinite(one)]
+    arrays = [np.array(times) for times in tasks if len(times) > 1]
+    ordered = [both for both in arrays if np.ptp(both, axis=0).all()]
+    return [float(spearmanr(both[:, 0], both[:, 1]).statistic) for both in ordered]
 
 
 def _times(row: Row) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.cost.choice import cost_model_for
+from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
@@ -73,7 +74,11 @@ def production_task(world: World, seed: int) -> Task:
 
 
 def heaviest_ms(task: Task) -> float:
-    """Kernels of the table that takes longest, whole and alone on a device: no plan of whole tables has a cheaper slowest device."""
-    model = cost_model_for(task.topology.device)
-    encoded = model.encode([shard_work(task, Shard.whole(table, 0)) for table in task.tables])
-    return max(float(model.pricing.price(row).sum()) for row in encoded)
+    """The most ms that a table that fits a device takes whole and alone on one, kernels only.
+
+    Where only tables that fit no device are cut, no plan's slowest device takes less.
+    """
+    model, memory = cost_model_for(task.topology.device), max(task.topology.memory_bytes)
+    whole = [Shard.whole(table, 0) for table in task.tables]
+    encoded = model.encode([shard_work(task, shard) for shard in whole if shard_bytes(task, shard) <= memory])
+    return max((float(model.pricing.price(row).sum()) for row in encoded), default=0.0)
