@@ -59,7 +59,9 @@ def test_best_of_several():
 
 
 def test_gaps_are_to_the_largest_bound(rows):
-    rows.append(outcome("dreamshard+", 2.5, bound=2.1) | {CASE: "4/0"})
+    rows += [
+        outcome(name, 2.5, bound=bound) | {CASE: "4/0"} for name, bound in (("dreamshard+", 2.1), ("dreamshard", 1.9))
+    ]
     assert bounds_of(rows) == {"4/0": 2.1, "4/1": 3.0}
     found = gaps(rows, NAMES)
     assert found["certified"] == pytest.approx([2.2 / 2.1 - 1])

@@ -7,6 +7,7 @@ from shardwright.reproduce.neuroshard_production import NeuroShardProduction
 from shardwright.reproduce.neuroshard_production_page import PUBLISHED, ratios_to_random
 from shardwright.reproduce.production_tasks import FILL, WORLDS, heaviest_ms, production_task
 from shardwright.reproduce.summaries import NOTHING
+from shardwright.task import Table, Task, Topology
 from shardwright.workload import table_pool
 from tests.unit.reproduce.rows import outcome, table_with
 
@@ -45,6 +46,16 @@ def test_the_heaviest_table_bounds_plans_of_whole_tables():
     assert 0 < found["heaviest_ms"] == heaviest_ms(production_task(CPU, 0))
     assert found["heaviest_ms"] <= found["compute_ms"] * (1 + 1e-9)
     assert found["cut"] == found["oversize"] > 0
+
+
+def test_tables_that_fit_no_device_do_not_count_as_heaviest():
+    topology = Topology(devices_per_host=2, memory="100 MB")
+    small, hot = Table("small", 1000, 16, 2.0), Table("hot", 1000, 16, 50.0)
+    alone = heaviest_ms(Task([hot], topology, 256))
+    assert heaviest_ms(Task([small, hot], topology, 256)) == alone > heaviest_ms(Task([small], topology, 256))
+    huge = Table("huge", 10_000_000, 64, 500.0)
+    assert heaviest_ms(Task([small, hot, huge], topology, 256)) == alone
+    assert heaviest_ms(Task([huge], topology, 256)) == 0.0
 
 
 @pytest.mark.parametrize("quick", [True, False])
