@@ -15,6 +15,7 @@ from shardwright.reproduce.learned_tasks import Setting
 from shardwright.reproduce.pictures import COLOURS, panels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _ACROSS = 5
@@ -37,8 +38,7 @@ def above_bound_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]], kin
         axis.set_xlabel("tasks, sorted")
     for row in axes:
         row[0].set_ylabel(f"{'step' if kind == 'step_ms' else 'kernels'} above the bound, %")
-    if flat[0].lines:
-        flat[0].legend(frameon=False, fontsize=6)
+    _legend(figure, flat[0])
     return figure
 
 
@@ -55,8 +55,23 @@ def halves_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]]) -> Figur
                     if setting.devices == count and of == half
                 ]
                 known = np.array([point for point in points if not np.isnan(point[1])]).reshape(-1, 2)
-                axis.plot(known[:, 0], known[:, 1], style, marker=".", color=COLOURS[name], label=f"{name}, {half}")
+                axis.plot(
+                    known[:, 0],
+                    known[:, 1],
+                    style,
+                    marker=".",
+                    color=COLOURS[name],
+                    label=name if half == "unseen" else None,
+                )
         axis.set_xlabel("tables")
     axes[0][0].set_ylabel("distance to the bound closed, step, %")
-    axes[0][0].legend(frameon=False, fontsize=6)
+    figure.suptitle("solid: unseen tables, dashed: seen tables", fontsize=8)
+    _legend(figure, axes[0][0])
     return figure
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    """The names of an axis' lines, beside all axes."""
+    handles, labels = axis.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=7)

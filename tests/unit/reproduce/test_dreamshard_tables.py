@@ -2,11 +2,12 @@ from collections import Counter
 
 import pytest
 
+import shardwright as sw
 from shardwright.reproduce.dreamshard_page import page
 from shardwright.reproduce.dreamshard_tables import DreamShardTables
 from shardwright.reproduce.entrants import Limits
 from shardwright.reproduce.learned_entrants import NAMES, learned_entrant
-from shardwright.reproduce.learned_tasks import Setting
+from shardwright.reproduce.learned_tasks import Setting, draw_task
 
 TINY = DreamShardTables(
     quick_settings=(Setting(6, 2), Setting(8, 4)), quick_tasks=2, rnn_updates=2, limits=Limits(seconds=0.5)
@@ -79,6 +80,14 @@ def test_pieces_run(half):
         assert certified["compute_bound_ms"] <= row["compute_ms"] * (1 + 1e-9)
         assert (row["compute_bound_ms"] is None) == (name != "certified")
     assert len({tuple(row) for row in found.values()}) == 1, "all rows have the same columns"
+
+
+@pytest.mark.parametrize(("half", "unseen"), [("unseen", 1.0), ("seen", 0.0)])
+def test_tables_are_of_the_half_that_the_piece_names(half, unseen):
+    wanted = {"tables": 8, "devices": 4, "half": half, "task": 1, "strategy": "lookup"}
+    (piece,) = (one for one in TINY.pieces(quick=True) if one.key == wanted)
+    (row,) = TINY.run(piece)
+    assert row["step_ms"] == sw.plan(draw_task(Setting(8, 4), 1, unseen=unseen), strategy="lookup").cost.step_ms
 
 
 def test_rnn_trains_and_places():

@@ -71,6 +71,12 @@ def test_a_policy_is_trained_once_and_tested_on_every_kind(tiny, strategy):
     assert not list(tiny.folder.glob("*.checkpoint"))
     made = path.stat().st_mtime_ns
     second = tiny.run(piece)
+    bundled = next(
+        one for one in tiny.pieces(quick=True) if (one.key["strategy"], one.key["trained"]) == (strategy, "bundled")
+    )
+    assert [row["step_ms"] for row in tiny.run(bundled)] != [row["step_ms"] for row in first], (
+        "it places by its own policy"
+    )
     assert path.stat().st_mtime_ns == made
     assert [row["step_ms"] for row in second] == [row["step_ms"] for row in first]
     assert [(row["tested"], row["task"]) for row in first] == [
