@@ -101,6 +101,7 @@ def test_the_picture_shows_costs_relative_to_random():
         row("random", 4.0, max_dim=32),
         row("certified", 3.0, max_dim=32),
     ]
+    rows += [row("random", 2.0, task=1), row("certified", 2.0, task=1)]
     (axis,) = EXPERIMENT.page(rows, False).figures[""].axes
     lines = {line.get_label(): [tuple(point) for point in line.get_xydata()] for line in axis.get_lines()}
     assert lines == {"random": [(16, 1.0), (32, 1.0)], "certified": [(16, 0.4), (32, 0.75)]}
