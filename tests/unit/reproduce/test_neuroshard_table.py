@@ -37,6 +37,16 @@ def test_all_settings_and_strategies_have_a_hundred_tasks():
     assert len(EXPERIMENT.pieces(True)) < len(planned) / 50
 
 
+def test_one_task_is_measured_quickly_and_some_of_every_setting_in_full():
+    pytest.importorskip("torch", reason="kernels are measured with torch")
+    quick, full = (
+        [piece for piece in EXPERIMENT.pieces(quick) if piece.key["part"] == MEASURED] for quick in (True, False)
+    )
+    assert len(quick) == 1
+    assert len({(piece.key["devices"], piece.key["max_dim"]) for piece in full}) == 12
+    assert not [piece for piece in NeuroShardTable(measure=False).pieces(False) if piece.alone]
+
+
 def test_a_task_is_planned():
     key = {"part": PLANNED, "devices": 4, "max_dim": 16, "task": 3, "by": "size_lookup"}
     (found,) = EXPERIMENT.run(Piece(key))
