@@ -19,17 +19,51 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
+def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Builds strictly. Not with --quiet, which would silence the warnings before they are counted."""
+    pytest.importorskip("mkdocs", reason="building the documentation needs: pip install 'shardwright[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", str(config), "--site-dir", str(site)]
+    settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's notice about its successor
+    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=900, check=False)
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
     """The built site; any warning fails."""
-    pytest.importorskip("mkdocs", reason="building the documentation needs: pip install 'shardwright[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's notice about its successor
-    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=600, check=False)
+    done = build(ROOT / "mkdocs.yml", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
     return folder
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("[there](#nowhere)", "no such anchor"),
+        ("[there](other.md#nowhere)", "does not contain an anchor"),
+        ("[there](missing.md)", "missing.md"),
+        ("[there](/index.html)", "absolute link"),
+    ],
+)
+def test_a_broken_link_fails_the_build(tmp_path, page, said):
+    assert_refused(tmp_path, {"index.md": page, "other.md": "# Other"}, said)
+
+
+def test_a_page_outside_the_navigation_fails_the_build(tmp_path):
+    assert_refused(tmp_path, {"index.md": "# Here", "other.md": "# Other", "lost.md": "# Lost"}, "lost.md")
+
+
+def assert_refused(folder: Path, pages: dict[str, str], said: str) -> None:
+    """The settings of the site refuse these pages."""
+    (folder / "docs").mkdir()
+    for name, text in pages.items():
+        (folder / "docs" / name).write_text(text)
+    config = folder / "mkdocs.yml"
+    config.write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\nhooks: []\nplugins: [search]\nnav: [index.md, other.md]\n")
+    done = build(config, folder / "site")
+    assert done.returncode != 0
+    assert said in done.stderr
 
 
 class _Loads(HTMLParser):
