@@ -111,6 +111,8 @@ def test_the_page_has_the_right_numbers():
     assert dreamshard["closed, step"] == "50.0%"  # (12 − 10) / (12 − 8)
     assert dreamshard["closed, kernels"] == "50.0%"
     assert dreamshard["above the bound, median"] == "25.00%"  # 10 / 8
+    size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
+    assert (size["tasks with a shorter step"], size["closed, step"]) == ("0%", "–")
     (first, *_) = table(found, "Closed, step")
     assert (first["best heuristic"], first["autoshard"], first["certified"]) == ("lookup", "25.0%", "75.0%")
     (paper, *_) = table(found, "As the paper's tables")

@@ -42,6 +42,26 @@ def test_it_is_reached_by_equal_tables_and_by_one_that_dominates(last, placement
     assert compute_bound(task, model) == pytest.approx(compute_ms(phases).max())
 
 
+class Helpful(SimpleCostModel):
+    """Outputs take negative time: a table that is hardly looked up makes its device cheaper."""
+
+    def encode(self, works):
+        return super().encode(works) * np.array([1.0, 1.0, -1.0])
+
+
+def test_it_holds_where_tables_make_a_device_cheaper():
+    tables = [Table("dear", 1000, 16, 4.0), *(Table(f"light{i}", 1000, 16, 0.05) for i in range(3))]
+    task, model = whole(Task(tables, TWO, 256)), Helpful()
+    arrays = PlacementArrays.of(task)
+    every = [(arrays, np.array(one)) for one in product(range(2), repeat=4)]
+    slowest = {
+        tuple(placement): compute_ms(phases).max()
+        for (_, placement), phases in zip(every, SimulatedWorld(model).costs(every), strict=True)
+    }
+    assert slowest[0, 0, 0, 0] < slowest[0, 1, 1, 1], "the dear table alone is no bound"
+    assert 0 < compute_bound(task, model) <= min(slowest.values()) * (1 + 1e-9)
+
+
 def test_tables_that_are_cut_are_refused():
     task = Task(
         [Table("cut", 1000, 16, 4.0)], TWO, 256, constraints=Constraints({"cut": TableConstraint(("row_wise",))})
