@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import InvalidInput
+from shardwright.reproduce.ablations import Ablations
 from shardwright.reproduce.dreamshard_tables import DreamShardTables
 from shardwright.reproduce.experiment import Experiment
 from shardwright.reproduce.flexshard import FlexShardTraffic
@@ -16,6 +17,7 @@ _EXPERIMENTS: tuple[Experiment, ...] = (
     DreamShardTables(),
     Transfer(),
     FlexShardTraffic(),
+    Ablations(),
 )
 
 

@@ -1,0 +1,113 @@
+"""What the searches of `ablations` run in place of the parts that are taken out."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask
+from shardwright.search.engine.preparation import Prepared
+from shardwright.search.engine.session import Session, Start
+from shardwright.search.engine.state import State
+from shardwright.search.neuroshard import NeuroShard
+from shardwright.search.neuroshard.beam import Beam, Width
+from shardwright.search.neuroshard.encoding import Ints, encode
+from shardwright.search.neuroshard.inner import greedy, step_ticks
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces
+from shardwright.search.neuroshard.shards import shards_of
+from shardwright.search.units import Unit, Units, take_apart
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task import Task
+
+
+class _AblatedSession(Session):
+    """A session whose starts are not improved, or not limited."""
+
+    local_search = True
+    strain_limits = True
+
+    def _started(self, how: Start) -> tuple[State | None, int]:
+        return super()._started(how if self.strain_limits else replace(how, limit=np.inf, spreading=np.inf))
+
+    def _improve(self, state: State) -> None:
+        if self.local_search:
+            super()._improve(state)
+
+
+def ablated_session(
+    prepared: Prepared, pool: ThreadPoolExecutor, deadline: float | None, *, local_search: bool, strain_limits: bool
+) -> Session:
+    """A session of `certified` without some of its parts.
+
+    Args:
+        prepared: the task, made ready.
+        pool: runs starts and kicks.
+        deadline: `time.monotonic()` at which improving ends; None for no limit.
+        local_search: starts are improved.
+        strain_limits: starts cut and spread tables so that no piece takes more than a share of a device.
+    """
+    session = _AblatedSession(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
+    session.local_search, session.strain_limits = local_search, strain_limits
+    return session
+
+
+@dataclass(frozen=True)
+class UncachedNeuroShard(NeuroShard):
+    """`neuroshard` that keeps nothing which it computed for one set of pieces for the next.
+
+    The paper's cache holds predictions of sets of tables. This search needs none: every width of every table is encoded once before the
+    beam, sums of encodings are kept by device, and bounds of the grid that cannot change a placement are passed over. Here every set of
+    pieces is encoded anew, and all bounds are tried. Encoding once a set is the least that a search without a cache has to do: for the
+    paper's, it would be once for every device that the greedy considers. The plan is the same.
+    """
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Search; at the deadline the best plan so far is returned."""
+        units = take_apart(task)
+        pieces, cuts = make_pieces(task, units, cost_model)
+        limits = self._limits(pieces, cuts.whole)
+        beam = Beam(
+            cuts,
+            lambda state: _best_of_all(_encoded_anew(task, units, pieces, state, cost_model), state, limits),
+            Width(self.tables_tried, self.beam_width, self.most_splits),
+            self.threads or len(os.sched_getaffinity(0)),
+            deadline,
+        )
+        found = beam.search()
+        if np.isinf(found.ticks):
+            raise InfeasibleTask("no device is left for a table, and no split that was tried makes room")
+        return Plan(task, shards_of(task, units, pieces, found, cost_model, step_ticks), self.name, seed)
+
+
+def _encoded_anew(task: Task, units: Units, pieces: Pieces, state: Ints, cost_model: CostModel) -> Pieces:
+    """The arrays with the encodings of a state's pieces as if they were seen for the first time."""
+    rows = np.unique(state)
+    blocks = [_blocks(units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
+    vectors = np.zeros_like(pieces.vectors)
+    vectors[rows] = encode(task, blocks, cost_model).vectors
+    return pieces._replace(vectors=vectors)
+
+
+def _blocks(unit: Unit, dim: int) -> list[Shard]:
+    if len(unit.blocks) > 1:
+        return list(unit.blocks)
+    (block,) = unit.blocks
+    return [replace(block, columns=(block.columns[0], block.columns[0] + dim))]
+
+
+def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
+    """As `inner.best_by_links`, without passing over any bound."""
+    best, chosen = np.inf, np.zeros(0, dtype=np.int64)
+    for limit in [*limits[::-1], NO_LIMIT]:
+        if limit == NO_LIMIT and np.isfinite(best):
+            break  # as published: without a bound only where no bound lets every piece find a device
+        device = np.empty_like(state)
+        placed, _ = greedy(pieces, state, limit, device)
+        if placed == state.size and (ticks := step_ticks(pieces, state, device)) <= best:
+            best, chosen = ticks, device
+    return best, chosen
