@@ -18,7 +18,7 @@ from shardwright.workload.profile.column import ColumnCounter, ColumnProfile
 from shardwright.workload.profile.parts import Part, Span
 
 _AHEAD = 4
-"""Parts for each worker that may be counted ahead of the first one that is missing: so many sketches wait to be merged, at most."""
+"""Parts for each worker that may be counted ahead of the first one that is missing: so many wait here to be merged, at most."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ def profile_logs(
         pooled: list columns whose looked-up rows are summed. A list column that neither names is a sequence if a sample has more
             than 100 ids.
         list_separator: what separates ids in a CSV field; lists of integers are recognised without it.
-        sketch_bytes: memory for all counts together.
+        sketch_bytes: memory for all counts together; a log of several parts takes it twice, for those merged and those of the part.
         progress: called with the lookups counted so far and their number in all files, None where a file does not say or a `pool`
             counts.
         pool: workers that count the parts; they must see the files under the same absolute paths. By default this process does.
