@@ -22,8 +22,8 @@ from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
 _STORE_BYTES = 100 * 2**20
 """Shared memory of a cluster of this machine: jobs and results are small. Ray takes files where /dev/shm has less."""
 
-PATIENCE_S = 30.0
-"""Seconds in which a cluster must answer."""
+PATIENCE_S = 60.0
+"""Seconds in which a cluster must answer; importing Ray alone takes some of them on a busy machine."""
 
 
 @contextmanager
@@ -98,12 +98,7 @@ def _connected(address: str, patience_s: float) -> Iterator[Cluster]:
         with _session(address) as ray:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="error")
-            except (
-                RuntimeError,
-                OSError,
-                ValueError,
-                ray.exceptions.RayError,
-            ) as error:  # it went away since it was asked
+            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:  # gone since it was asked
                 raise ClusterFailed(
                     f"--ray {address}: cannot connect ({_first_line(error)}); is the cluster up?"
                 ) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+_LONGEST = 400  # characters of how a worker died; the end says most
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,9 @@ def outcome_of(ref: Any) -> Any:
 
 def _line(error: Exception) -> str:
     """The lines of a message that say something, as one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Ray's messages name the actor, process and node on lines of their own, which say nothing to users.
-    telling = [
-        line for line in lines if not line.split(":")[0].endswith(("_id", "id", "namespace", "class_name", "ip"))
-    ]
-    text, _, _ = " ".join(telling or lines).partition(" Some common causes")
-    return text[:500] or type(error).__name__
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray colours its messages
+    lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
+    # It names actor, process and node on lines of their own, which say nothing to users, and goes on to explain what deaths there are.
+    telling = [line for line in lines if not line.split(":")[0].endswith(("id", "namespace", "class_name", "ip"))]
+    text = re.split(r" Some common causes| traceback: ", " ".join(telling or lines))[0]
+    return text[-_LONGEST:] or type(error).__name__

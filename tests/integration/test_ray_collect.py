@@ -1,0 +1,259 @@
+"""Collecting on a real Ray cluster of two local workers, which are killed, stopped, and made to look like different machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_collect import ONCE, POOL, REPOSITORY, SMALL, visits
+from tests.ray_cluster import alive, claimed, descendants, local_cluster, named, needs_ray, wait_until
+
+from shardwright.cli.train_stores import read_stores
+from shardwright.cluster import Cluster
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.collect import collect
+from shardwright.measure.collection import Collection
+from shardwright.measure.hardware import fingerprint
+from shardwright.measure.identity import read_identity
+from shardwright.measure.remote import collect_on_cluster
+from shardwright.measure.store import _all_parts, read_samples
+from shardwright.measure.visits import MOST_VISITS
+
+pytestmark = [needs_ray, pytest.mark.slow]
+
+COMMAND = [sys.executable, "-m", "shardwright"]
+# Else Ray takes 127.0.0.1 in an address for the machine's outer one, where the cluster of a test does not listen.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+ARENA = SMALL["arena_bytes"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    yield from local_cluster()
+
+
+def small(samples: int, **options: Any) -> Collection:
+    return Collection(samples, batch_sizes=(32,), pool=POOL, arena_bytes=ARENA, **options)
+
+
+def keys_of(samples: int) -> list[tuple[int, int]]:
+    return sorted([(i, 0) for i in range(samples)] + [(i, 1) for i in range(0, samples, 20)])
+
+
+def check_whole(folder: Path, samples: int) -> None:
+    """Every sample is there, no visit is there twice, and none was made too often."""
+    table = read_samples(folder)
+    assert list(zip(table["sample"].to_pylist(), table["repeat"].to_pylist(), strict=True)) == keys_of(samples)
+    found = visits(folder)
+    assert found.total() == len(found)
+    for key in keys_of(samples):
+        assert sum(visit[:2] == key for visit in found) <= MOST_VISITS
+
+
+def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_path: Path) -> None:
+    victims = ["ray::Keeper", "shardwright.measure.worker"]
+    killed: list[int] = []
+
+    def kill(done: int, wanted: int) -> None:
+        """Kill a worker first, and a measuring process later, each in the midst of its work."""
+        if len(killed) < len(victims) and done > 4 * (len(killed) + 1):
+            for pid in named(os.getpid(), victims[len(killed)])[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    summary = collect_on_cluster(
+        cluster, tmp_path, small(24), backend="embedding_bag", policy=ONCE, progress=kill, say=pytest.fail
+    )
+    assert len(killed) == 2
+    assert summary.lost >= 1
+    ((store, hardware),) = summary.stores
+    assert (store.folder, store.samples, store.failed, store.wanted) == (tmp_path, 24, 0, 24)
+    assert hardware == read_identity(tmp_path)["hardware"] == fingerprint("cpu", "embedding_bag")
+    check_whole(tmp_path, 24)
+    # What a cluster measures is what one machine would: the same sets, and a store that either goes on with.
+    alone = collect(tmp_path / "alone", samples=4, backend="embedding_bag", **SMALL)
+    columns = ["sample", "batch_size", "optimizer", "shards"]
+    both = [read_samples(folder).select(columns).slice(0, 3).to_pylist() for folder in (tmp_path, alone.folder)]
+    assert both[0] == both[1]
+    assert collect(tmp_path, samples=26, backend="embedding_bag", **SMALL).samples == 26
+    check_whole(tmp_path, 26)
+
+
+DRIVER = """
+import sys
+from shardwright.cluster import open_cluster
+from shardwright.measure.remote import collect_on_cluster
+from tests.integration.test_ray_collect import ONCE, small
+
+def report(done, wanted):
+    print(done, flush=True)
+    sys.stdin.readline()
+
+with open_cluster(sys.argv[1]) as cluster:
+    collect_on_cluster(cluster, sys.argv[2], small(20), backend="embedding_bag", policy=ONCE, progress=report)
+"""
+
+
+def test_a_killed_driver_loses_nothing_that_it_has_heard_of(cluster: Cluster, tmp_path: Path) -> None:
+    import ray
+
+    collect(tmp_path, samples=6, backend="embedding_bag", **SMALL)
+    before = visits(tmp_path)
+    address = ray.get_runtime_context().gcs_address
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, address, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])} | LOOPBACK,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n" * 4)
+    process.stdin.flush()
+    printed = [int(process.stdout.readline()) for _ in range(5)]  # the fifth waits for an answer that does not come
+    heard = visits(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert printed[0] >= 6
+    assert len(heard) >= len(before) + printed[-1] - 7
+    assert visits(tmp_path) == heard
+    assert before <= heard
+    # The cluster goes on without that driver, and its workers end; so does the collection, from where it was.
+    wait_until(lambda: not named(os.getpid(), "ray::Keeper"), "workers outlive their driver")
+    summary = collect_on_cluster(cluster, tmp_path, small(20), backend="embedding_bag", policy=ONCE)
+    after = visits(tmp_path)
+    assert heard <= after
+    assert summary.stores[0][0].measured == len(after) - len(heard)
+    check_whole(tmp_path, 20)
+
+
+def test_ctrl_c_ends_everything_and_the_command_goes_on_later(tmp_path: Path) -> None:
+    deep = tmp_path / "t" / ("d" * 60)  # too deep for sockets
+    deep.mkdir(parents=True)
+    store = tmp_path / "store"
+    ray = ["--ray", "local:2"]
+    command = [*COMMAND, "collect", "-o", str(store), "--json"]
+    command += ["--memory", "16 MB", "--batch-size", "32", "--backend", "embedding_bag"]
+    process = subprocess.Popen(
+        [*command, *ray, "-n", "4000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(deep)},
+    )
+    journal = store / "journal.jsonl"
+    wait_until(
+        lambda: process.poll() is not None or (journal.exists() and journal.stat().st_size), "nothing is measured"
+    )
+    assert process.poll() is None, process.communicate()
+    begun = descendants(process.pid)
+    assert len(begun) > 4
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group gets it
+    out, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert json.loads(out)["error"]["type"] == "Interrupted"
+    assert f"all samples measured so far are in {store}" in said
+    assert "Traceback" not in said
+    wait_until(lambda: not any(alive(pid) for pid in begun), "a process is left")
+    assert [path.name for path in deep.iterdir() if "-core-" not in path.name] == []  # locks of cores stay
+    measured = set(read_samples(store)["sample"].to_pylist())
+    alone = subprocess.run(
+        [*command, "-n", str(len(measured) + 1)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout)["measured"] >= 1
+    assert measured | {len(measured)} <= set(read_samples(store)["sample"].to_pylist())
+
+
+def processors_of(folder: Path) -> set[str]:
+    """The processors that the parts of a store name."""
+    return {identity["hardware"]["processor"] for _, identity, _ in _all_parts(folder)}
+
+
+def test_different_hardware_is_kept_apart(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, said = tmp_path / "store", list[str]()
+    (tmp_path / "claims").mkdir()
+    of_machine = partial(claimed, str(tmp_path / "claims"), os.getpid())
+    options: dict[str, Any] = {"backend": "embedding_bag", "policy": ONCE, "say": said.append}
+    summary = collect_on_cluster(cluster, store, small(6), of_machine=of_machine, **options)
+    folders = {hardware["processor"]: summarised.folder for summarised, hardware in summary.stores}
+    assert folders.keys() == {"Processor A", "Processor B"}
+    assert folders["Processor A"] == store  # the driver's own
+    assert folders["Processor B"].parent == store
+    assert [summarised.samples for summarised, _ in summary.stores] == [6, 6]
+    assert said[0].startswith("2 kinds of hardware, whose times do not go together: a store for each")
+    assert {str(folder) for folder in folders.values()} <= {line.rpartition(": ")[2] for line in said}
+    for processor, folder in folders.items():
+        assert processors_of(folder) == {processor}
+        check_whole(folder, 6)
+        stores = read_stores([folder], allow_other_hardware=False)
+        assert (stores.hardware["processor"], stores.kernels[0].num_rows) == (processor, 7)
+    with pytest.raises(InvalidInput, match="measured on other hardware"):
+        read_stores(list(folders.values()), allow_other_hardware=False)
+    # Each machine goes on with its own, by the same command, without a cluster too.
+    for processor, folder in folders.items():
+        here = fingerprint("cpu", "embedding_bag") | {"processor": processor}
+        monkeypatch.setattr("shardwright.measure.collect.fingerprint", lambda *_, here=here: here)
+        alone = collect(store, samples=7, backend="embedding_bag", **SMALL)
+        assert (alone.folder, alone.samples) == (folder, 7)
+        assert processors_of(folder) == {processor}
+
+
+def test_different_hardware_goes_together_where_that_is_allowed(cluster: Cluster, tmp_path: Path) -> None:
+    store, said = tmp_path / "store", list[str]()
+    (tmp_path / "claims").mkdir()
+    of_machine = partial(claimed, str(tmp_path / "claims"), os.getpid())
+    options: dict[str, Any] = {"backend": "embedding_bag", "policy": ONCE, "say": said.append}
+    summary = collect_on_cluster(cluster, store, small(9), of_machine=of_machine, allow_other_hardware=True, **options)
+    assert [summarised.folder for summarised, _ in summary.stores] == [store]
+    assert [path for path in store.iterdir() if path.is_dir()] == []
+    assert processors_of(store) == {"Processor A", "Processor B"}
+    assert len(said) == 1
+    assert said[0].startswith("2 kinds of hardware go into one store")
+    with pytest.raises(InvalidInput, match="measured on other hardware"):
+        read_samples(store)
+    table = read_samples(store, allow_other_hardware=True)
+    assert sorted(zip(table["sample"].to_pylist(), table["repeat"].to_pylist(), strict=True)) == keys_of(9)
+
+
+def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(
+        MeasurementFailed, match=r"sample \d+: optimizer 'adam' has no fused FBGEMM kernel on a CPU"
+    ) as caught:
+        collect_on_cluster(cluster, tmp_path / "adam", small(2, optimizer="adam"), backend="fbgemm", policy=ONCE)
+    assert type(caught.value) is MeasurementFailed
+    with pytest.raises(InvalidInput, match="no module 'nowhere_to_be_found'"):
+        collect_on_cluster(cluster, tmp_path / "own", small(2), backend="nowhere_to_be_found:Mine", policy=ONCE)
+    with pytest.raises(MeasurementFailed, match="device 'cuda' is not available here|no node lends a GPU"):
+        collect_on_cluster(cluster, tmp_path / "cuda", small(2, device="cuda"), policy=ONCE)
+    collect(tmp_path / "taken", samples=1, backend="embedding_bag", **SMALL)
+    with pytest.raises(InvalidInput, match="was collected with seed 0, now 1 is asked for"):
+        collect_on_cluster(
+            cluster, tmp_path / "taken", small(2, seed=1), backend="embedding_bag", policy=ONCE, say=pytest.fail
+        )
+
+
+def test_the_command_says_what_does_not_go_together(tmp_path: Path) -> None:
+    def said(*options: str) -> tuple[int, str]:
+        command = [*COMMAND, "collect", "-o", str(tmp_path / "store"), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        return done.returncode, done.stderr
+
+    code, text = said("--ray", "local", "--collectives")
+    assert code == 2
+    assert "--ray does not apply to --collectives" in text
+    assert "torchrun" in text
+    code, text = said("--ray", "127.0.0.1:1")
+    assert (code, text.count("\n")) == (1, 1)
+    assert "error: --ray 127.0.0.1:1: nothing answers there" in text
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,89 @@
+"""A Ray cluster of this machine for tests, and what is told to its workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from shardwright.cluster import Cluster, open_cluster
+from shardwright.measure.hardware import Fingerprint, fingerprint
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'shardwright[ray]'")
+
+
+def local_cluster() -> Iterator[Cluster]:
+    """A cluster of two workers; every process of it has ended when this ends."""
+    before = set(descendants(os.getpid()))
+    with open_cluster("local:2") as cluster:
+        yield cluster
+    wait_until(lambda: not [pid for pid in descendants(os.getpid()) if pid not in before], "a process of Ray is left")
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below a process, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found, left = [], [root]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def named(root: int, text: str) -> list[int]:
+    """The processes below a process whose command line holds a text."""
+    found = []
+    for pid in descendants(root):
+        with suppress(OSError):
+            if text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: object, message: str, seconds: float = 60.0) -> None:
+    """Wait for a condition, which must come true."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.05)
+
+
+def die_once(marker: str) -> None:
+    """Kill this process, unless it was done before."""
+    with suppress(FileExistsError):
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def claimed(folder: str, driver: int, device: str, backend: str) -> Fingerprint:
+    """A fingerprint that says that the driver and the first worker are on processor A, and all other workers on B."""
+    mine = Path(folder) / str(os.getpid())
+    if not mine.exists():
+        processor = "A" if os.getpid() == driver else "B"
+        with suppress(FileExistsError):
+            if processor == "B":
+                (Path(folder) / "claimed").mkdir()
+                processor = "A"
+        mine.write_text(processor)
+    return fingerprint(device, backend) | {"processor": f"Processor {mine.read_text()}"}

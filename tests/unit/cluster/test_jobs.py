@@ -1,0 +1,191 @@
+"""Jobs on a real Ray cluster of two local workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from shardwright.cluster import Cluster, Lost, Pool, open_cluster
+from shardwright.errors import ClusterFailed, InvalidPlan
+from tests.ray_cluster import die_once, local_cluster, named, needs_ray, wait_until
+
+pytestmark = [needs_ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    yield from local_cluster()
+
+
+@pytest.fixture(scope="class")
+def pool(cluster: Cluster) -> Iterator[Pool[list[int]]]:
+    with cluster.pool(list) as pool:
+        yield pool
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def die_at(marker: str, number: int) -> int:
+    if number == 3:
+        die_once(marker)
+    return number
+
+
+def die(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuse(number: int) -> int:
+    raise InvalidPlan(f"number {number}: is not to my taste; take another one")
+
+
+def note(state: list[int], number: int) -> tuple[int, list[int]]:
+    state.append(number)
+    sleep(0.05)
+    return os.getpid(), list(state)
+
+
+def wait_at(marker: str, state: list[int], number: int) -> int:
+    Path(marker).touch()
+    sleep(0.05 if number else 1000)
+    return number
+
+
+def test_each_job_is_done_once_and_results_carry_their_number(cluster: Cluster) -> None:
+    assert cluster.local
+    assert cluster.workers == 2
+    assert [(node.cores, node.gpus >= 0) for node in cluster.nodes()] == [(2.0, True)]
+    assert sorted(cluster.run(square, range(7))) == [(number, number * number) for number in range(7)]
+    assert list(cluster.run(square, [])) == []
+
+
+def test_a_job_whose_worker_dies_is_done_again(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with cluster.pool(list) as pool:
+        done = sorted(pool.map(partial(_without_state, partial(die_at, str(tmp_path / "died"))), range(8)))
+    assert done == [(number, number) for number in range(8)]
+    assert pool.redone == 1
+    assert pool.given_up == []
+    assert capfd.readouterr().out == ""  # stdout is for results
+
+
+def _without_state(function: partial[int], _: list[int], job: int) -> int:
+    return function(job)
+
+
+def test_a_job_that_kills_its_workers_ends_the_run_by_name(cluster: Cluster) -> None:
+    with pytest.raises(
+        ClusterFailed, match=r"job 0 \(17\): its worker died 2 times, the last time: .*leave this job out"
+    ):
+        list(cluster.run(die, [17], retries=1))
+
+
+def test_an_error_of_a_job_reaches_the_caller_as_it_is(cluster: Cluster) -> None:
+    with pytest.raises(InvalidPlan) as caught:
+        list(cluster.run(refuse, [4]))
+    assert type(caught.value) is InvalidPlan
+    assert str(caught.value) == "number 4: is not to my taste; take another one"
+    with pytest.raises(FileNotFoundError):
+        list(cluster.run(os.stat, ["/nowhere/to/be/found"]))
+
+
+def test_a_job_for_one_worker_is_not_given_to_another(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.pool(list, workers=1) as pool:
+        (worker,) = pool.idle
+        pool.give(5, partial(_without_state, partial(die_at, str(tmp_path / "died"))), 3, worker=worker)
+        ((number, lost),) = pool.wait()
+        assert (number, type(lost), pool.busy) == (5, Lost, 0)
+        while not pool.idle:
+            assert pool.wait() == []
+        assert pool.idle != [worker]
+        pool.give(6, note, 1, worker=pool.idle[0])
+        ((number, (_, seen)),) = pool.wait()
+        assert (number, seen) == (6, [1])
+
+
+def test_what_the_nodes_have_no_room_for_is_said(cluster: Cluster) -> None:
+    with pytest.raises(
+        ClusterFailed, match=r"a worker needs 1000 cores and 0 GPUs of one node, the cluster has .*2 cores"
+    ):
+        next(cluster.run(square, [1], cores=1000))
+    with (
+        pytest.raises(ClusterFailed, match="no worker is left"),
+        cluster.pool(list, places=["00" * 28]),
+    ):
+        pass
+
+
+def test_workers_that_find_no_room_in_time_are_given_up(cluster: Cluster) -> None:
+    with cluster.pool(list), pytest.raises(ClusterFailed, match=r"no worker started within 1 s.*wait until"):  # noqa: SIM117
+        with cluster.pool(list, workers=1, start_s=1.0):
+            pass
+
+
+def test_one_process_has_one_cluster(cluster: Cluster) -> None:
+    with pytest.raises(ClusterFailed, match="connected to a cluster already"), open_cluster("local"):
+        pass
+
+
+def test_nobody_else_can_reach_it(cluster: Cluster) -> None:
+    import ray
+
+    (node,) = ray.nodes()
+    ports = {node["NodeManagerPort"], node["ObjectManagerPort"]}
+    listening: dict[int, str] = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            host, _, port = local.partition(":")
+            if state == "0A" and int(port, 16) in ports:
+                listening[int(port, 16)] = host
+    assert listening.keys() == ports
+    assert all(host.endswith("0100007F") for host in listening.values())  # 127.0.0.1, also as an IPv6 address
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) >= 32
+
+
+class TestOnePool:
+    """One pool for several tests, which holds all cores as long as it lives."""
+
+    def test_a_worker_keeps_its_state(self, pool: Pool[list[int]]) -> None:
+        found: dict[int, list[int]] = {}
+        for _, (pid, seen) in pool.map(note, range(6)):
+            found[pid] = max(found.get(pid, []), seen, key=len)
+        assert sorted(number for seen in found.values() for number in seen) == list(range(6))
+        assert len(found) <= 2
+
+    def test_a_job_is_taken_only_when_a_worker_is_free(self, pool: Pool[list[int]]) -> None:
+        taken = 0
+
+        def endless() -> Iterator[int]:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield taken
+
+        for done, _ in enumerate(pool.map(note, endless()), 1):
+            assert taken <= done + 2
+            if done == 6:
+                break
+
+    def test_work_that_is_left_is_killed_and_the_pool_goes_on(self, pool: Pool[list[int]], tmp_path: Path) -> None:
+        marker = tmp_path / "begun"
+        jobs = pool.map(partial(wait_at, str(marker)), [0, 1, 2])
+        assert next(jobs)[1] in (1, 2)
+        wait_until(marker.exists, "no job began")
+        jobs.close()
+        assert pool.busy == 0
+        assert sorted(result for _, result in pool.map(partial(wait_at, str(marker)), [1, 2, 3])) == [1, 2, 3]
+
+    def test_the_test_finds_the_workers_of_its_own_cluster(self, cluster: Cluster, pool: Pool[list[int]]) -> None:
+        wait_until(lambda: len(named(os.getpid(), "ray::Keeper")) == 2, "there are two workers")
