@@ -34,7 +34,7 @@ types: setup
 
 # The documentation, in site/; a warning is an error.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: test lint types docs
 

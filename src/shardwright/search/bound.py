@@ -19,8 +19,9 @@ A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a,
 and price_λ, linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
 right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
 generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
-Devices without a shard do not run the head's constant; where the priced sum of the kernels is positive, as it always is in practice,
-using all devices is the cheapest, and where it is not, the bound is taken as if one device did everything.
+Devices without a shard do not run the head's constant, so the mean is over the devices in use; where the priced sum of a plan's kernels is
+positive that costs most on few devices. Where the least such sum over all plans is negative (prices of small pieces can be; of whole
+models they were not in practice), the bound is no more than what that least sum costs on one device.
 
 Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
 least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same programme bounds from
@@ -100,8 +101,9 @@ class BoundProof:
         before = stalled = 0.0
         for _ in range(_ROUNDS):
             choice = self._relaxation.cheapest(prices)
-            if best is None or self._value(prices, choice, phases) > best.ms:
-                best = Bound(self._value(prices, choice, phases), prices, choice)
+            value = self._value(prices, choice, phases)
+            if best is None or value > best.ms:
+                best = Bound(value, prices, choice)
             if not np.isfinite(best.ms):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
@@ -112,7 +114,8 @@ class BoundProof:
             if least - best.ms <= _EXACT * max(least, 0.0) or stalled == _STALLED:
                 break
         assert best is not None
-        return Bound(min(best.ms, self._replicated), best.prices, best.choice)
+        proven = min(best.ms, self._replicated, self._on_one_device(best.prices, phases))
+        return Bound(proven, best.prices, best.choice)
 
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
         """The bound with the knowledge that a plan of `step_ms` exists; at most that."""
@@ -128,12 +131,17 @@ class BoundProof:
         return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
     def _value(self, prices: Prices, choice: Choice, phases: Floats) -> float:
-        """The bound that prices prove."""
-        devices = self._task.topology.devices
-        links = float(choice.price.sum()) - choice.kernels
-        kernels = choice.kernels / (devices if choice.kernels > 0 else 1)
-        waits = float((prices.links * _latency(self._task)).sum())
-        return self._constant(prices, phases) + kernels + links / devices + waits
+        """What prices prove of plans that use all devices, or whose kernels have a positive price."""
+        shared = float(choice.price.sum()) / self._task.topology.devices
+        return self._constant(prices, phases) + shared + self._waits(prices)
+
+    def _on_one_device(self, prices: Prices, phases: Floats) -> float:
+        """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
+        least = float(self._relaxation.cheapest(Prices(prices.vector, np.zeros_like(prices.links))).price.sum())
+        return np.inf if least >= 0 else self._constant(prices, phases) + least + self._waits(prices)
+
+    def _waits(self, prices: Prices) -> float:
+        return float((prices.links * _latency(self._task)).sum())
 
     def _constant(self, prices: Prices, phases: Floats) -> float:
         return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2])

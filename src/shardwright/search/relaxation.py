@@ -45,14 +45,12 @@ class Choice:
 
     Attributes:
         price: `(tables,)` ms times devices, kernels and links; infinite where a table has no way left.
-        kernels: kernels' part of the sum.
         rows: piece rows in use, with repetition left out.
         uses: how often each is used.
         others: spreads and equal row blocks in use.
     """
 
     price: Floats
-    kernels: float
     rows: Ints
     uses: Ints
     others: Ints
@@ -86,7 +84,7 @@ class Relaxation:
         self._take_lower(kernels, price, prices)
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
-        other_kernels, of_other = self._other.priced(prices, self.topology)
+        of_other = self._other.priced(prices, self.topology)
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, of_form)
         np.minimum.at(best, self._other.table, of_other)
@@ -95,8 +93,7 @@ class Relaxation:
         in_use = np.zeros(forms.table.size, dtype=bool)
         in_use[form] = True
         rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
-        total = float(kernels[rows] @ uses[rows] + other_kernels[other].sum())
-        return Choice(best, total, rows, uses[rows], other)
+        return Choice(best, rows, uses[rows], other)
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Floats:
         """`(groups, h + 6)` what tables choose, summed by group of tables: vectors, bytes served (2) and reduced (2)."""
@@ -162,15 +159,16 @@ class _OtherWays:
     parts: Ints
     sums: Floats
 
-    def priced(self, prices: Prices, topology: Topology) -> tuple[Floats, Floats]:
-        """Ms of kernels, and of kernels and links, each `(k,)`."""
+    def priced(self, prices: Prices, topology: Topology) -> Floats:
+        """`(k,)` ms of kernels and links."""
         columns = prices.vector.size
         kernels = self.sums[:, :columns] @ prices.vector
         reduced = prices.links[1] / np.array(topology.link_bandwidth) * 1e3
         links = (
             self.sums[:, columns : columns + 2] @ served_price(topology, prices) + self.sums[:, columns + 2 :] @ reduced
         )
-        return kernels, kernels + links
+        total: Floats = kernels + links
+        return total
 
 
 def served_price(topology: Topology, prices: Prices) -> Floats:

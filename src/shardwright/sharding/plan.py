@@ -30,8 +30,8 @@ class Plan:
         seed: seed the strategy was given.
         cost_model: name of the cost model it was searched and scored with.
         cost: predicted cost; None before scoring.
-        bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown. It holds for all plans of the task that
-            count rows by id; that of a tiered plan holds for tiers too.
+        bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown. It holds for all plans of the task whose
+            tables are cut in the ways that `shardwright.search.bound` names, rows counted by id; that of a tiered plan holds for tiers too.
         search_s: seconds the search took; None if unknown.
         rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
             by `with_rank_maps`.
