@@ -60,7 +60,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: object, message: str, seconds: float = 60.0) -> None:
+def wait_until(condition: object, message: str, seconds: float = 300.0) -> None:
     """Wait for a condition, which must come true."""
     assert callable(condition)
     deadline = time.monotonic() + seconds

@@ -10,16 +10,24 @@ import pytest
 from shardwright.errors import InvalidInput
 from shardwright.measure.homes import alike, home_of, homes_of, name_of
 from shardwright.measure.store import SampleStore
-from tests.unit.measure.rows import HARDWARE
+from tests.unit.measure.rows import row
 
-HERE = HARDWARE
-THERE = HARDWARE | {"processor": "Another (R) CPU @ 3 GHz"}
-ELSEWHERE = HARDWARE | {"cores": "999"}
+HERE = {
+    "device_kind": "cpu",
+    "processor": "p",
+    "cores": "1",
+    "backend": "b",
+    "torch": "t",
+    "fbgemm": "f",
+    "python": "3",
+}
+THERE = HERE | {"processor": "Another (R) CPU @ 3 GHz"}
+ELSEWHERE = HERE | {"cores": "999"}
 
 
 def make(folder: Path, hardware: dict[str, str]) -> None:
-    with SampleStore(folder, hardware, {}):
-        pass
+    with SampleStore(folder, hardware, {}) as store:
+        store.append(row(0))
 
 
 def test_names_tell_hardware_apart_and_nothing_else() -> None:
