@@ -55,9 +55,9 @@ def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
                     color=colour,
                     label=label,
                     error_kw={"lw": 0.8},
+                    zorder=3,
                 )
-    axis.set_axisbelow(True)
-    axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, label="what the paper's claim leaves")
+    axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, zorder=4, label="what the paper's claim leaves")
     axis.set_xticks(range(len(_EXCHANGES)), list(_EXCHANGES.values()), fontsize=7)
 
 
