@@ -85,6 +85,24 @@ def test_a_gpu_is_checked_before_anything_is_collected(cli, tmp_path, fake_colle
     assert len(asked) == 2
 
 
+def test_a_backend_of_ones_own_is_checked_on_every_device(cli, tmp_path, fake_collect, monkeypatch):
+    asked = []
+
+    def check_machine(folder, device, backend, *, say):
+        asked.append((device, backend))
+        return ["the kernels are wrong"]
+
+    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", check_machine)
+    for device in ("cpu", "cuda"):
+        outcome = cli("collect", "-o", tmp_path / "samples", "--device", device, "--backend", "my_kernels:Mine")
+        assert outcome.code == 1
+        assert "the kernels are wrong" in outcome.err
+    assert asked == [("cpu", "my_kernels:Mine"), ("cuda", "my_kernels:Mine")]
+    assert not fake_collect
+    assert cli("collect", "-o", tmp_path / "samples", "--backend", "embedding_bag").code == 0
+    assert len(asked) == 2
+
+
 def test_noise_that_is_not_known_is_null_in_json(cli, tmp_path, fake_collect):
     document = cli("collect", "-o", tmp_path / "samples", "--json").document
     assert document["samples"] == 20

@@ -118,3 +118,25 @@ def test_damaged_plans(cli, plan_file, damage, says):
     assert outcome.code == 2
     assert outcome.document["error"]["message"].startswith(str(plan_file))
     assert says in outcome.document["error"]["message"]
+
+
+def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
+    asked = []
+
+    def measure_plans(plans, *, backend, **_):
+        asked.append(backend)
+        return [MeasuredPlan(plans[0], np.ones(4), np.ones(4), 1)]
+
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    assert cli("verify", plan_file, "--backend", "my_kernels:Mine").code == 0
+    assert cli("verify", plan_file).code == 0
+    assert asked == ["my_kernels:Mine", None]
+
+
+def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
+    outcome = cli("verify", plan_file, "--backend", "nowhere_to_be_found:Mine")
+    assert outcome.code == 2
+    assert "there is no module 'nowhere_to_be_found'" in outcome.err
+    outcome = cli("verify", plan_file, "--torchrec", "--backend", "fbgemm")
+    assert outcome.code == 2
+    assert "--backend: TorchRec runs kernels of its own" in outcome.err
