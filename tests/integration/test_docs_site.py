@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -176,44 +175,6 @@ def test_every_public_name_is_in_the_reference(site, module):
     anchors = {anchor for page in pages for anchor in page.ids if anchor.startswith("shardwright.")}
     documented = {anchor.rsplit(".", 1)[1] for anchor in anchors}
     assert set(importlib.import_module(module).__all__) <= documented
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium; see test_report_browser.py."""
-    api = pytest.importorskip("playwright.sync_api", reason="the browser is driven by the package playwright")
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium found; install one, or name it by SHARDWRIGHT_CHROMIUM")
-    with api.sync_playwright() as driver:
-        sandbox = [] if os.geteuid() else ["--no-sandbox"]
-        started = driver.chromium.launch(executable_path=program, args=sandbox)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """Opens a page of the site; at the end nothing may have gone wrong in it, nor have been asked of any network."""
-    contexts, faults, requests = [], [], []
-
-    def open_page(path: Path, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert faults == []
-    assert requests
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
 
 
 @pytest.mark.slow

@@ -3,9 +3,7 @@
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); skipped without.
 """
 
-import os
 import re
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -18,44 +16,8 @@ import shardwright as sw
 from shardwright.report import MeasuredTimes, entry_of, write_report
 from shardwright.workload import random_task
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="the browser is driven by the package playwright")
-    program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("no Chromium found; install one, or name it by SHARDWRIGHT_CHROMIUM")
-    with api.sync_playwright() as driver:
-        sandbox = [] if os.geteuid() else ["--no-sandbox"]
-        started = driver.chromium.launch(executable_path=program, args=sandbox)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """Opens a page; at the end of the test nothing may have gone wrong in it, nor have been asked of any network."""
-    contexts, faults, requests = [], [], []
-
-    def open_page(path: Path, **options):
-        context = browser.new_context(**{"viewport": DESKTOP, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert faults == []
-    assert all(url.startswith("file:") for url in requests)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from shardwright.search.autoshard.rollout import Trajectory, roll_out
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.threads import one_thread
+from tests.kills import DiesAfter, Killed, same_weights
 from tests.pools import UnrulyPool
 from tests.unit.search.autoshard.made import QUICK, random_network, simulated, varied_task
 
@@ -29,25 +30,6 @@ def thread():
         yield
 
 
-class Killed(BaseException):
-    """Stands for a kill signal."""
-
-
-class DiesAfter:
-    """A record that ends the process after a round."""
-
-    def __init__(self, last):
-        self._last = last
-
-    def step(self, iteration, total, figures):
-        if iteration == self._last:
-            raise Killed
-
-
-def same(one, other):
-    return all(np.array_equal(array, other.weights[name]) for name, array in one.weights.items())
-
-
 @pytest.fixture(scope="module")
 def alone():
     with one_thread():
@@ -58,19 +40,19 @@ def alone():
 def test_workers_learn_the_same_bits_however_many_and_whoever_dies(alone, size, deaths):
     pool = UnrulyPool(size, seed=1, deaths=deaths)
     found = learn_autoshard(TASKS, simulated(), THREE, pool=pool)
-    assert same(found, alone)
+    assert same_weights(found, alone)
     assert found.metadata == alone.metadata
     assert bool(pool.redone) is bool(deaths)
 
 
 def test_another_number_of_actors_is_another_policy(alone):
-    assert not same(alone, learn_autoshard(TASKS, simulated(), QUICK))
-    assert not same(alone, learn_autoshard(TASKS, simulated(), replace(QUICK, actors=2)))
+    assert not same_weights(alone, learn_autoshard(TASKS, simulated(), QUICK))
+    assert not same_weights(alone, learn_autoshard(TASKS, simulated(), replace(QUICK, actors=2)))
 
 
 def test_one_actor_plays_here():
     pool = UnrulyPool(2)
-    assert same(
+    assert same_weights(
         learn_autoshard(TASKS, simulated(), QUICK, pool=pool),
         learn_autoshard(TASKS, simulated(), QUICK),
     )
@@ -85,7 +67,7 @@ def test_a_killed_training_goes_on_with_or_without_workers(alone, tmp_path, monk
     state = tmp_path / "state"
     with pytest.raises(Killed):
         learn_autoshard(TASKS, simulated(), THREE, record=DiesAfter(2), checkpoint=state, pool=first)
-    assert same(learn_autoshard(TASKS, simulated(), THREE, checkpoint=state, pool=second), alone)
+    assert same_weights(learn_autoshard(TASKS, simulated(), THREE, checkpoint=state, pool=second), alone)
     with pytest.raises(InvalidInput, match="made with options"):
         learn_autoshard(TASKS, simulated(), QUICK, checkpoint=state)
 

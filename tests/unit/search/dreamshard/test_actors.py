@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,6 +17,7 @@ from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.worlds import SimulatedWorld
 from shardwright.testing.model import simple_cost_model
 from shardwright.threads import one_thread
+from tests.kills import DiesAfter, Killed, same_weights
 from tests.pools import UnrulyPool
 from tests.unit.search.dreamshard.policies import training_set
 from tests.unit.search.dreamshard.test_learner import BRIEF
@@ -33,25 +33,6 @@ def thread():
         yield
 
 
-class Killed(BaseException):
-    """Stands for a kill signal."""
-
-
-class DiesAfter:
-    """A record that ends the process after an iteration."""
-
-    def __init__(self, last):
-        self._last = last
-
-    def step(self, iteration, total, figures):
-        if iteration == self._last:
-            raise Killed
-
-
-def same(one, other):
-    return all(np.array_equal(array, other.weights[name]) for name, array in one.weights.items())
-
-
 @pytest.fixture(scope="module")
 def alone():
     with one_thread():
@@ -62,14 +43,14 @@ def alone():
 def test_workers_learn_the_same_bits_however_many_and_whoever_dies(alone, size, deaths):
     pool = UnrulyPool(size, seed=1, deaths=deaths)
     found = learn_dreamshard(TASKS, WORLD, THREE, pool=pool)
-    assert same(found, alone)
+    assert same_weights(found, alone)
     assert found.metadata == alone.metadata
     assert bool(pool.redone) is bool(deaths)
 
 
 def test_another_number_of_actors_is_another_policy(alone):
-    assert not same(alone, learn_dreamshard(TASKS, WORLD, BRIEF))
-    assert not same(alone, learn_dreamshard(TASKS, WORLD, replace(BRIEF, actors=2)))
+    assert not same_weights(alone, learn_dreamshard(TASKS, WORLD, BRIEF))
+    assert not same_weights(alone, learn_dreamshard(TASKS, WORLD, replace(BRIEF, actors=2)))
 
 
 @pytest.mark.parametrize("pool_first", [True, False])
@@ -79,7 +60,7 @@ def test_a_killed_training_goes_on_with_or_without_workers(alone, tmp_path, pool
     state = tmp_path / "state"
     with pytest.raises(Killed):
         learn_dreamshard(TASKS, WORLD, THREE, record=DiesAfter(2), checkpoint=state, pool=first)
-    assert same(learn_dreamshard(TASKS, WORLD, THREE, checkpoint=state, pool=second), alone)
+    assert same_weights(learn_dreamshard(TASKS, WORLD, THREE, checkpoint=state, pool=second), alone)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import constrained_task, tables
+from tests.kills import Killed
 from tests.unit.search.dreamshard.policies import training_set, whole_tables
 
 WORLD = SimulatedWorld(simple_cost_model())
@@ -41,10 +42,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class Killed(BaseException):
-    """Stands for a kill signal."""
 
 
 class Figures(TrainingRecord):

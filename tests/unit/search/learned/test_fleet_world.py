@@ -15,6 +15,7 @@ from shardwright.search.learned.fleet_world import FleetWorld
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
+from tests.kills import DiesAfter, Killed
 from tests.unit.search.autoshard.made import QUICK, varied_task
 from tests.unit.search.learned.fleets import HARDWARE, Machine, MadeUpCluster, MadeUpWorker
 
@@ -107,20 +108,11 @@ def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch)
         FleetWorld(fleet).costs(placed)
 
 
-class Killed(BaseException):
-    """Stands for a kill signal."""
-
-
 @pytest.mark.parametrize("fleet_first", [True, False])
 def test_a_training_goes_on_with_or_without_a_fleet(tmp_path, fleet_first, processes, monkeypatch):
     monkeypatch.setattr(processes, "measure", lambda self, works, seeds, optimizer: steady(works))
     monkeypatch.setattr("shardwright.search.autoshard.learner.SAVED_EVERY", 1)
     tasks = [varied_task(number) for number in range(3)]
-
-    class Record:
-        def step(self, iteration, total, figures):
-            if iteration == 2:
-                raise Killed
 
     with one_thread(), open_fleet(MadeUpCluster(MACHINES, deaths=0.2)) as fleet:
         whole = learn_autoshard(tasks, MeasuredWorld(), QUICK)
@@ -129,7 +121,7 @@ def test_a_training_goes_on_with_or_without_a_fleet(tmp_path, fleet_first, proce
         state = tmp_path / "state"
 
         with pytest.raises(Killed):
-            learn_autoshard(tasks, first, QUICK, record=Record(), checkpoint=state)
+            learn_autoshard(tasks, first, QUICK, record=DiesAfter(2), checkpoint=state)
         resumed = learn_autoshard(tasks, second, QUICK, checkpoint=state)
     assert all(np.array_equal(array, resumed.weights[name]) for name, array in whole.weights.items())
     assert resumed.metadata == whole.metadata

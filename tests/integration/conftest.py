@@ -1,0 +1,51 @@
+"""A real headless Chromium for tests, and pages opened in it that must neither fail nor ask a network for anything.
+
+Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); tests skip without.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+LOCAL = ("file:", "data:", "blob:")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="the browser is driven by the package playwright")
+    program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip("no Chromium found; install one, or name it by SHARDWRIGHT_CHROMIUM")
+    with api.sync_playwright() as driver:
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        started = driver.chromium.launch(executable_path=program, args=sandbox)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page; at the end of the test nothing may have gone wrong in it, nor have been asked of any network."""
+    contexts, faults, requests = [], [], []
+
+    def open_page(path: Path, **options):
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+    assert requests
+    assert all(url.startswith(LOCAL) for url in requests)
