@@ -17,7 +17,7 @@ from shardwright.cli.attempts import (
     save_each,
 )
 from shardwright.cli.dependencies import require_torch
-from shardwright.cli.model_notes import print_model_notes
+from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
@@ -60,6 +60,7 @@ def run(
         attempts = plan_with_each(placed, names, cost_model, report, seed=seed, time_limit=time_limit)
     files = save_each(attempts, output) if output is not None else []
     if measure:
+        print_hardware_note(cost_model, device)
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
     document = {

@@ -21,6 +21,7 @@ from shardwright.cli.attempts import (
     save_each,
 )
 from shardwright.cli.dependencies import require_torch
+from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
 from shardwright.cli.output import emit, show
 from shardwright.cli.progress import progress
@@ -71,6 +72,7 @@ def run(
 
     require_torch("measuring", "measure")
     cost_model = resolve_cost_model(model, "cpu")
+    print_hardware_note(cost_model, "cpu")
     make_folder(output)
     document: dict[str, Any] = {"folder": str(output), "cost_model": cost_model.name, "tasks": []}
     for scene in scenes(quick):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from shardwright.cli.output import note
 from shardwright.cost import CostModel
+from shardwright.cost.origin import learned_elsewhere
 from shardwright.task import Task
 
 _BEYOND = 2.0  # a batch this many times outside of the trained ones is called extrapolation
@@ -27,3 +28,15 @@ def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
     sizes = [int(size) for size in metadata.get("batch_sizes", "").split(", ") if size.isdigit()]
     if sizes and not min(sizes) / _BEYOND <= task.batch_size <= max(sizes) * _BEYOND:
         yield f"was trained at batch sizes {metadata['batch_sizes']}, the task has {task.batch_size}: predictions are extrapolated"
+
+
+def print_hardware_note(cost_model: CostModel, kind: str) -> None:
+    """Print, on stderr, that a model's predictions are of other hardware than what is about to be measured.
+
+    Args:
+        cost_model: the model.
+        kind: "cpu" or "cuda", what is measured on.
+    """
+    text = learned_elsewhere(getattr(cost_model, "metadata", {}), kind)
+    if text:
+        note(f"note: cost model {cost_model.name} {text}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.origin import learned_elsewhere
 from shardwright.errors import MeasurementFailed
 from shardwright.reproduce.comparisons import CASE
 from shardwright.reproduce.entrants import Entrant
@@ -76,10 +78,11 @@ def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
         )  # fmt: skip
     correlations = orders([_times(row) for row in of_case.values()] for of_case in by_case.values())
     said = f"{np.mean(correlations):.2f} on average ({len(correlations)} tasks)" if correlations else "unknown"
+    elsewhere = learned_elsewhere(getattr(cost_model_for("cpu"), "metadata", {}), "cpu")
     caption = (
         f"Measured on this machine's kernels, {len(by_case)} tasks: kernels of the slowest device, ms (no links). Difference: |predicted / "
         f"measured − 1|, mean; signed: median. Ratio: to `{rival}` on the same task, mean. The rank correlation of predicted and measured "
-        f"times of the strategies within a task is {said}."
+        f"times of the strategies within a task is {said}." + (f" The cost model {elsewhere}." if elsewhere else "")
     )
     heads = ("strategy", "tasks", "predicted", "measured", "difference", "signed", "predicted ratio", "measured ratio")
     return ResultTable(caption, heads, cells)
