@@ -78,9 +78,16 @@ def text(groups: Groups, tasks: int, made_with: Mapping[str, str]) -> list[str]:
         "larger of an even share of everything and of the costliest table alone. *Closed* is the part of the distance between the best "
         "sorted heuristic and the bound that a strategy closes: (heuristic − strategy) / (heuristic − bound), of the sums over tasks; "
         "whole tables cannot reach all of it, and `certified` shows how much can be reached by searching. Means are over tasks that all "
-        f"strategies but {RNN} placed.",
+        f"strategies but {RNN} placed." + _untimed(groups),
         _finding(groups),
     ]
+
+
+def _untimed(groups: Groups) -> str:
+    """How many plans have no search time: those whose rows were made on another machine than the page's."""
+    rows = [row for own in groups.values() for row in own]
+    count = sum(row["step_ms"] is not None and row["search_s"] is None for row in rows)
+    return f" {count:,} of the plans were made on another machine and have no search time here." if count else ""
 
 
 def _finding(groups: Groups) -> str:

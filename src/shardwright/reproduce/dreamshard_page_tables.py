@@ -62,8 +62,13 @@ def _against_heuristics(settings: Sequence[Sequence[Row]], name: str) -> tuple[s
     return cell(ratio, ".3f"), cell(won, ".0%"), *shares, _percentiles(above, (50,))[0]
 
 
+def search_seconds(own: Sequence[Row]) -> list[float]:
+    """Seconds of the searches that placed their task, as far as they were timed."""
+    return [float(seconds) for row in own if row["step_ms"] is not None and (seconds := row["search_s"]) is not None]
+
+
 def _median_search(own: Sequence[Row]) -> str:
-    times = [float(row["search_s"] or 0.0) for row in own if row["step_ms"] is not None]
+    times = search_seconds(own)
     return f"{np.median(times):.4f}" if times else NOTHING
 
 
@@ -141,7 +146,7 @@ def detail_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable
                 continue
             gains = costs.from_best_heuristic(name)
             low, high = closed_interval(*gains)
-            times = [float(row["search_s"] or 0.0) for row in own if row["step_ms"] is not None]
+            times = search_seconds(own)
             body.append(
                 (
                     setting.name, name, len(own), *_placed(own), with_interval(list(costs.of[name].values()), ".3f"),

@@ -160,3 +160,13 @@ def test_what_nobody_placed():
     }
     found = page([row | nothing for row in results()], 2, {})
     assert {row["placed"] for row in table(found, "All settings")} == {"0%"}
+
+
+def test_plans_that_were_timed_elsewhere_are_counted_and_do_not_enter_the_search_times():
+    rows = [row | {"search_s": None} if row["task"] == 0 else row for row in results()]
+    found = page(rows, 2, {})
+    assert " 24 of the plans were made on another machine" in " ".join(found.text)
+    assert "another machine" not in " ".join(page(results(), 2, {}).text)
+    timed = next(one for one in found.tables if any("search" in str(head) for head in one.heads))
+    column = next(place for place, head in enumerate(timed.heads) if "search" in str(head))
+    assert {str(row[column]) for row in timed.rows} == {"0.5000"}
