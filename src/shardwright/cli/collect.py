@@ -15,7 +15,7 @@ from shardwright.cli.collect_collectives import collectives_collected
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
-from shardwright.cli.options import AsJson, Device, OtherHardware, Seed, option
+from shardwright.cli.options import AsJson, BackendName, Device, OtherHardware, Seed, option
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
@@ -62,14 +62,7 @@ def run(
     optimizer: Annotated[
         str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")
     ] = None,
-    backend: Annotated[
-        str | None,
-        option(
-            "--backend",
-            metavar="NAME",
-            text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
-        ),
-    ] = None,
+    backend: BackendName = None,
     pool: Annotated[
         str, typer.Option("--pool", metavar="NAME", help="Table pool that sets are drawn from.")
     ] = "dlrm-2021",

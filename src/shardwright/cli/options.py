@@ -33,3 +33,11 @@ Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What 
 OtherHardware = Annotated[
     bool, typer.Option("--allow-other-hardware", help="Accept samples that were measured on other hardware.")
 ]
+BackendName = Annotated[
+    str | None,
+    option(
+        "--backend",
+        metavar="NAME",
+        text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+    ),
+]

@@ -10,7 +10,7 @@ import typer
 
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.devices import measured_device
-from shardwright.cli.options import AsJson, Device, Rounds, option
+from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
 from shardwright.cli.output import MISSING, emit, ms, note, percent, table
 from shardwright.cli.progress import progress
 from shardwright.errors import InvalidInput
@@ -31,14 +31,7 @@ def run(
         Path | None, option("--task", metavar="FILE", text="Check too that it is a plan for this task.")
     ] = None,
     device: Device = "cpu",
-    backend: Annotated[
-        str | None,
-        option(
-            "--backend",
-            metavar="NAME",
-            text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
-        ),
-    ] = None,
+    backend: BackendName = None,
     rounds: Rounds = 5,
     tolerance: Annotated[
         float | None,
