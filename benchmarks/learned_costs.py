@@ -33,7 +33,7 @@ from learned_predictors import (
 
 from shardwright.cost import cost_model_for
 from shardwright.reproduce.entrants import policy_version
-from shardwright.reproduce.learned_tasks import Setting, draw_tasks
+from shardwright.reproduce.learned.tasks import Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
 

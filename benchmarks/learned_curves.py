@@ -25,7 +25,7 @@ from learned_training import add_training_options, options_of
 
 from shardwright.cost import cost_model_for
 from shardwright.reproduce.entrants import model_version
-from shardwright.reproduce.learned_tasks import VALIDATION_SEED, Setting, draw_tasks
+from shardwright.reproduce.learned.tasks import VALIDATION_SEED, Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld

@@ -10,8 +10,8 @@ import plots
 from learned_journal import Row
 from learned_training import heuristic_ms
 
+from shardwright.reproduce.learned.policy_training import LEARNERS
 from shardwright.reproduce.pictures import COLOURS
-from shardwright.reproduce.policy_training import LEARNERS
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ import shardwright as sw
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import measure_plans
 from shardwright.reproduce.entrants import SORTED
-from shardwright.reproduce.learned_tasks import Setting, draw_tasks
+from shardwright.reproduce.learned.tasks import Setting, draw_tasks
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

@@ -20,7 +20,7 @@ from results_table import write_results
 
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.reproduce.entrants import LEARNED, Entrant
-from shardwright.reproduce.learned_tasks import BATCH, DIM, Setting, halves, whole
+from shardwright.reproduce.learned.tasks import BATCH, DIM, Setting, halves, whole
 from shardwright.task import Task
 from shardwright.workload import random_task
 

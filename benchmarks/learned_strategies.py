@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from shardwright.reproduce.entrants import Entrant, Limits
-from shardwright.reproduce.learned_entrants import NAMES, UPDATES, learned_entrant
+from shardwright.reproduce.learned.entrants import NAMES, UPDATES, learned_entrant
 
 
 def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:

@@ -14,8 +14,8 @@ from shardwright.cli.learn_options import options_from_texts
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
 from shardwright.reproduce.entrants import SORTED
-from shardwright.reproduce.learned_entrants import learned_entrant
-from shardwright.reproduce.policy_training import LEARNERS
+from shardwright.reproduce.learned.entrants import learned_entrant
+from shardwright.reproduce.learned.policy_training import LEARNERS
 from shardwright.task import Task
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import MeasuredPlan
-from shardwright.reproduce.plans_on_kernels import orders
+from shardwright.reproduce.neuroshard.plans_on_kernels import orders
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

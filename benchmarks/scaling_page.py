@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import plots
 import results_table
-from search_scaling import Point, Size
+from scaling_points import Point, Size
 
 Points = Mapping[tuple[str, Size], Point]
 Series = Mapping[str, list[Size]]

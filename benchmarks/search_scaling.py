@@ -15,12 +15,10 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-Size = tuple[int, int]
+from scaling_points import Point, Size
 
 BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
 TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
@@ -29,33 +27,6 @@ STRATEGIES = ("certified", "neuroshard")
 PATIENCE = 4  # time limits after which a process is killed,
 START_S = 120  # with so many seconds for its start, compiling included
 BATCH = {"cpu": 1024, "h100": 65_536}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One strategy on one size, medians over the repeats.
-
-    Attributes:
-        strategy: its name.
-        size: tables and devices.
-        search_s: seconds of the search by the clock.
-        cpu_s: seconds of all its threads on processors.
-        before_mb: peak memory of the process before the search: the interpreter, libraries, the task.
-        peak_mb: peak memory at the end.
-        gap: gap to the bound; None without one.
-        within: share of the repeats that reached a gap of 1%.
-        end: how the last search ended: "by itself", "at the limit", "killed" (it ran on long after the limit) or "failed".
-    """
-
-    strategy: str
-    size: Size
-    search_s: float
-    cpu_s: float
-    before_mb: float
-    peak_mb: float
-    gap: float | None
-    within: float
-    end: str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -125,7 +125,7 @@ def play(scene: Scene, folder: Path, cost_model: CostModel, rounds: int, seed: i
 
 def view(scene: Scene, attempts: list[Attempt], cost_model: CostModel) -> Table:
     """The table of a task; its caption says what was predicted and measured, and with what."""
-    from shardwright.measure.backend import default_backend
+    from shardwright.measure.backends import default_backend
     from shardwright.measure.hardware import cpu_model
 
     caption = f"{CAPTION}\ncost model {cost_model.name} · measured with {default_backend()} on {cpu_model()}"

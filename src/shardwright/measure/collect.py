@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend
+from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
 from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
 from shardwright.measure.collection import Collection, request_of

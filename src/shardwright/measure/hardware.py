@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.backend import NO_CUDA, import_torch
+from shardwright.measure.torch_package import NO_CUDA, import_torch
 
 Fingerprint: TypeAlias = dict[str, str]
 """Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as text."""

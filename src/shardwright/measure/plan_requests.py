@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
-from shardwright.measure.backend import default_backend
+from shardwright.measure.backends import default_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import Fingerprint, fingerprint
 from shardwright.measure.plans import Floats, Progress, over_rounds, short_policy

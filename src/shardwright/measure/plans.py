@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backend import check_backend, default_backend
+from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import available_memory
 from shardwright.measure.timing import TimingPolicy

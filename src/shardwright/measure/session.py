@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
-from shardwright.measure.backend import NO_CUDA, load_backend
+from shardwright.measure.backends import load_backend
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.sentinel import SENTINEL_BYTES, Sentinel
 from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
+from shardwright.measure.torch_package import NO_CUDA
 from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backend import import_torch
 from shardwright.measure.cores import ReservedCore
 from shardwright.measure.session import Session
 from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.torch_package import import_torch
 from shardwright.measure.wire import decode_work
 
 

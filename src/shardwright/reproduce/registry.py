@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from shardwright.errors import InvalidInput
-from shardwright.reproduce.ablations import Ablations
-from shardwright.reproduce.dreamshard_tables import DreamShardTables
+from shardwright.reproduce.ablations.ablations import Ablations
+from shardwright.reproduce.autoshard.transfer import Transfer
+from shardwright.reproduce.dreamshard.tables import DreamShardTables
 from shardwright.reproduce.experiment import Experiment
-from shardwright.reproduce.flexshard import FlexShardTraffic
-from shardwright.reproduce.neuroshard_production import NeuroShardProduction
-from shardwright.reproduce.neuroshard_table import NeuroShardTable
-from shardwright.reproduce.transfer import Transfer
+from shardwright.reproduce.flexshard.traffic import FlexShardTraffic
+from shardwright.reproduce.neuroshard.production import NeuroShardProduction
+from shardwright.reproduce.neuroshard.table import NeuroShardTable
 
 _EXPERIMENTS: tuple[Experiment, ...] = (
     NeuroShardTable(),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import check_backend, load_backend
+from shardwright.measure.backends import check_backend, load_backend
 from shardwright.measure.embedding_bag import EmbeddingBagBackend
 from shardwright.measure.own_backend import is_own, source_digest
 

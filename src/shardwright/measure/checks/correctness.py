@@ -11,7 +11,8 @@ import torch
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
-from shardwright.measure.backend import Backend, FusedCall, load_backend
+from shardwright.measure.backend import Backend, FusedCall
+from shardwright.measure.backends import load_backend
 from shardwright.measure.checks import reference
 from shardwright.measure.checks.contract import check_outputs, check_views
 from shardwright.measure.fused import fused_input

@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Mapping
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backend import check_backend, import_torch, load_backend
+from shardwright.measure.backends import check_backend, load_backend
 from shardwright.measure.hardware import device_memory, fingerprint
 from shardwright.measure.own_backend import is_own, source_digest
+from shardwright.measure.torch_package import import_torch
 
 MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1.4": "2.9"}
 """Release of FBGEMM and the release of torch that it is built for (the table in FBGEMM's own package)."""

@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backend import NO_CUDA, import_torch
 from shardwright.measure.collectives.meeting import fresh_store
 from shardwright.measure.collectives.timing import Member
+from shardwright.measure.torch_package import NO_CUDA, import_torch
 
 
 def group_backend(device_kind: str) -> str:

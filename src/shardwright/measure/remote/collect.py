@@ -11,7 +11,7 @@ from time import monotonic
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, ShardwrightError
-from shardwright.measure.backend import check_backend, default_backend
+from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.collection import Collection
 from shardwright.measure.hardware import Fingerprint, fingerprint
 from shardwright.measure.homes import alike

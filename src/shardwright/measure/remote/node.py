@@ -10,7 +10,7 @@ from pathlib import Path
 from time import time
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
-from shardwright.measure.backend import check_backend, default_backend, import_torch
+from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.run import check_machine
 from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint
@@ -18,6 +18,7 @@ from shardwright.measure.journal import Key
 from shardwright.measure.sampling import TableSet
 from shardwright.measure.session import Measurement
 from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.torch_package import import_torch
 from shardwright.measure.worker_client import Worker, WorkerOptions
 
 

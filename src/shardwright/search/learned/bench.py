@@ -63,7 +63,7 @@ class Bench:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """The hardware and software that the worker measures with."""
-        from shardwright.measure.backend import default_backend
+        from shardwright.measure.backends import default_backend
         from shardwright.measure.hardware import fingerprint
 
         return fingerprint(self._device, default_backend())

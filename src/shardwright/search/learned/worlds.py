@@ -146,7 +146,7 @@ class MeasuredWorld:
     @property
     def name(self) -> str:
         """As in "measured: fbgemm on AMD EPYC"."""
-        from shardwright.measure.backend import default_backend
+        from shardwright.measure.backends import default_backend
         from shardwright.measure.hardware import fingerprint
 
         backend = default_backend()

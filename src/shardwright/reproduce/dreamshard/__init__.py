@@ -1,0 +1,1 @@
+"""DreamShard's tables: learned placement beside heuristics, searches and a bound."""

@@ -1,0 +1,1 @@
+"""FlexShard's traffic: bytes between hosts and communication time of sequence tables."""

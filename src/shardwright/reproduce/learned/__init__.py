@@ -1,0 +1,1 @@
+"""What the experiments about learned placement share: tasks, entrants, training of policies, a bound on kernel times."""
