@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.reproduce.autoshard.balance import balance_table
 from shardwright.reproduce.autoshard.kinds import Scale
 from shardwright.reproduce.autoshard.matrix import Found, Loss, Matrix, matrix
 from shardwright.reproduce.experiment import Page, ResultTable, Row
@@ -36,7 +37,7 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
     matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
     tables = [summary_table(matrices)]
     tables += [matrix_table(strategy, one) for strategy, found in matrices.items() for one in found]
-    tables.append(training_table(rows))
+    tables += [balance_table(rows, scale.parts), training_table(rows)]
     return Page(
         "Transfer of learned policies without fine-tuning", text(scale, seeds, quick), tables, {"": picture(matrices)}
     )

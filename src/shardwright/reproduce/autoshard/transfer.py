@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwright.cost.choice import cost_model_for
+from shardwright.reproduce.autoshard.balance import BALANCE, degree_of_balance
 from shardwright.reproduce.autoshard.kinds import FULL, QUICK, Kind, Scale
 from shardwright.reproduce.entrants import SORTED, Entrant, Limits, digest, entrant, model_version
 from shardwright.reproduce.experiment import Page, Piece, Row
@@ -107,4 +108,10 @@ def _tested(one: Entrant, scale: Scale) -> Iterator[Row]:
             row, plan = planned(task, one, seed=number)
             proves = plan is not None and one.name == "certified"
             bound = compute_bound(task, cost_model_for("cpu")) if proves else None
-            yield {"tested": kind.name, "task": number, **row, "compute_bound_ms": bound}
+            yield {
+                "tested": kind.name,
+                "task": number,
+                **row,
+                "compute_bound_ms": bound,
+                BALANCE: degree_of_balance(plan),
+            }

@@ -44,7 +44,7 @@ class DreamShardTables:
     tasks: int = 50
     rnn_tasks: int = 10
     quick_settings: tuple[Setting, ...] = QUICK
-    quick_tasks: int = 6
+    quick_tasks: int = 4
     strategies: tuple[str, ...] = NAMES
     limits: Limits = _LIMITS
     rnn_updates: int = 120
