@@ -74,13 +74,15 @@ def run_experiment(
         InvalidInput: files in the folder are none of ours, or what the experiment needs is missing.
     """
     start = time.monotonic()
-    deadline = None if seconds is None else start + seconds
     name = f"{experiment.name}-quick" if quick else experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     store, pieces = RowStore(folder, name), experiment.pieces(quick)
     missing = [piece for piece in pieces if not store.of(piece)]
     there, version = len(pieces) - len(missing), commit()
     progress(there, len(pieces), "")
+    deadline = (
+        None if seconds is None else time.monotonic() + seconds
+    )  # making the list is not counted: every run gets on
     for piece, rows in _results(experiment, missing, jobs, deadline):
         store.add([_whole_row(piece, row, version, jobs) for row in rows])
         there += 1

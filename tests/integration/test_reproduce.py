@@ -1,0 +1,47 @@
+"""The command `shardwright reproduce`, as people run it: stopped, and gone on with."""
+
+import json
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+KEYS = {
+    "neuroshard-table": ("part", "devices", "max_dim", "task", "by", "strategy"),
+    "neuroshard-production": ("world", "seed", "by"),
+    "dreamshard-tables": ("tables", "devices", "half", "task", "strategy"),
+    "autoshard-transfer": ("strategy", "trained", "seed", "tested", "task"),
+    "flexshard-traffic": ("part", "accesses", "tables", "hosts", "gbits", "seed", "exchange", "memory", "strategy"),
+    "ablations": ("part", "devices", "max_dim", "task", "system", "variant"),
+}
+"""What no two rows have in common."""
+
+
+def reproduce(folder, name):
+    """A second of the command in a folder of its own, where policies and samples would go to as well."""
+    options = ["--quick", "--seconds", "1", "-o", "results", "--json"]
+    command = [sys.executable, "-m", "shardwright", "reproduce", name, *options]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)["experiments"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEYS)
+def test_a_run_out_of_time_is_gone_on_with(tmp_path, name):
+    first = reproduce(tmp_path, name)
+    assert 0 < first["made"] == first["pieces"] < first["wanted"]
+    results = tmp_path / "results"
+    assert "the run was not finished" in (results / f"{name}-quick.md").read_text()
+    assert "<svg" in (results / f"{name}-quick.svg").read_text()
+    before = pl.read_parquet(results / f"{name}-quick.parquet")
+    second = reproduce(tmp_path, name)
+    assert second["pieces"] == first["made"] + second["made"] > first["made"]
+    after = pl.read_parquet(results / f"{name}-quick.parquet")
+    assert after.join(before, on=KEYS[name], how="semi").select(before.columns).equals(before)
+    assert after.select(KEYS[name]).is_unique().all()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results"]
+    if "step_ms" in after.columns:
+        assert after["step_ms"].null_count() < len(after)
