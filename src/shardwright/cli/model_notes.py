@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from shardwright.cli.output import note
-from shardwright.cost import CostModel
+from shardwright.cost import CostModel, cost_model_for
 from shardwright.cost.origin import learned_elsewhere
+from shardwright.cost.score import score
+from shardwright.errors import InvalidInput
+from shardwright.sharding import Plan
 from shardwright.task import Task
 
 _BEYOND = 2.0  # a batch this many times outside of the trained ones is called extrapolation
+_SAME = 1e-6  # steps that differ by less were predicted by one model
 
 
 def print_model_notes(cost_model: CostModel, task: Task) -> None:
@@ -40,3 +45,29 @@ def print_hardware_note(cost_model: CostModel, kind: str) -> None:
     text = learned_elsewhere(getattr(cost_model, "metadata", {}), kind)
     if text:
         note(f"note: cost model {cost_model.name} {text}")
+
+
+def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
+    """Print, on stderr, that times were predicted by a bundled model of other hardware than what is about to be measured, once a model.
+
+    A plan names its model, and another model may have the same name, so a bundled one counts as its model if it predicts the same step.
+
+    Args:
+        plans: the plans.
+        kind: "cpu" or "cuda", what is measured on.
+    """
+    found = [model for plan in plans if (model := _bundled_of(plan)) is not None]
+    for model in {model.name: model for model in found}.values():
+        print_hardware_note(model, kind)
+
+
+def _bundled_of(plan: Plan) -> CostModel | None:
+    """The bundled model that predicted a plan's times; None where another one did."""
+    try:
+        bundled = cost_model_for(plan.task.topology.device)
+    except InvalidInput:
+        return None
+    if plan.cost is None or bundled.name != plan.cost_model:
+        return None
+    same = math.isclose(score(plan.task, plan.shards, bundled).step_ms, plan.cost.step_ms, rel_tol=_SAME)
+    return bundled if same else None

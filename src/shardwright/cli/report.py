@@ -113,9 +113,11 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
 
 
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
+    from shardwright.cli.model_notes import print_origin_notes
     from shardwright.measure.plans import measure_plans
     from shardwright.report import MeasuredTimes
 
+    print_origin_notes(plans, device)
     with progress("measuring") as report:
         results = measure_plans(plans, rounds=rounds, device=device, progress=report)
     return [MeasuredTimes(tuple(one.forward_ms.tolist()), tuple(one.backward_ms.tolist())) for one in results]

@@ -56,6 +56,7 @@ def run(
         shardwright verify plan.json --task task.yaml --tolerance 0.2
     """
     require_torch("measuring", "measure")
+    from shardwright.cli.model_notes import print_origin_notes
     from shardwright.cli.same_task import check_same_task
     from shardwright.measure.plans import measure_plans
     from shardwright.sharding import Plan
@@ -76,6 +77,7 @@ def run(
     if sharding_plan is not None:
         raise InvalidInput("--sharding-plan: is for a run by TorchRec; add --torchrec")
     _check_comparable(checked, device, tolerance)
+    print_origin_notes([checked], device)
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
     document = _document(plan, checked, measured, tolerance)

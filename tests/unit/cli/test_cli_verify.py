@@ -1,9 +1,11 @@
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.cost import cost_model_for
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.plans import MeasuredPlan
 
@@ -140,3 +142,24 @@ def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
     outcome = cli("verify", plan_file, "--torchrec", "--backend", "fbgemm")
     assert outcome.code == 2
     assert "--backend: TorchRec runs kernels of its own" in outcome.err
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
+    bundled = cost_model_for("cpu")
+    learned_on = re.search(r"processor (.*), cores", bundled.metadata["hardware"])[1]
+    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: learned_on if here else "another processor")
+    path = tmp_path / "bundled.json"
+    sw.plan(sw.Task.load(task_file)).save(path)
+    outcome = cli("verify", path)
+    said = "was learned on" in outcome.err and "this machine is another processor" in outcome.err
+    assert (outcome.code, said) == (0, not here)
+
+
+def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tmp_path, slower, monkeypatch):
+    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: "another processor")
+    plan = sw.plan(sw.Task.load(task_file))
+    own = replace(plan.cost.devices[0], forward_ms=2 * plan.cost.devices[0].forward_ms)
+    path = tmp_path / "own.json"
+    replace(plan, cost=replace(plan.cost, devices=(own, *plan.cost.devices[1:])), bound_ms=None).save(path)
+    assert "was learned on" not in cli("verify", path).err
