@@ -26,7 +26,7 @@ from shardwright.reproduce.ablations.parts import (
     TRAINED,
     Extent,
     digest_of,
-)  # fmt: skip
+)
 from shardwright.reproduce.ablations.pieces import Pieces
 from shardwright.reproduce.ablations.variants import VARIANTS
 from shardwright.reproduce.entrants import Entrant

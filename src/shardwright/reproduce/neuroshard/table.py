@@ -28,7 +28,7 @@ from shardwright.reproduce.neuroshard.settings import (
     SEED,
     TASKS,
     TORCHREC_TASKS,
-)  # fmt: skip
+)
 from shardwright.reproduce.outcomes import planned
 from shardwright.task.task import Task
 
