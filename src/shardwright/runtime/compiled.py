@@ -6,12 +6,12 @@ They do what `Ranking`, `Router` and a stable sort do with a few dozen vector op
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled
 from shardwright.runtime.placement import Ints
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def find_codes(
     ids: Ints,
     ends: Ints,
@@ -75,7 +75,7 @@ def find_codes(
     return wrong
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sort_by_place(codes: Ints, bits: int, counts: Ints, order: Ints, inverse: Ints, questions: Ints) -> None:
     """Sort `(n,)` codes by what stands above their lowest bits, keeping equal ones in order.
 
@@ -100,7 +100,7 @@ def sort_by_place(codes: Ints, bits: int, counts: Ints, order: Ints, inverse: In
         questions[position] = codes[index] & mask
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _ones(word: int) -> int:
     """How many of the lower 63 bits are set."""
     word = word - ((word >> 1) & 0x5555555555555555)

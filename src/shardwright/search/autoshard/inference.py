@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.autoshard.weights import Decoder, Floats
 
 Ints = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
     even: float
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def decode(setting: Setting, weights: Decoder, order: Ints, noise: Floats, logits: Floats) -> tuple[int, Ints]:
     """Place the units in `order`.
 
@@ -101,7 +101,7 @@ def decode(setting: Setting, weights: Decoder, order: Ints, noise: Floats, logit
     return -1, assignment
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _better(scores: Floats, room: Ints, rank: int, best: int) -> bool:
     """Whether a device is to be preferred; among equals the one with more memory left, so that ranks do not matter."""
     gain = scores[rank] - scores[best]
@@ -109,7 +109,7 @@ def _better(scores: Floats, room: Ints, rank: int, best: int) -> bool:
     return bool(gain > equal or (gain >= -equal and room[rank] > room[best]))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _describe(holds: Floats, occupied: bool, even: float, memory: float, weights: Decoder) -> None:
     """Set the second half of a device's code from the first, which is the sum of its encodings."""
     cost = 0.0
@@ -125,7 +125,7 @@ def _describe(holds: Floats, occupied: bool, even: float, memory: float, weights
         holds[32 + index] = max(code, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _advance(hidden: Floats, cell: Floats, unit: Floats, share: float, weights: Decoder) -> None:
     """One step of the LSTM, in place; `hidden[1]` becomes the state."""
     inputs = np.empty(128)
@@ -143,7 +143,7 @@ def _advance(hidden: Floats, cell: Floats, unit: Floats, share: float, weights: 
         inputs[:64] = hidden[layer]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _score(
     scores: Floats, state: Floats, holds: Floats, allowed: Bools, used: Ints, memory: Ints, need: int, weights: Decoder
 ) -> None:
@@ -171,7 +171,7 @@ def _score(
         scores[rank] = score
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_product(out: Floats, weight: Floats, x: Floats, rectified: bool) -> None:
     """Add x · weight to `out`, or relu(x) · weight."""
     for row in range(x.size):
@@ -182,6 +182,6 @@ def _add_product(out: Floats, weight: Floats, x: Floats, rectified: bool) -> Non
             out[column] += value * weight[row, column]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sigmoid(x: float) -> float:
     return float(1.0 / (1.0 + np.exp(-x)))

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.dreamshard.weights import (
     ENCODING,
     FARTHEST,
@@ -166,7 +166,7 @@ class Policy:
         return x * size
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place(
     order: Ints, hidden: Floats, start: Floats, per_even: Floats, load: Floats, start_load: Floats, noise: Floats,
     unit_bytes: Ints, used: Ints, memory: Ints, allowed: Bools, rivals: Bools,
@@ -207,7 +207,7 @@ def _place(
     return assignment
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _shares(
     state: Floats, added: Floats, mix: Floats, bias: Floats, per_even: Floats, shares: npt.NDArray[np.float64]
 ) -> None:
@@ -221,7 +221,7 @@ def _shares(
         shares[head] = np.log1p(max(total, 0.0) * per_even[head])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _value(
     shares: Floats, wide: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
     urgency: Floats, power: Floats,

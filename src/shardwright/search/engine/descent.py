@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import Floats, Ints
 from shardwright.search.engine.objective import set_objective, step_ms
 from shardwright.search.engine.state import NOTHING, Setting, State
@@ -15,7 +15,7 @@ _CUT_TARGETS = 4  # of these, the coldest, that cutting a piece considers
 _WORTH = 1e-6  # of the step time: gains below are not worth a change
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def descend(state: State, setting: Setting, squarings: int, most_changes: int, widest: int) -> int:
     """Improve a full state until no change helps, or `most_changes` are made; returns how many were.
 
@@ -60,7 +60,7 @@ def descend(state: State, setting: Setting, squarings: int, most_changes: int, w
     return made
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _improve(state: State, setting: Setting, scratch: Floats, one: int, targets: Ints, least: float) -> bool:
     """Relieve a device by the best move or swap with the coldest target that allows one, else by cutting a piece."""
     for target in targets:

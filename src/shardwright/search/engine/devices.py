@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from shardwright.jit import inner, inner_with
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -20,7 +21,7 @@ FORWARD, FORWARD_LINKS, BACKWARD_LINKS, BACKWARD = range(PHASES)
 _DUST = 1e-3  # bytes: what is left of sums that cancel
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+@inner_with(fastmath={"reassoc", "nsz"})
 def kernel_times(sums: Floats, vector: Floats, sign: float, mix: Floats) -> tuple[float, float]:
     """Forward and backward ms of a device with `sums` `(h + 2,)` after adding `sign` times a piece's vector."""
     hidden = mix.shape[1]
@@ -33,7 +34,7 @@ def kernel_times(sums: Floats, vector: Floats, sign: float, mix: Floats) -> tupl
     return max(forward, 0.0), max(backward, 0.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def link_times(
     values: float,
     ids: float,

@@ -14,8 +14,7 @@ never promises too much: a change that lowers the right side lowers Ψ. A device
 
 from __future__ import annotations
 
-from numba import njit
-
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import (
     BACKWARD,
     BACKWARD_LINKS,
@@ -30,7 +29,7 @@ from shardwright.search.engine.devices import (
 from shardwright.search.engine.state import Setting, State
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def set_objective(state: State, setting: Setting, squarings: int) -> None:
     """Price everything, and aim at the maxima as they are now, with the power 2 to `squarings`."""
     refresh_times(state, setting)
@@ -47,7 +46,7 @@ def set_objective(state: State, setting: Setting, squarings: int) -> None:
     refresh_heat(state)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def refresh_times(state: State, setting: Setting) -> None:
     """Price every device from its sums."""
     for device in range(state.used.size):
@@ -55,14 +54,14 @@ def refresh_times(state: State, setting: Setting) -> None:
         refresh_links(state, setting, device)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refresh_kernels(state: State, setting: Setting, device: int) -> None:
     """Price a device's kernels."""
     forward, backward = kernel_times(state.sums[device], state.sums[device], 0.0, setting.mix)
     state.times[device, FORWARD], state.times[device, BACKWARD] = forward, backward
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refresh_links(state: State, setting: Setting, device: int) -> None:
     """Price a device's links."""
     host, everyone = device // int(setting.links[1]), state.by_host.shape[0] - 1
@@ -73,14 +72,14 @@ def refresh_links(state: State, setting: Setting, device: int) -> None:
     state.times[device, FORWARD_LINKS], state.times[device, BACKWARD_LINKS] = forward, backward
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refresh_heat(state: State) -> None:
     """Each device's part of the objective."""
     for device in range(state.used.size):
         refresh_heat_of(state, device)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refresh_heat_of(state: State, device: int) -> None:
     """A device's part of the objective."""
     total = 0.0
@@ -89,7 +88,7 @@ def refresh_heat_of(state: State, device: int) -> None:
     state.heat[device] = total
 
 
-@njit(cache=True, nogil=True)
+@inner
 def raised(base: float, squarings: int) -> float:
     """`base` to the power of 2 to `squarings`."""
     for _ in range(squarings):
@@ -97,7 +96,7 @@ def raised(base: float, squarings: int) -> float:
     return min(base, 1e300)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def heat_after(
     device: int,
     vector: Floats,
@@ -153,7 +152,7 @@ def heat_after(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def step_ms(state: State) -> float:
     """Sum over the phases of the maximum over devices."""
     total = 0.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import (
     BACKWARD,
     BACKWARD_LINKS,
@@ -38,7 +38,7 @@ from shardwright.search.engine.state import (
 _SQUARINGS = 3  # of the power of the objective while pieces are placed
 
 
-@njit(cache=True, nogil=True)
+@inner
 def aim_at_balance(state: State, setting: Setting) -> None:
     """Set the objective for placing: every phase aims at what the mean device will have, with all that waits on it."""
     devices = state.used.size
@@ -70,7 +70,7 @@ def aim_at_balance(state: State, setting: Setting) -> None:
     refresh_heat(state)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place_greedily(state: State, setting: Setting, memory_weight: float) -> int:
     """Place every piece that lies nowhere; returns -1, or the first piece for which no device was left.
 
@@ -97,7 +97,7 @@ def place_greedily(state: State, setting: Setting, memory_weight: float) -> int:
     return NOTHING
 
 
-@njit(cache=True, nogil=True)
+@inner
 def coolest_device(state: State, setting: Setting, piece: int) -> int:
     """The device whose part of the objective rises least with the piece on it, or -1 where it may lie nowhere."""
     form = state.form[piece]
@@ -130,7 +130,7 @@ def coolest_device(state: State, setting: Setting, piece: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def join_kin(state: State, setting: Setting) -> None:
     """Make one piece of those of an item that lie on one device."""
     piece = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import Ints
 from shardwright.search.engine.home import Home
 
@@ -30,7 +30,7 @@ def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -
     return result
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def held_ranges(home: Home, item: int, devices: Ints) -> tuple[Ints, Ints]:
     """The units `[start, stop)` that each of some devices held of an item; an empty range for none."""
     start, stop = np.zeros(devices.size, dtype=np.int64), np.zeros(devices.size, dtype=np.int64)
@@ -41,7 +41,7 @@ def held_ranges(home: Home, item: int, devices: Ints) -> tuple[Ints, Ints]:
     return start, stop
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_order(widths: Ints, start: Ints, stop: Ints) -> Ints:
     """An order of pieces in which as many units as possible stay; of many pieces a good one.
 
@@ -67,7 +67,7 @@ def best_order(widths: Ints, start: Ints, stop: Ints) -> Ints:
     return order
 
 
-@njit(cache=True, nogil=True)
+@inner
 def kept_units(widths: Ints, start: Ints, stop: Ints, order: Ints) -> int:
     """Units that stay where they are if pieces take theirs in some order."""
     first, total = 0, 0
@@ -77,7 +77,7 @@ def kept_units(widths: Ints, start: Ints, stop: Ints, order: Ints) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _best_of_all(widths: Ints, start: Ints, stop: Ints) -> Ints:
     """The best order, built from the best orders of all smaller sets of pieces."""
     count = widths.size

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import Floats, Ints
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
     """Cut each form into blocks so that the sum of their prices is smallest.
 
@@ -22,7 +22,7 @@ def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
     forms = first.size - 1
     result = np.empty(forms)
     uses = np.zeros(price.size, dtype=np.int64)
-    best, step = np.zeros(np.diff(first).max() + 1), np.zeros(np.diff(first).max() + 1, dtype=np.int64)
+    best, step = np.zeros(_widest(first) + 1), np.zeros(_widest(first) + 1, dtype=np.int64)
     for form in range(forms):
         begin, units = first[form], first[form + 1] - first[form]
         for width in range(1, units + 1):
@@ -39,7 +39,7 @@ def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
     return result, uses
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def least_bottlenecks(first: Ints, value: Floats) -> Floats:
     """Cut each form into blocks so that the largest of their values is smallest.
 
@@ -51,7 +51,7 @@ def least_bottlenecks(first: Ints, value: Floats) -> Floats:
         `(f,)` the largest value of a block in the best way; infinite where no way is allowed.
     """
     result = np.empty(first.size - 1)
-    best = np.zeros(np.diff(first).max() + 1)
+    best = np.zeros(_widest(first) + 1)
     best[0] = -np.inf
     for form in range(first.size - 1):
         begin, units = first[form], first[form + 1] - first[form]
@@ -61,3 +61,12 @@ def least_bottlenecks(first: Ints, value: Floats) -> Floats:
                 best[width] = min(best[width], max(best[width - part], value[begin + part - 1]))
         result[form] = best[units]
     return result
+
+
+@inner
+def _widest(first: Ints) -> int:
+    """The most units that a form has. A loop, since `np.diff` takes seconds to compile."""
+    most = 0
+    for form in range(first.size - 1):
+        most = max(most, first[form + 1] - first[form])
+    return most

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.objective import refresh_heat, refresh_times, step_ms
 from shardwright.search.engine.placing import coolest_device
 from shardwright.search.engine.state import (
@@ -22,7 +22,7 @@ from shardwright.search.engine.state import (
 _COSTLY = 0.02  # of a step: items that cost less alone are not worth spreading
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def respread(state: State, setting: Setting) -> int:
     """Spread every costly item, and gather every spread one, for which that lowers the objective; returns how many changed."""
     changed, costly = 0, _COSTLY * step_ms(state)
@@ -37,7 +37,7 @@ def respread(state: State, setting: Setting) -> int:
     return changed
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _try_spread(state: State, setting: Setting, item: int, spread: int) -> bool:
     """Spread an item, and undo that if it does not help."""
     before = state.heat.sum()
@@ -70,7 +70,7 @@ def _try_spread(state: State, setting: Setting, item: int, spread: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _fits(state: State, setting: Setting, spread: int) -> bool:
     for index in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
         device = setting.spread_device[index]
@@ -79,7 +79,7 @@ def _fits(state: State, setting: Setting, spread: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _gather(state: State, setting: Setting, item: int) -> bool:
     """Put a spread item whole on a device if that helps."""
     if not setting.legal[setting.first[item + 1] - 1]:

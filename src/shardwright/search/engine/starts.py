@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.assembly import Assembly, empty_state
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.placing import join_kin, place_greedily
@@ -74,7 +74,7 @@ def _largest(values: Floats) -> float:
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_rank: Floats) -> int:
     """Give every item its best way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
     items = setting.most.size
@@ -94,7 +94,7 @@ def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_ran
     return NOTHING
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, must: bool) -> int:
     """The cheapest spread of an item that fits beside those that are booked, or -1; an item with rivals is spread only if it must be."""
     if setting.rivals.size and not must and setting.rivals[item].any():
@@ -114,7 +114,7 @@ def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, m
     return best
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cut(state: State, setting: Setting, form: int, uses: Ints, waiting: int) -> None:
     """Add the chosen pieces; where these are more than allowed, or than there is room for, as even ones as possible."""
     begin, units = setting.first[form], setting.first[form + 1] - setting.first[form]

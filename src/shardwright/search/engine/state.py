@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from shardwright.jit import compiled, inner
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -138,7 +139,7 @@ def copy_state(state: State) -> State:
     return State(*(array.copy() for array in state))  # type: ignore[arg-type]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_piece(state: State, setting: Setting, form: int, width: int) -> int:
     """A new piece, not yet placed."""
     piece = state.live[0]
@@ -150,7 +151,7 @@ def add_piece(state: State, setting: Setting, form: int, width: int) -> int:
     return piece
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def drop_piece(state: State, setting: Setting, piece: int) -> int:
     """Forget a piece that is not placed; the last one takes its number, which is returned."""
     item = setting.item[state.form[piece]]
@@ -167,7 +168,7 @@ def drop_piece(state: State, setting: Setting, piece: int) -> int:
     return last
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def place(state: State, setting: Setting, piece: int, device: int) -> None:
     """Put a piece on a device; times are left as they are."""
     state.device[piece] = device
@@ -175,7 +176,7 @@ def place(state: State, setting: Setting, piece: int, device: int) -> None:
     book(state, setting, setting.first[state.form[piece]] + state.width[piece] - 1, device, 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def lift(state: State, setting: Setting, piece: int) -> None:
     """Take a piece off its device; times are left as they are."""
     device = state.device[piece]
@@ -184,7 +185,7 @@ def lift(state: State, setting: Setting, piece: int) -> None:
     book(state, setting, setting.first[state.form[piece]] + state.width[piece] - 1, device, -1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def book(state: State, setting: Setting, row: int, device: int, sign: int) -> None:
     """Add a piece to a device's sums, or take it off."""
     for column in range(setting.vectors.shape[1]):
@@ -193,7 +194,7 @@ def book(state: State, setting: Setting, row: int, device: int, sign: int) -> No
     _serve(state, setting, device, sign * setting.served[row, 0], sign * setting.served[row, 1])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def book_spread(state: State, setting: Setting, spread: int, sign: int) -> None:
     """Add a spread to the sums of all its devices, or take it off."""
     for place_ in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
@@ -207,7 +208,7 @@ def book_spread(state: State, setting: Setting, spread: int, sign: int) -> None:
             state.reduced[device, link] += sign * setting.spread_reduced[spread, link]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _serve(state: State, setting: Setting, device: int, values: float, ids: float) -> None:
     host = device // int(setting.links[1])
     for row in (host, state.by_host.shape[0] - 1):
@@ -217,7 +218,7 @@ def _serve(state: State, setting: Setting, device: int, values: float, ids: floa
     state.served[device, 1] += ids
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def width_on(state: State, setting: Setting, item: int, device: int) -> int:
     """Units of an item that lie on a device in single pieces."""
     width, piece = 0, state.of[item]
@@ -228,7 +229,7 @@ def width_on(state: State, setting: Setting, item: int, device: int) -> int:
     return width
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def piece_on(state: State, item: int, device: int) -> int:
     """A piece of an item on a device, or -1."""
     piece = state.of[item]
@@ -237,7 +238,7 @@ def piece_on(state: State, item: int, device: int) -> int:
     return piece
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def may_lie(state: State, setting: Setting, item: int, device: int) -> bool:
     """Whether pinning and rivals leave the item this device."""
     if setting.allowed.size and not setting.allowed[item, device]:
@@ -258,7 +259,7 @@ def may_lie(state: State, setting: Setting, item: int, device: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def in_spread(setting: Setting, spread: int, device: int) -> bool:
     """Whether a spread uses a device."""
     for place_ in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
@@ -267,7 +268,7 @@ def in_spread(setting: Setting, spread: int, device: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def ms_to_receive(setting: Setting, form: int, width: int, device: int) -> float:
     """Ms that count for a device receiving `width` units of an item, beyond what it held in the plan to start from.
 
@@ -285,7 +286,7 @@ def ms_to_receive(setting: Setting, form: int, width: int, device: int) -> float
     return each * width
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _link(lists: Ints, heads: Ints, node: int, owner: int) -> None:
     head = heads[owner]
     lists[node, 0], lists[node, 1] = head, NOTHING
@@ -294,7 +295,7 @@ def _link(lists: Ints, heads: Ints, node: int, owner: int) -> None:
     heads[owner] = node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _unlink(lists: Ints, heads: Ints, node: int, owner: int) -> None:
     after, before = lists[node, 0], lists[node, 1]
     if before >= 0:
@@ -305,7 +306,7 @@ def _unlink(lists: Ints, heads: Ints, node: int, owner: int) -> None:
         lists[after, 1] = before
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rename(lists: Ints, heads: Ints, old: int, new: int, owner: int) -> None:
     after, before = lists[old, 0], lists[old, 1]
     lists[new, 0], lists[new, 1] = after, before

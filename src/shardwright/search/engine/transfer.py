@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from shardwright.jit import inner
 from shardwright.search.engine.devices import BACKWARD_LINKS, FORWARD_LINKS, Floats, Ints, link_times
 from shardwright.search.engine.objective import heat_after, raised, refresh_heat, refresh_kernels, refresh_links
 from shardwright.search.engine.state import (
@@ -21,7 +20,7 @@ from shardwright.search.engine.state import (
 )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def best_transfer(
     state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float, may_split: bool
 ) -> tuple[float, int, int, int]:
@@ -97,7 +96,7 @@ def best_transfer(
     return best, found, found_form, found_units
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _units_to_try(width: int, price: float, apart: float, attempt: int) -> int:
     """All of a piece first; then parts that would make two devices about level, and half of that; 0 for nothing to try."""
     if attempt == 0:
@@ -114,7 +113,7 @@ def _units_to_try(width: int, price: float, apart: float, attempt: int) -> int:
     return level - 1 if 2 <= level < width else 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def pair_heat(
     scratch: Floats,
     before: int,
@@ -166,7 +165,7 @@ def pair_heat(
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@inner
 def others_heat(
     state: State,
     setting: Setting,
@@ -207,7 +206,7 @@ def others_heat(
     return more
 
 
-@njit(cache=True, nogil=True)
+@inner
 def transfer(state: State, setting: Setting, piece: int, form: int, units: int, target: int) -> None:
     """Make a transfer that `best_transfer` found."""
     one = state.device[piece]
@@ -232,7 +231,7 @@ def transfer(state: State, setting: Setting, piece: int, form: int, units: int, 
     refresh_two(state, setting, one, target)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def refresh_two(state: State, setting: Setting, one: int, other: int) -> None:
     """Price two devices anew whose sums have changed, and all links."""
     refresh_kernels(state, setting, one)
@@ -242,7 +241,7 @@ def refresh_two(state: State, setting: Setting, one: int, other: int) -> None:
     refresh_heat(state)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def best_swap(
     state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float
 ) -> tuple[float, int, int]:
@@ -280,7 +279,7 @@ def best_swap(
     return best, found, found_other
 
 
-@njit(cache=True, nogil=True)
+@inner
 def traded_heat(
     scratch: Floats,
     row: int,
@@ -314,7 +313,7 @@ def traded_heat(
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _swap_price(
     setting: Setting, form: int, width: int, other_form: int, other_width: int, one: int, target: int
 ) -> float:
@@ -327,7 +326,7 @@ def _swap_price(
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _may_swap(state: State, setting: Setting, piece: int, other: int) -> bool:
     """Whether two pieces may trade places: no kin on the other side; a rival of either there forbids it, even the one that leaves."""
     item, other_item = setting.item[state.form[piece]], setting.item[state.form[other]]
@@ -337,7 +336,7 @@ def _may_swap(state: State, setting: Setting, piece: int, other: int) -> bool:
     return may_lie(state, setting, item, target) and may_lie(state, setting, other_item, one)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def swap(state: State, setting: Setting, piece: int, other: int) -> None:
     """Let two pieces trade places."""
     one, target = state.device[piece], state.device[other]

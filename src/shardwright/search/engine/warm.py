@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled
 from shardwright.search.engine.assembly import Assembly, spread_shards
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
@@ -148,7 +148,7 @@ def moving_ms(assembly: Assembly, state: State) -> float:
     return float(_received_ms(state, assembly.setting, home)) - float(home.least_ms.sum())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _received_ms(state: State, setting: Setting, home: Home) -> float:
     """Price of all that devices receive, with the units of each item arranged so that as many as possible stay."""
     total = 0.0

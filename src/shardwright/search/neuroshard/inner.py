@@ -6,14 +6,14 @@ Letters: n pieces, d devices, g bounds, h hidden units of the cost model. A *sta
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from shardwright.jit import compiled, inner
 from shardwright.search.engine.devices import kernel_times, link_times
 from shardwright.search.neuroshard.encoding import TICKS, Floats, Ints
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def greedy(pieces: Pieces, state: Ints, limit: int, device: Ints) -> tuple[int, int]:
     """Place the pieces in order, each on the device that then has the lowest fused time among those with room.
 
@@ -59,7 +59,7 @@ def greedy(pieces: Pieces, state: Ints, limit: int, device: Ints) -> tuple[int, 
     return state.size, dims.max()
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def grid_placements(pieces: Pieces, state: Ints, limits: Ints) -> Ints:
     """The different placements that the greedy finds for `limits` `(g,)`, ascending.
 
@@ -82,7 +82,7 @@ def grid_placements(pieces: Pieces, state: Ints, limits: Ints) -> Ints:
     return found[:count]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def device_times(pieces: Pieces, state: Ints, device: Ints) -> tuple[Floats, Ints]:
     """`(d, 2)` forward and backward kernel ms, 0 on empty devices, and `(d,)` columns of a placement `(n,)`."""
     sums, dims = pieces.sums.copy(), pieces.fixed_dims.copy()
@@ -100,7 +100,7 @@ def device_times(pieces: Pieces, state: Ints, device: Ints) -> tuple[Floats, Int
     return times, dims
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def placement_times(pieces: Pieces, state: Ints, found: Ints) -> tuple[Floats, Ints]:
     """`(k, d, 2)` ms and `(k, d)` columns, as `device_times`, of placements `(k, n)`."""
     times = np.empty((found.shape[0], pieces.used.size, 2))
@@ -110,7 +110,7 @@ def placement_times(pieces: Pieces, state: Ints, found: Ints) -> tuple[Floats, I
     return times, dims
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
     """Step time of a placement `(n,)` by the link model: the sum over the four phases of the maximum over devices."""
     near = int(pieces.links[1])
@@ -135,7 +135,7 @@ def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
     return float(np.rint((times[:, 0].max() + forward + backward + times[:, 1].max()) * TICKS))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_by_links(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
     """The placement of the grid with the lowest `step_ticks`, the lowest limit among equals; infinite where there is none."""
     found = grid_placements(pieces, state, limits)

@@ -1,0 +1,38 @@
+"""How hot loops are compiled: by numba, with as little machine code beside the loops themselves as can be.
+
+numba gives each function that it compiles a wrapper for calls from Python and one for calls from C. For arguments like the state of a
+search, tuples of fifty arrays, such wrappers take as long to compile as the function, and nobody calls most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+from numba.extending import register_jitable
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_ENTRY: dict[str, Any] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def compiled(function: _Function) -> _Function:
+    """A function that Python calls: compiled at the first call, kept in the cache, and run without the interpreter's lock."""
+    made: _Function = njit(**_ENTRY)(function)
+    return made
+
+
+def inner(function: _Function) -> _Function:
+    """A function that compiled functions call. Python may call it too, and runs it as the Python that it is."""
+    return inner_with()(function)
+
+
+def inner_with(**options: object) -> Callable[[_Function], _Function]:
+    """As `inner`, with options of numba's, such as `fastmath`."""
+
+    def made(function: _Function) -> _Function:
+        found: _Function = register_jitable(**_INNER, **options)(function)
+        return found
+
+    return made
