@@ -24,6 +24,7 @@ from shardwright.reproduce.neuroshard.settings import (
     QUICK_MAX_DIMS,
     QUICK_MEASURED,
     QUICK_TASKS,
+    QUICK_TORCHREC_TASKS,
     ROUNDS,
     SEED,
     TASKS,
@@ -54,7 +55,7 @@ class NeuroShardTable:
             for devices in DEVICES:
                 for max_dim in QUICK_MAX_DIMS if quick else MAX_DIMS:
                     setting = {"devices": devices, "max_dim": max_dim, "task": number}
-                    names = self._strategies(1 if quick else TORCHREC_TASKS, number)
+                    names = self._strategies(QUICK_TORCHREC_TASKS[devices] if quick else TORCHREC_TASKS, number)
                     found += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
                     if self._measures(number) and (not quick or setting == QUICK_MEASURED):
                         found.append(
