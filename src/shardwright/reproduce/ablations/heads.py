@@ -1,17 +1,22 @@
-"""Convex head against mlp head: both trained on samples of this machine, their plans measured on its kernels. Needs torch and FBGEMM."""
+"""Convex head against mlp head: both trained on samples of this machine, their plans measured on its kernels. Needs torch and FBGEMM.
+
+Beside them, the same searches under the bundled model.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.cost.choice import cost_model_for
 from shardwright.cost.files import load_model, save_model
-from shardwright.cost.model import ComputeModel, Head
+from shardwright.cost.model import ComputeModel, CostModel, Head
 from shardwright.errors import MeasurementFailed
-from shardwright.reproduce.ablations.parts import digest_of
+from shardwright.reproduce.ablations.parts import BUNDLED, digest_of
 from shardwright.reproduce.entrants import Entrant
 from shardwright.reproduce.experiment import Row
 from shardwright.reproduce.outcomes import planned
@@ -78,24 +83,22 @@ class HeadBench:
         }
 
     def measure(self, task: Task, seeds: Sequence[int], rounds: int) -> list[Row]:
-        """Plans of a task under both heads, measured in interleaved rounds.
+        """Plans of a task under both heads, and under the bundled model for the first seed, measured in interleaved rounds.
 
         Returns:
-            A row a plan, with `predicted_ms` by the head that it was searched with and `measured_ms`, each the slowest forward plus
+            A row a plan, with `predicted_ms` by the model that it was searched with and `measured_ms`, each the slowest forward plus
             the slowest backward kernel; a row without figures for a task that was not placed, or does not fit this machine.
         """
         from shardwright.measure.plans import measure_plans
 
         rows: list[Row] = []
         plans: list[Plan] = []
-        for seed in seeds:
-            for head in HEADS:
-                model = self._model(head, seed)
-                for strategy in _PLANNERS:
-                    row, plan = planned(task, Entrant(strategy, time_limit=self.time_limit), seed=seed, model=model)
-                    shards = digest_of(plan) if plan else None
-                    rows.append({"strategy": strategy.name, "head": head, "seed": seed, "shards": shards, **row})
-                    plans += [plan] if plan else []
+        for head, seed, model in self._models(seeds):
+            for strategy in _PLANNERS:
+                row, plan = planned(task, Entrant(strategy, time_limit=self.time_limit), seed=seed, model=model)
+                shards = digest_of(plan) if plan else None
+                rows.append({"strategy": strategy.name, "head": head, "seed": seed, "shards": shards, **row})
+                plans += [plan] if plan else []
         try:
             measured = iter(measure_plans(plans, rounds=rounds))
         except MeasurementFailed as error:
@@ -125,6 +128,12 @@ class HeadBench:
     def _model_file(self, head: Head, seed: int, samples: Samples) -> Path:
         """Named by the number of measurements too: more samples make another model."""
         return self.folder / f"{head}-{seed}-of-{len(samples)}.safetensors"
+
+    def _models(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, CostModel]]:
+        """Head, seed and model."""
+        for seed, head in product(seeds, HEADS):
+            yield head, seed, self._model(head, seed)
+        yield BUNDLED, seeds[0], cost_model_for("cpu")
 
     def _model(self, head: Head, seed: int) -> ComputeModel:
         """The trained model, trained now where it is not there."""

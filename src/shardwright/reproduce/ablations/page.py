@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.reproduce.ablations.figure import draw
 from shardwright.reproduce.ablations.found import Beside, beside, geometric, searches
-from shardwright.reproduce.ablations.heads_found import HeadPairs, head_pairs
-from shardwright.reproduce.ablations.parts import TRAINED
+from shardwright.reproduce.ablations.heads_found import HeadPairs, beside_bundled, beside_greedy, head_pairs
+from shardwright.reproduce.ablations.parts import BUNDLED, TRAINED
 from shardwright.reproduce.ablations.text import paragraphs
 from shardwright.reproduce.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS
 from shardwright.reproduce.experiment import Page, ResultTable, Row
@@ -23,6 +23,7 @@ def page_of(rows: Sequence[Row]) -> Page:
         by_setting(rows),
         errors(rows),
         measured(rows),
+        strategies(rows),
     ]
     return Page(
         "What each part is worth (ablations)",
@@ -133,6 +134,36 @@ def line(strategy: str, pairs: HeadPairs) -> list[object]:
         ratio_cell(pairs.ratios("predicted_ms")),
         *(cell(pairs.optimism(index), "+.1%") for index in range(2)),
     ]  # fmt: skip
+
+
+def strategies(rows: Sequence[Row]) -> ResultTable:
+    """Strategies beside `greedy`, under models that were learned on the machine that measures, and under the bundled one."""
+    cells = []
+    for strategy in (NEUROSHARD, CERTIFIED):
+        for head in ("convex", "mlp", BUNDLED):
+            times = beside_greedy(rows, strategy, head, "measured_ms")
+            promised = beside_greedy(rows, strategy, head, "predicted_ms")
+            if times:
+                faster = f"{np.mean(np.array(times) < 1):.0%}"
+                cells.append(
+                    [strategy, head, len(times), ratio_cell(times), faster, ratio_cell(promised), cell(max(times), ".3f"),
+                     ratio_cell(beside_bundled(rows, strategy, head))]
+                )  # fmt: skip
+    caption = (
+        "Measured plans divided by `greedy`'s under the same model: what a search is worth under a model that was learned on the machine "
+        "that measures (convex, mlp), and under the bundled one. Geometric means over tasks, each the mean of its seeds; 95% intervals."
+    )
+    heads = [
+        "strategy",
+        "model",
+        "tasks",
+        "measured",
+        "faster on",
+        "predicted",
+        "worst task",
+        "over its plans under the bundled model",
+    ]
+    return ResultTable(caption, heads, cells)
 
 
 def span(values: Sequence[float], spec: str) -> str:

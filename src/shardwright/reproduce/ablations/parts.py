@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 SEARCH, SAMPLES, TRAINED, MEASURED = "search", "samples", "trained", "measured"
 """Parts: searches without a part of theirs; collecting samples, training on them, and measuring plans found under either head."""
+BUNDLED = "bundled"
+"""In place of a head: the bundled model of CPU kernels."""
 DEVICES, MAX_DIMS = (4, 8), (32, 128)
 BATCH_SIZE, SEED = 1024, 2026
 MEASURED_SEED = 11

@@ -44,14 +44,15 @@ class Pieces:
         ]
 
     def measured(self) -> list[Piece]:
-        """A task each, with all plans of both heads; a quick run has tasks of four devices only."""
+        """A task each, with all plans of both heads and of the bundled model; a quick run has tasks of four devices only."""
         devices = DEVICES[:1] if self.name == "quick" else DEVICES
         settings = product(range(self.extent.measured), devices, MAX_DIMS[::-1])
         chosen = list(settings)[:1] if self.name == "quick" else list(settings)
-        return [
-            self._alone(MEASURED, "all", "both heads", devices=each, max_dim=dim, task=number)
+        pieces = [
+            self._alone(MEASURED, "all", "both heads, bundled model", devices=each, max_dim=dim, task=number)
             for number, each, dim in chosen
         ]
+        return [replace(piece, version=f"{piece.version}, {model_version('cpu')}") for piece in pieces]
 
     def _alone(
         self, part: str, system: str, variant: str, *, devices: int = 0, max_dim: int = 0, task: int = 0

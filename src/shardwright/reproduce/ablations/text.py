@@ -75,6 +75,9 @@ def heads(rows: Sequence[Row]) -> str:
     if not any(row["part"] in (SAMPLES, TRAINED, MEASURED) for row in rows):
         return ""
     sentences = [_HEADS]
+    collected = max((int(row["sets"] or 0) for row in rows if row["part"] == SAMPLES), default=0)
+    if collected:
+        sentences.append(f"{collected:,} sets of tables were measured for this.")
     errors = {
         head: [float(row["mean_error"] or 0.0) for row in rows if (row["part"], row["head"]) == (TRAINED, head)]
         for head in ("convex", "mlp")

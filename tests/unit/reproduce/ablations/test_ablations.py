@@ -28,7 +28,7 @@ def head_row(strategy, head, predicted, measured, *, task=0, shards="a"):
         "max_dim": 32,
         "task": task,
         "system": "all",
-        "variant": "both heads",
+        "variant": "both heads, bundled model",
     }
     found = {
         "strategy": strategy,
@@ -51,7 +51,14 @@ def trained_row(head, seed, error):
         "system": "cost model",
         "variant": head,
     }
-    found = {"head": head, "seed": seed, "sets": 100, "mean_error": error, "median_error": error / 2, "spearman": 0.99}
+    found = {
+        "head": head,
+        "seed": seed,
+        "sets": 100,
+        "mean_error": error,
+        "median_error": error and error / 2,
+        "spearman": 0.99,
+    }
     return {**key, **NOTHING, **found, "repeat_error": 0.02}
 
 
@@ -150,8 +157,10 @@ def test_heads_beside_each_other():
     rows += [
         head_row("greedy", "convex", 1.0, 2.0), head_row("greedy", "mlp", 0.9, 1.0, shards="b"),
         head_row("greedy", "convex", 1.0, 1.0, task=1), head_row("greedy", "mlp", 1.0, 1.0, task=1),
-        head_row("certified", "convex", 1.0, None),
+        head_row("certified", "convex", 1.0, None), head_row("certified", "convex", 0.75, 0.5, task=1),
+        head_row("certified", "bundled", 0.1, 0.4, task=1),
     ]  # fmt: skip
+    rows += [trained_row("", chunk, None) | {"part": SAMPLES, "sets": 500 * (chunk + 1)} for chunk in range(2)]
     page = EXPERIMENT.page(rows, False)
     errors = line_of(page, "trained on the same samples", "convex")
     assert errors["mean error"] == "6.00% (5.00% to 7.00%)"
@@ -160,7 +169,16 @@ def test_heads_beside_each_other():
     assert (found["pairs"], found["same plans"], found["mlp faster"]) == (2, 1, "50%")
     assert found["measured, mlp / convex"].startswith("0.7071")
     assert (found["difference, convex"], found["difference, mlp"]) == ("-25.0%", "-5.0%")
+    beside = line_of(page, "divided by `greedy`'s under", "certified")
+    assert (beside["model"], beside["tasks"], beside["measured"][:6], beside["predicted"][:6]) == (
+        "convex",
+        1,
+        "0.5000",
+        "0.7500",
+    )
+    assert beside["over its plans under the bundled model"].startswith("1.2500")
     said = " ".join(page.text)
+    assert "1,000 sets of tables were measured for this." in said
     assert "Held-out error: 6.0% convex, 4.0% mlp" in said
     assert "1 plans were not found or not measured." in said
 

@@ -51,7 +51,7 @@ def test_plans_of_both_heads_are_measured(bench, task):
     pytest.importorskip("fbgemm_gpu", reason="real kernels need FBGEMM")
     rows = bench.measure(task, [0], rounds=1)
     assert [(row["head"], row["strategy"]) for row in rows] == [
-        (head, name) for head in ("convex", "mlp") for name in ("greedy", "neuroshard", "certified")
+        (head, name) for head in ("convex", "mlp", "bundled") for name in ("greedy", "neuroshard", "certified")
     ]
     assert all(row["measured_ms"] > 0 and row["predicted_ms"] > 0 for row in rows)
     bounds = {(row["head"], row["strategy"]): row["bound_ms"] for row in rows}
