@@ -8,12 +8,21 @@ from collections.abc import Mapping
 from shardwright.measure.hardware import cpu_model, gpu_model
 
 
-def learned_elsewhere(metadata: Mapping[str, str], kind: str) -> str | None:
-    """What to say where a model was learned on another processor of this kind; None where it was not, or does not tell."""
+def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None = None) -> str | None:
+    """What to say where a model was learned on another processor.
+
+    Args:
+        metadata: the model's.
+        kind: "cpu" or "cuda".
+        here: the processor whose times are predicted; by default that of this machine.
+
+    Returns:
+        A clause that goes after "the cost model"; None where the model was learned on that processor, or does not tell.
+    """
     found = re.search(r"device_kind (\w+), processor (.*), cores ", metadata.get("hardware", ""))
     if found is None or found[1] != kind:
         return None
-    here = gpu_model() if kind == "cuda" else cpu_model()
+    here = here or (gpu_model() if kind == "cuda" else cpu_model())
     if found[2] == here:
         return None
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from shardwright import __version__
 from shardwright.files import write_atomically
 from shardwright.measure.hardware import fingerprint
 from shardwright.reproduce.experiment import Page, ResultTable, Row
-from shardwright.reproduce.rows import COMMIT, DATE
+from shardwright.reproduce.rows import COMMIT, DATE, HARDWARE
 
 
 def write_page(
@@ -23,7 +24,7 @@ def write_page(
         folder: where they go.
         name: name of the files, without their ending.
         page: what to write.
-        rows: the rows it is made of, for their commits and dates.
+        rows: the rows it is made of, for their commits, dates and hardware.
         share: pieces of work done, and all of them.
         command: the command that makes the page anew.
     """
@@ -56,7 +57,8 @@ def markdown(
         command: the command that makes the page anew.
         made: date, commit and hardware; by default now, the checked-out commit and this machine.
     """
-    lines = [f"# {title}", "", made or _made(f"{datetime.now(UTC):%Y-%m-%d %H:%M}", commit()), "", f"    {command}", ""]
+    made = made or _made(f"{datetime.now(UTC):%Y-%m-%d %H:%M}", commit(), hardware())
+    lines = [f"# {title}", "", made, "", f"    {command}", ""]
     for paragraph in paragraphs:
         lines += [paragraph, ""]
     for table in tables:
@@ -67,17 +69,21 @@ def markdown(
 
 
 def made_of(rows: Sequence[Row]) -> str:
-    """Dates and commits of the rows, and this machine."""
+    """Dates, commits and hardware of the rows; where there are none, this machine."""
     dates = sorted(str(row[DATE]) for row in rows)
     commits = sorted({str(row[COMMIT]) for row in rows})
+    machines = Counter(str(row[HARDWARE]) for row in rows)
     jobs = sorted({int(row["jobs"] or 1) for row in rows})
     span = "no rows" if not dates else dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     several = f" · {', '.join(map(str, jobs))} processes" if jobs not in ([], [1]) else ""
-    return _made(span, ", ".join(commits) or commit()) + several
+    by = next(iter(machines), hardware())
+    if len(machines) > 1:
+        by = "; ".join(f"{machine} ({count:,} rows)" for machine, count in machines.most_common())
+    return _made(span, ", ".join(commits) or commit(), by) + several
 
 
-def _made(when: str, version: str) -> str:
-    return f"{when} UTC · commit {version} · {hardware()}"
+def _made(when: str, version: str, machine: str) -> str:
+    return f"{when} UTC · commit {version} · {machine}"
 
 
 def commit() -> str:
@@ -93,3 +99,8 @@ def hardware() -> str:
     """Processor, cores and library versions."""
     facts = fingerprint("cpu", "fbgemm")
     return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, torch {facts['torch']}, FBGEMM {facts['fbgemm']}"
+
+
+def processor_of(machine: str) -> str:
+    """The processor in what `hardware` said."""
+    return machine.partition(" cores, ")[0].rpartition(", ")[0]

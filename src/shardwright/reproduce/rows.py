@@ -13,7 +13,7 @@ from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
 from shardwright.reproduce.experiment import Piece, Row, Value
 
-VERSION, COMMIT, DATE = "version", "commit", "date"
+VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
 """Columns that every row has besides its own."""
 
 

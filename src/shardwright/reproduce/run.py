@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from shardwright.reproduce.experiment import Experiment, Piece, Row
-from shardwright.reproduce.pages import commit, write_page
-from shardwright.reproduce.rows import COMMIT, DATE, VERSION, RowStore
+from shardwright.reproduce.pages import commit, hardware, write_page
+from shardwright.reproduce.rows import COMMIT, DATE, HARDWARE, VERSION, RowStore
 
 
 class Progress(Protocol):
@@ -78,13 +78,14 @@ def run_experiment(
     folder.mkdir(parents=True, exist_ok=True)
     store, pieces = RowStore(folder, name), experiment.pieces(quick)
     missing = [piece for piece in pieces if not store.of(piece)]
-    there, version = len(pieces) - len(missing), commit()
+    there = len(pieces) - len(missing)
+    made_by: Row = {"jobs": jobs, COMMIT: commit(), HARDWARE: hardware()}
     progress(there, len(pieces), "")
     deadline = (
         None if seconds is None else time.monotonic() + seconds
     )  # making the list is not counted: every run gets on
     for piece, rows in _results(experiment, missing, jobs, deadline):
-        store.add([_whole_row(piece, row, version, jobs) for row in rows])
+        store.add([_whole_row(piece, row, made_by) for row in rows])
         there += 1
         progress(there, len(pieces), " · ".join(map(str, piece.key.values())))
     store.compact(pieces)
@@ -95,9 +96,10 @@ def run_experiment(
     return Outcome(name, (*files, store.path), there, len(pieces), made, time.monotonic() - start)
 
 
-def _whole_row(piece: Piece, row: Row, version: str, jobs: int) -> Row:
+def _whole_row(piece: Piece, row: Row, made_by: Row) -> Row:
+    alone = {"jobs": 1} if piece.alone else {}
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    return {**piece.key, **row, "jobs": 1 if piece.alone else jobs, VERSION: piece.version, COMMIT: version, DATE: now}
+    return {**piece.key, **row, **made_by, **alone, VERSION: piece.version, DATE: now}
 
 
 def _results(

@@ -1,5 +1,7 @@
 """Rows of results made up for the tests of pages."""
 
+HARDWARE = "CPU X (cpu family 1, model 2), 2 cores, Python 3.11, torch 2.13, FBGEMM 1.8"
+
 
 def outcome(strategy, ms, *, bound=None, seconds=0.5, cut=0, oversize=0, failure=None, **others):
     """A row as of a plan whose embedding cost is `ms` and whose step is 1.1 times that, or as of a failure."""
@@ -19,6 +21,7 @@ def outcome(strategy, ms, *, bound=None, seconds=0.5, cut=0, oversize=0, failure
         "why": None if placed else "because",
         "measured_ms": None,
         "jobs": 1,
+        "hardware": HARDWARE,
     } | others
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.reproduce.experiment import Page, Piece, ResultTable
+from shardwright.reproduce.pages import hardware
 from shardwright.reproduce.run import run_experiment
 
 
@@ -49,6 +50,7 @@ def test_rows_and_page_are_written(tmp_path):
     frame = pl.read_parquet(tmp_path / "squares.parquet")
     assert frame["square"].to_list() == [0, 1, 4, 9]
     assert frame["half"].to_list() == [0.0, None, 1.0, None]
+    assert frame["hardware"].to_list() == [hardware()] * 4
     text = (tmp_path / "squares.md").read_text()
     assert "| 3 | 9 |" in text
     assert "    shardwright reproduce squares" in text

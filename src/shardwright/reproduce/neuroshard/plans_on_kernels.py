@@ -14,6 +14,8 @@ from shardwright.reproduce.entrants import Entrant
 from shardwright.reproduce.experiment import ResultTable, Row
 from shardwright.reproduce.neuroshard.comparisons import CASE
 from shardwright.reproduce.outcomes import planned, row_of
+from shardwright.reproduce.pages import processor_of
+from shardwright.reproduce.rows import HARDWARE
 from shardwright.reproduce.summaries import cell, grouped, in_order
 from shardwright.task.task import Task
 
@@ -55,7 +57,12 @@ def _empty(task: Task, why: str) -> Row:
 
 
 def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
-    """By strategy: predicted and measured kernels, and both relative to the first strategy that is there."""
+    """By strategy: predicted and measured kernels, and both relative to the first strategy that is there.
+
+    Args:
+        rows: measured on one machine; at least one.
+        names: the strategies in the order of the lines.
+    """
     there = [row for row in rows if row["measured_ms"] is not None]
     by_case = {
         case: {str(row["strategy"]): row for row in of_case} for (case,), of_case in grouped(there, CASE).items()
@@ -78,11 +85,14 @@ def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
         )  # fmt: skip
     correlations = orders([_times(row) for row in of_case.values()] for of_case in by_case.values())
     said = f"{np.mean(correlations):.2f} on average ({len(correlations)} tasks)" if correlations else "unknown"
-    elsewhere = learned_elsewhere(getattr(cost_model_for("cpu"), "metadata", {}), "cpu")
+    sizes = sorted({int(row["tables"] or 0) for row in there})
+    processor = processor_of(str(rows[0][HARDWARE]))
+    elsewhere = learned_elsewhere(getattr(cost_model_for("cpu"), "metadata", {}), "cpu", processor)
     caption = (
-        f"Measured on this machine's kernels, {len(by_case)} tasks: kernels of the slowest device, ms (no links). Difference: |predicted / "
-        f"measured − 1|, mean; signed: median. Ratio: to `{rival}` on the same task, mean. The rank correlation of predicted and measured "
-        f"times of the strategies within a task is {said}." + (f" The cost model {elsewhere}." if elsewhere else "")
+        f"Measured on the kernels of {processor}, {len(by_case)} tasks of {sizes[0]} to {sizes[-1]} tables: kernels of the slowest "
+        f"device, ms (no links). Difference: |predicted / measured − 1|, mean; signed: median. Ratio: to `{rival}` on the same task, "
+        f"mean. The rank correlation of predicted and measured times of the strategies within a task is {said}."
+        + (f" The cost model {elsewhere}." if elsewhere else "")
     )
     heads = ("strategy", "tasks", "predicted", "measured", "difference", "signed", "predicted ratio", "measured ratio")
     return ResultTable(caption, heads, cells)

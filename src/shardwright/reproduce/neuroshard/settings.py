@@ -6,7 +6,7 @@ from shardwright.reproduce.entrants import Limits
 
 DEVICES = (4, 8)
 MAX_DIMS = (4, 8, 16, 32, 64, 128)
-TASKS, TORCHREC_TASKS, MEASURED_TASKS = 100, 15, 1
+TASKS, TORCHREC_TASKS = 100, 15
 QUICK_MAX_DIMS, QUICK_TASKS = (4, 32, 128), 2
 QUICK_TORCHREC_TASKS = {4: 1, 8: 0}  # by devices: its planner takes longer than all others together
 QUICK_MEASURED = {"devices": 4, "max_dim": 32, "task": 0}

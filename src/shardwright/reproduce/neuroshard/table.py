@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 
 from shardwright.reproduce.entrants import COMPARED, TORCHREC, entrant, model_version, torchrec_installed
 from shardwright.reproduce.experiment import Page, Piece, Row
@@ -19,7 +20,6 @@ from shardwright.reproduce.neuroshard.settings import (
     LIMITS,
     MAX_DIMS,
     MEASURED,
-    MEASURED_TASKS,
     PLANNED,
     QUICK_MAX_DIMS,
     QUICK_MEASURED,
@@ -49,18 +49,20 @@ class NeuroShardTable:
     about: str = "All strategies on NeuroShard's tasks: max dim 4 to 128, 4 and 8 devices (NeuroShard, MLSys 2023)"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """Task by task through all settings, each by all strategies; TorchRec's planner and measuring on the first tasks only."""
+        """Task by task through all settings, each by all strategies; TorchRec's planner on the first tasks only.
+
+        One task of each setting is measured: each time one of another number, since those of one number have like counts of tables.
+        """
         found = []
         for number in range(QUICK_TASKS if quick else TASKS):
-            for devices in DEVICES:
-                for max_dim in QUICK_MAX_DIMS if quick else MAX_DIMS:
-                    setting = {"devices": devices, "max_dim": max_dim, "task": number}
-                    names = self._strategies(QUICK_TORCHREC_TASKS[devices] if quick else TORCHREC_TASKS, number)
-                    found += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
-                    if self._measures(number) and (not quick or setting == QUICK_MEASURED):
-                        found.append(
-                            Piece({"part": MEASURED, **setting, "by": "all"}, self._measured_version(), alone=True)
-                        )
+            for place, (devices, max_dim) in enumerate(product(DEVICES, QUICK_MAX_DIMS if quick else MAX_DIMS)):
+                setting = {"devices": devices, "max_dim": max_dim, "task": number}
+                names = self._strategies(QUICK_TORCHREC_TASKS[devices] if quick else TORCHREC_TASKS, number)
+                found += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
+                if self._measures and (setting == QUICK_MEASURED if quick else number == place):
+                    found.append(
+                        Piece({"part": MEASURED, **setting, "by": "all"}, self._measured_version(), alone=True)
+                    )
         return found
 
     def run(self, piece: Piece) -> Sequence[Row]:
@@ -86,8 +88,9 @@ class NeuroShardTable:
         with_torchrec = number < torchrec_tasks and torchrec_installed()
         return [name for name in self.strategies if name != TORCHREC or with_torchrec]
 
-    def _measures(self, number: int) -> bool:
-        return self.measure and number < MEASURED_TASKS and find_spec("torch") is not None
+    @property
+    def _measures(self) -> bool:
+        return self.measure and find_spec("torch") is not None
 
     def _measured_version(self) -> str:
         from shardwright.measure.backends import default_backend

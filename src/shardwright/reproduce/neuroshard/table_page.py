@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.reproduce.entrants import SORTED, TORCHREC, model_version
@@ -23,6 +24,7 @@ from shardwright.reproduce.neuroshard.comparisons import (
 )
 from shardwright.reproduce.neuroshard.plans_on_kernels import NOT_MEASURED, measured_table
 from shardwright.reproduce.neuroshard.settings import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
+from shardwright.reproduce.rows import HARDWARE
 from shardwright.reproduce.summaries import cell, grouped, in_order, ratio_of_means
 
 if TYPE_CHECKING:
@@ -121,14 +123,9 @@ def _torchrec_table(settings: Settings) -> ResultTable:
 def _measured(rows: Sequence[Row], wanted: Sequence[str]) -> list[ResultTable]:
     there = [row for row in rows if row["failure"] != NOT_MEASURED]
     failed = {str(row["why"]) for row in rows if row["failure"] == NOT_MEASURED}
-    tables = [measured_table(there, wanted)] if there else []
-    if there:
-        table = tables[0]
-        tables = [
-            ResultTable(
-                f"{table.caption} {ROUNDS} interleaved rounds, the shortest per device.", table.heads, table.rows
-            )
-        ]
+    tables = [measured_table(of_machine, wanted) for of_machine in grouped(there, HARDWARE).values()]
+    how = f"{ROUNDS} interleaved rounds, the shortest per device."
+    tables = [replace(table, caption=f"{table.caption} {how}") for table in tables]
     if failed:
         tables.append(
             ResultTable("Tasks whose plans could not be measured.", ("why",), [(why,) for why in sorted(failed)])

@@ -26,7 +26,7 @@ def test_a_machine_that_cannot_measure_says_so(monkeypatch):
     monkeypatch.setattr("shardwright.measure.plans.measure_plans", too_small)
     (row,) = measured_rows(SMALL, ENTRANTS, seed=0, rounds=1)
     assert (row["failure"], row["why"], row["measured_ms"]) == (NOT_MEASURED, "this machine has 1 MB free", None)
-    assert row.keys() == outcome("random", 1.0).keys() - {"jobs"}
+    assert row.keys() == outcome("random", 1.0).keys() - {"jobs", "hardware"}
 
 
 def test_rank_correlations():
@@ -49,5 +49,6 @@ def test_predictions_beside_measurements_by_hand():
     assert first["difference"] == "20.0%"  # |4 / 5 − 1| and |6 / 5 − 1|
     assert (second["signed"], second["difference"]) == ("-12.5%", "12.5%")  # 0 and −25%
     assert (second["predicted ratio"], second["measured ratio"]) == ("0.500", "0.600")  # of 2 / 5 and 4 / 5
-    assert "2 tasks" in table.caption
+    assert "kernels of CPU X (cpu family 1, model 2), 2 tasks of 10 to 10 tables" in table.caption
+    assert "this machine is CPU X (cpu family 1, model 2)" in table.caption
     assert "1.00 on average" in table.caption

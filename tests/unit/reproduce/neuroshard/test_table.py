@@ -38,13 +38,14 @@ def test_all_settings_and_strategies_have_a_hundred_tasks():
     assert len(EXPERIMENT.pieces(True)) < len(planned) / 50
 
 
-def test_one_task_is_measured_quickly_and_some_of_every_setting_in_full():
+def test_one_task_is_measured_quickly_and_another_of_every_setting_in_full():
     pytest.importorskip("torch", reason="kernels are measured with torch")
     quick, full = (
         [piece for piece in EXPERIMENT.pieces(quick) if piece.key["part"] == MEASURED] for quick in (True, False)
     )
     assert len(quick) == 1
-    assert len({(piece.key["devices"], piece.key["max_dim"]) for piece in full}) == 12
+    assert len({(piece.key["devices"], piece.key["max_dim"]) for piece in full}) == len(full) == 12
+    assert len({piece.key["task"] for piece in full}) == 12, "tasks of one number have the same count of tables"
     assert not [piece for piece in NeuroShardTable(measure=False).pieces(False) if piece.alone]
 
 
@@ -120,11 +121,14 @@ def test_the_picture_shows_costs_relative_to_random():
 
 def test_measured_tasks_have_a_table_of_their_own():
     rows = [row(name, 5.0, part=MEASURED, measured_ms=ms) for name, ms in (("random", 5.0), ("certified", 4.0))]
-    lines = table_with(EXPERIMENT.page(rows, False), "Measured on this machine")
+    lines = table_with(EXPERIMENT.page(rows, False), "Measured on the kernels of")
     assert [(line["strategy"], line["measured ratio"]) for line in lines] == [
         ("random", "1.000"),
         ("certified", "0.800"),
     ]
+    elsewhere = row("random", 6.0, part=MEASURED, measured_ms=6.0, hardware="CPU Y, 4 cores, Python 3.12")
+    (of_other,) = table_with(EXPERIMENT.page([*rows, elsewhere], False), "on the kernels of CPU Y, 1 tasks")
+    assert (of_other["measured"], of_other["tasks"]) == ("6.00", "1")
     failed = row("", None, part=MEASURED, failure=NOT_MEASURED)
     assert table_with(EXPERIMENT.page([failed], False), "could not be measured") == [{"why": "because"}]
 
