@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Sequence
 
 from results_table import write_results
@@ -14,8 +15,8 @@ from results_table import write_results
 import shardwright as sw
 from shardwright.workload import paper_tasks
 
-SIZES = ((4, 2), (6, 2), (8, 2), (4, 4))
-DEVICES = (("cpu", 1024), ("h100", 65_536))
+SIZES = ["4x2", "6x2", "8x2", "4x4"]
+MODELS = {"cpu": ("CPU, learned", 1024), "h100": ("H100, analytic", 65_536)}
 SEED = 41
 PROVEN = 1e-4
 HEADS = (
@@ -32,35 +33,34 @@ HEADS = (
 )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=10, help="tasks of each setting (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each proof (default: %(default)s)")
-    options = parser.parse_args()
-    rows = [
-        _row(tables, devices, device, batch_size, options.tasks, options.limit)
-        for device, batch_size in DEVICES
-        for tables, devices in SIZES
-    ]
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help="tables x devices (default: %(default)s)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="default: both")
+    options = parser.parse_args(arguments)
+    rows = [_row(size, model, options.tasks, options.limit) for model in options.models for size in options.sizes]
     caption = (
-        "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best of the kinds that the bound speaks of, "
-        f"where its gap is at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out and counted. The bound is "
-        "the one that `certified` gives with its plan. `certified` stops at a gap of 1%."
+        "Tables of the papers' pool, dims 4 to 128. Optimum: the plan of `exact`, proven to be the best of the kinds that the bound speaks "
+        f"of, where its gap is at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
+        "bound is the one that `certified` gives with its plan; it stops at a gap of 1%."
     )
-    command = f"python benchmarks/exact_gaps.py --tasks {options.tasks} --limit {options.limit:g}"
+    command = " ".join(["python benchmarks/exact_gaps.py", *(sys.argv[1:] if arguments is None else arguments)])
     write_results("exact_gaps", "The bound beside the best plan", [(caption, HEADS, rows)], command)
 
 
-def _row(tables: int, devices: int, device: str, batch_size: int, count: int, limit: float) -> tuple[object, ...]:
+def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
     """One setting: of the tasks that were proven, the shares of the gap."""
-    tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=device, batch_size=batch_size)
+    (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
+    tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
     found = [one for task in tasks if (one := _shares(task, limit)) is not None]
     columns = list(zip(*found, strict=True)) or [(), (), ()]
     of_gap, of_plan, seconds = columns
     return (
         tables,
         devices,
-        "CPU, learned" if device == "cpu" else "H100, analytic",
+        name,
         f"{len(found)} of {count}",
         *_two(of_gap, ".2%"),
         *_two(of_plan, ".2%"),
@@ -78,7 +78,7 @@ def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:
     if best.gap is None or best.gap > PROVEN or best.cost is None or own.cost is None or own.bound_ms is None:
         return None
     optimum = best.cost.step_ms
-    return optimum / own.bound_ms - 1, own.cost.step_ms / optimum - 1, best.search_s
+    return optimum / own.bound_ms - 1, own.cost.step_ms / optimum - 1, best.search_s or 0.0
 
 
 def _two(values: Sequence[float], spec: str) -> tuple[str, str]:

@@ -71,6 +71,14 @@ def test_search_scaling_measures_in_processes_of_their_own(program, tmp_path):
 
 
 @pytest.mark.slow
+def test_exact_gaps(program, tmp_path):
+    program("exact_gaps").main(["--tasks", "1", "--sizes", "4x2", "--models", "h100"])
+    (row,) = rows_of((tmp_path / "exact_gaps.md").read_text(), "tables")
+    assert (row["tables"], row["devices"], row["cost model"], row["tasks"]) == ("4", "2", "H100, analytic", "1 of 1")
+    assert row["`certified` above the optimum: median"] == "0.00%"
+
+
+@pytest.mark.slow
 def test_plans_measured(program, tmp_path):
     pytest.importorskip("fbgemm_gpu", reason="real kernels need FBGEMM")
     arguments = ["--tasks", "1", "--devices", "4", "--rounds", "1", "--strategies", "random", "neuroshard", "certified"]
