@@ -48,7 +48,7 @@ def run(
 ) -> None:
     """Run experiments of the papers again: for each a dated page with its table and picture, and the rows as Parquet.
 
-    The full ones take up to two hours. Stop them at any moment, and run the same command again to go on.
+    The full ones take up to two hours on two cores with --jobs 2. Stop them at any moment, and run the same command again to go on.
 
     Example:
         shardwright reproduce neuroshard-table --quick
