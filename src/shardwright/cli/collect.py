@@ -72,7 +72,11 @@ def run(
     ] = None,
     memory: Annotated[
         str | None,
-        option("--memory", metavar="SIZE", text="Room for the tables of a sample. (default 4 GB, on cuda 45% of the card, at most 60 GB)"),
+        option(
+            "--memory",
+            metavar="SIZE",
+            text="Room for the tables of a sample. (default 4 GB, on cuda 45% of the card, at most 60 GB)",
+        ),
     ] = None,
     seconds: Annotated[
         float | None, option("--seconds", metavar="N", text="Stop after this time; the same command again goes on.")

@@ -142,3 +142,37 @@ def test_tables_of_four_columns_are_not_cut_into_single_ones():
     tables = [sw.Table(f"t{i}", rows=20_000, dim=4, pooling=40.0) for i in range(3)]
     plan = search(sw.Task(tables, sw.Topology(devices_per_host=4), 1024))
     assert all(shard.dim == 4 for shard in plan.shards)
+
+
+def wide_together(max_shards: int | None = None, devices: int = 4) -> sw.Task:
+    """Two wide tables to be colocated, which cost more than all others, and six light ones."""
+    wide = [sw.Table("items", 50_000, 128, 30.0), sw.Table("shops", 9_000, 48, 20.0)]
+    light = [sw.Table(f"light{i}", 1000, 8, 1.0) for i in range(6)]
+    limits = {"shops": sw.TableConstraint(max_shards=max_shards, sharding_types=("table_wise", "column_wise"))}
+    constraints = sw.Constraints(limits, colocate=(("items", "shops"),))
+    return sw.Task([*wide, *light], sw.Topology(devices_per_host=devices), 1024, constraints=constraints)
+
+
+@pytest.mark.parametrize("most", [None, 2, 1])
+def test_colocated_tables_are_cut_into_columns_together(most):
+    plan = search(wide_together(most))
+    held = {name: sorted(shard.devices[0] for shard in plan.by_table[name]) for name in ("items", "shops")}
+    assert held["items"] == held["shops"]
+    assert len(held["items"]) == (most or 4)
+    for shard, other in zip(*(sorted(plan.by_table[n], key=lambda s: s.columns) for n in held), strict=True):
+        assert shard.devices == other.devices
+        assert shard.columns[1] / 128 == other.columns[1] / 48  # the same share of both
+
+
+def test_colocated_tables_cost_what_the_best_plan_does():
+    task = wide_together(devices=2)
+    task = replace(task, tables=task.tables[:4])
+    best = sw.plan(task, strategy="exact", cost_model=MODEL)
+    assert best.cost.step_ms <= search(task, tolerance=0.0).cost.step_ms <= 1.01 * best.cost.step_ms
+
+
+def test_a_plan_with_colocated_columns_is_kept_by_a_warm_start():
+    task = wide_together()
+    plan = search(task)
+    again = sw.plan(task, start=plan, move_cost=float("inf"), cost_model=MODEL)
+    assert plan.diff(again).moved_bytes == 0

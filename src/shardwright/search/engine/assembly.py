@@ -155,22 +155,22 @@ def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
         item = int(item_of[pieces[0]])
         starts = first_units(assembly.home, item, form, devices, widths)
         for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
-            if len(assembly.members[item]) > 1:
-                shards += [Shard.whole(task.tables[table], device) for table in assembly.members[item]]
-            else:
-                shards.append(piece_shard(task, assembly, form, (start, stop), device))
+            shards += piece_shards(task, assembly, form, (start, stop), device)
     return shards
 
 
-def piece_shard(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> Shard:
-    """The block of the units `[start, stop)` of a form of a single table."""
-    table = task.tables[assembly.table[form]]
+def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
+    """The blocks of the units `[start, stop)` of a form: one of each table of its item."""
     if form >= len(assembly.members):
+        table = task.tables[assembly.table[form]]
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
-        return Shard(table.name, (start, stop), (0, table.dim), (device,))
+        return [Shard(table.name, (start, stop), (0, table.dim), (device,))]
     whole = int(assembly.setting.first[form + 1] - assembly.setting.first[form])
-    unit = table.dim // whole
-    return Shard(table.name, (0, table.rows), (units[0] * unit, units[1] * unit), (device,))
+    tables = [task.tables[table] for table in assembly.members[form]]
+    return [
+        Shard(table.name, (0, table.rows), (units[0] * table.dim // whole, units[1] * table.dim // whole), (device,))
+        for table in tables
+    ]
 
 
 def spread_shards(task: Task, index: int, devices: Ints, replicated: bool) -> list[Shard]:

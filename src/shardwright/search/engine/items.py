@@ -26,19 +26,22 @@ class Parts:
         self.units.append(self.rows[-1].size)
 
     def merge(self, tables: tuple[int, ...]) -> None:
-        """One piece: some tables, all whole."""
-        whole = self._forms.first[np.array(tables) + 1] - 1
-        costs = self._forms.costs
-        self._merged.append(
-            (
-                costs.vectors[whole].sum(axis=0),
-                int(costs.bytes[whole].sum()),
-                costs.served[whole].sum(axis=0),
-                bool(self._forms.legal[whole].all()),
+        """Pieces that hold the same share of the columns of some tables: as many units as the tables' own have in common."""
+        costs, own = self._forms.costs, self._forms.units[np.array(tables)]
+        units = int(np.gcd.reduce(own))
+        begin = self._forms.first[-1] + len(self._merged)
+        for width in range(1, units + 1):
+            rows = self._forms.first[np.array(tables)] + width * own // units - 1
+            self._merged.append(
+                (
+                    costs.vectors[rows].sum(axis=0),
+                    int(costs.bytes[rows].sum()),
+                    costs.served[rows].sum(axis=0),
+                    bool(self._forms.legal[rows].all()),
+                )
             )
-        )
-        self.rows.append(np.array([self._forms.first[-1] + len(self._merged) - 1]))
-        self.units.append(1)
+        self.rows.append(np.arange(begin, begin + units))
+        self.units.append(units)
 
     def arrays(self) -> tuple[Floats, Ints, Floats, Bools]:
         """Vectors, bytes, served bytes and legality of the picked rows."""
@@ -124,9 +127,9 @@ def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSp
 
 
 def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
-    """Most pieces of an item."""
+    """Most pieces of an item: each holds a part of every one of its tables."""
     limits = [task.constraints.of(task.tables[table].name).max_shards for table in tables]
-    return 1 if len(tables) > 1 else limits[0] or np.iinfo(np.int64).max
+    return min((limit for limit in limits if limit is not None), default=np.iinfo(np.int64).max)
 
 
 def allowed_devices(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:

@@ -81,19 +81,25 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
-    """The device that holds most bytes of a group in whole tables: a group has a single unit."""
+    """For each unit of a group's columns the devices that hold it of all its tables, or else one that holds it of most bytes of them."""
+    units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
     tables = [task.tables[table] for table in assembly.members[item]]
     sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
-    held: dict[int, float] = {}
+    held: dict[int, Floats] = {}
     for table, blocks, size in zip(tables, shards, sizes, strict=True):
-        whole = [block for block in blocks if block.area == table.rows * table.dim]
-        for device in whole[0].devices if whole else ():
-            held[device] = held.get(device, 0.0) + size
+        columns = [block for block in blocks if block.row_count == table.rows and block.row_order == "id"]
+        own = _holding(item, columns, "columns", np.arange(units + 1) * table.dim // units)
+        for device, start, stop in own.runs if own else ():
+            held.setdefault(device, np.zeros(units))[start:stop] += size
     if not held:
         return None
-    most = max(held.values())
-    runs = tuple((device, 0, 1) for device, size in sorted(held.items()) if size == most)
-    return Holding(item, runs if most == sum(sizes) else runs[:1])
+    most, runs, taken = np.max(list(held.values()), axis=0), [], np.zeros(units, dtype=bool)
+    for device, of_device in sorted(held.items()):
+        mine = (most > 0) & (of_device == most) & ((most == sum(sizes)) | ~taken)
+        taken |= mine
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], mine, [False]]).astype(np.int8)))
+        runs += [(device, int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+    return Holding(item, tuple(runs))
 
 
 def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte: float) -> Home:
