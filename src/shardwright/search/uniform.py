@@ -18,6 +18,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
+from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -157,11 +158,8 @@ class _Floor:
         """Equal row blocks, the first of them on another device than the last table's."""
         count = min(table.rows, ranks.size, most)
         chosen = np.roll(ranks, -(self._turn * count) % ranks.size)[:count]
-        cuts = np.arange(count + 1) * table.rows // count
-        return [
-            Shard(table.name, (int(a), int(b)), (0, table.dim), (int(rank),))
-            for (a, b), rank in zip(pairwise(cuts), chosen, strict=True)
-        ]
+        blocks = zip(pairwise(even_cuts(table.rows, count)), chosen.tolist(), strict=True)
+        return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
 
     def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
         """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InfeasibleTask
+from shardwright.search.row_blocks import row_block_devices
+from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint
@@ -107,12 +109,26 @@ def _cut(task: Task, table: Table) -> Units:
     for kind, way in ways.items():
         if limits.allows(kind) and (found := way(task, table, allowed, largest)) is not None:
             return found
-    need = shard_bytes(task, Shard.whole(table, 0))
+    need = format_bytes(shard_bytes(task, Shard.whole(table, 0)))
     tried = [kind for kind in ways if limits.allows(kind)]
     raise InfeasibleTask(
-        f"table '{table.name}' needs {format_bytes(need)}, the largest device it may use has {format_bytes(largest)}, and no allowed way "
-        f"to cut it ({', '.join(tried)}) fits: allow row_wise for it, raise max_shards, or use at least {-(-need // largest)} devices"
+        f"table '{table.name}' needs {need}, the largest device it may use has {format_bytes(largest)}, and no way that its constraints "
+        f"allow ({', '.join(tried)}) fits: {_remedy(limits, task.topology.hosts)}"
     )
+
+
+def _remedy(limits: TableConstraint, hosts: int) -> str:
+    """What would give a table more room: first the constraints that it has."""
+    cuts = ("row_wise", "table_row_wise") if hosts > 1 else ("row_wise",)
+    closed = [kind for kind in cuts if not limits.allows(kind)]
+    remedies = [
+        (f"allow {' and '.join(closed)} for it", bool(closed)),
+        (f"raise its max_shards of {limits.max_shards}", limits.max_shards is not None),
+        ("let it use more devices", limits.devices is not None),
+        ("drop equal_rows, which wants row blocks on all devices of the cluster or of one host", limits.equal_rows),
+        ("use more devices, or devices with more memory", True),
+    ]
+    return ", or ".join(remedy for remedy, helps in remedies if helps)
 
 
 def _whole(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
@@ -136,10 +152,8 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
 
 
 def _row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
-    """One row block on each device the table may use; few rows lie on several hosts all the same, since on one they are table_row_wise."""
-    ranks = np.flatnonzero(allowed)
-    near = task.topology.devices_per_host
-    found = _fixed_rows(task, table, ranks[np.lexsort((ranks // near, ranks % near))])
+    """One row block on each device the table may use; on one host they would be table_row_wise."""
+    found = _fixed_rows(task, table, np.flatnonzero(allowed))
     hosts = {task.topology.host_of(shard.devices[0]) for shard in found.fixed} if found else set()
     return found if len(hosts) >= min(2, task.topology.hosts) else None
 
@@ -155,16 +169,11 @@ def _host_row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], l
 
 
 def _fixed_rows(task: Task, table: Table, ranks: npt.NDArray[np.int64]) -> Units | None:
-    memory = np.array(task.topology.memory_bytes)[ranks]
-    count = min(len(ranks), table.rows, task.constraints.of(table.name).max_shards or len(ranks))
-    if count < 2:
+    chosen = row_block_devices(table, task.constraints.of(table.name), task.topology, ranks)
+    if chosen is None:
         return None
-    roomy = np.sort(ranks[np.argsort(-memory, kind="stable")[:count]])
-    cuts = np.arange(count + 1) * table.rows // count
-    shards = [
-        Shard(table.name, (int(a), int(b)), (0, table.dim), (int(rank),))
-        for a, b, rank in zip(cuts, cuts[1:], roomy, strict=False)
-    ]
+    blocks = zip(pairwise(even_cuts(table.rows, chosen.size)), chosen.tolist(), strict=True)
+    shards = [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
     limit = np.array(task.topology.memory_bytes)
     fits = all(shard_bytes(task, shard) <= limit[shard.devices[0]] for shard in shards)
     return Units((), tuple(shards)) if fits else None

@@ -32,6 +32,14 @@ def dealt_ranges(tier: tuple[int, int], parts: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
+def even_cuts(length: int, parts: int) -> list[int]:
+    """Where a length is cut into parts that differ by one at most: `parts + 1` numbers from 0 to the length.
+
+    Python's integers: a table may have so many rows that rows times parts exceed 64 bits.
+    """
+    return [part * length // parts for part in range(parts + 1)]
+
+
 @dataclass(frozen=True, eq=False)
 class RowLayout:
     """Where the rows of one table lie.

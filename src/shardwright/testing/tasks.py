@@ -75,6 +75,18 @@ def constrained_task() -> Task:
     )
 
 
+def constrained_hosts_task() -> Task:
+    """Two hosts, and tables whose few blocks must lie on both, on one, or be wide."""
+    names = [table.name for table in tables(8)]
+    limits = {
+        names[0]: TableConstraint(sharding_types=("row_wise",), max_shards=2),
+        names[1]: TableConstraint(sharding_types=("table_row_wise",)),
+        names[2]: TableConstraint(sharding_types=("column_wise", "table_wise"), min_columns=8),
+        names[3]: TableConstraint(sharding_types=("row_wise", "table_wise"), devices=(1, 2, 3)),
+    }
+    return task_of(8, 2, hosts=2, constraints=Constraints(limits))
+
+
 def impossible_task() -> Task:
     """Three equal tables on two devices that hold one and a half each, and none may be cut."""
     same = [Table(f"table_{index}", rows=1000, dim=16) for index in range(3)]
@@ -95,4 +107,5 @@ def conformance_tasks() -> dict[str, Task]:
         "memory that fits to the byte": tight_task(),
         "devices of unequal memory": unequal_memory_task(),
         "constraints of every kind": constrained_task(),
+        "constraints on two hosts": constrained_hosts_task(),
     }

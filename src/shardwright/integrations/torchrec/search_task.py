@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
 from torchrec.distributed.planner.constants import MIN_CW_DIM
 
 from shardwright.integrations.torchrec.caching import expected_miss_rate, in_device_memory, least_cache
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.limits import NARROWEST
 from shardwright.integrations.torchrec.problem import TorchRecProblem
+from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.access import AccessProfile
@@ -110,7 +110,7 @@ def _enlarged(shards: list[Shard], table: str, first: int, rows: int, searched_r
     """The same blocks of a table of more rows, from its column `first` on."""
     blocks = sorted({shard.rows for shard in shards})
     whole = blocks == [(0, searched_rows)]
-    cuts = [0, rows] if whole else (np.arange(len(blocks) + 1) * rows // len(blocks)).tolist()
+    cuts = [0, rows] if whole else even_cuts(rows, len(blocks))
     larger = dict(zip(blocks, pairwise(cuts), strict=True))
     return [
         Shard(table, larger[shard.rows], (shard.columns[0] + first, shard.columns[1] + first), shard.devices)

@@ -15,6 +15,7 @@ from shardwright.search.engine.items import allowed_devices, members_of, most_pi
 from shardwright.search.engine.links import link_facts, link_weights
 from shardwright.search.engine.ranges import first_units
 from shardwright.search.engine.state import NOTHING, Setting, State
+from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
@@ -179,5 +180,5 @@ def spread_shards(task: Task, index: int, devices: Ints, replicated: bool) -> li
     ranks = [int(device) for device in devices]
     if replicated:
         return [Shard.whole(table, *ranks)]
-    cuts = (np.arange(len(ranks) + 1) * table.rows // len(ranks)).tolist()
-    return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in zip(pairwise(cuts), ranks, strict=True)]
+    blocks = zip(pairwise(even_cuts(table.rows, len(ranks))), ranks, strict=True)
+    return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]

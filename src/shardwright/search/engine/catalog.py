@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
+from shardwright.search.row_blocks import row_block_devices
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -229,30 +230,20 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
     table, topology = task.tables[index], task.topology
     limit = task.constraints.of(table.name)
     devices = devices_of(task, index) if limit.devices else everyone
-    ways: list[tuple[Ints, bool]] = []
     hosts = np.unique(devices // topology.devices_per_host) if limit.devices or limit.sharding_types else np.zeros(0)
     one_host = topology.hosts > 1 and hosts.size == 1
-    if limit.allows("table_row_wise" if one_host else "row_wise"):
-        ways.append((_as_many_as(task, index, devices), False))
+    sets = [devices] if limit.allows("table_row_wise" if one_host else "row_wise") else []
     on_one = limit.allows("table_row_wise") and (limit.equal_rows or not limit.allows("row_wise"))
     if topology.hosts > 1 and on_one and not one_host:
         by_host = devices // topology.devices_per_host
         if limit.equal_rows:  # all hosts are open to all tables together
             hosts = np.roll(hosts, -_HOSTS * index)[:_HOSTS]
-        ways += [(_as_many_as(task, index, devices[by_host == host]), False) for host in hosts]
-    if limit.allows("data_parallel") and devices.size == topology.devices:
+        sets += [devices[by_host == host] for host in hosts]
+    of_rows = [row_block_devices(table, limit, topology, among) for among in sets]
+    ways = [(ranks, False) for ranks in of_rows if ranks is not None]
+    if limit.allows("data_parallel") and devices.size == topology.devices > 1:
         ways.append((devices, True))
-    return [(ranks, copies) for ranks, copies in ways if ranks.size > 1]
-
-
-def _as_many_as(task: Task, index: int, devices: Ints) -> Ints:
-    """The roomiest of some devices, as many as the table may have row blocks."""
-    table = task.tables[index]
-    most = min(devices.size, table.rows, task.constraints.of(table.name).max_shards or devices.size)
-    if most == devices.size:
-        return devices
-    memory = np.array(task.topology.memory_bytes)[devices]
-    return np.sort(devices[np.argsort(-memory, kind="stable")[:most]])
+    return ways
 
 
 def reduced_bytes(task: Task, weights: Ints) -> Floats:

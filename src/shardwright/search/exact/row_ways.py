@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from shardwright.search.exact.pieces import Piece, Rule, Way
+from shardwright.search.row_blocks import row_block_devices
 from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
@@ -19,11 +22,12 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
     topology = task.topology
     by_host = [[rank for rank in ranks if topology.host_of(rank) == host] for host in range(topology.hosts)]
     if limits.equal_rows:
-        if limits.allows("row_wise"):
-            yield from _equal(table, min(len(ranks), table.rows), ranks, by_host if topology.hosts > 1 else None)
-        if limits.allows("table_row_wise") and topology.hosts > 1:
-            for near in by_host:
-                yield from _equal(table, min(len(near), table.rows), near, None)
+        sets = [ranks] if limits.allows("row_wise") else []
+        sets += by_host if limits.allows("table_row_wise") and topology.hosts > 1 else []
+        for among in sets:
+            chosen = row_block_devices(table, limits, topology, np.array(among, dtype=np.int64))
+            if chosen is not None:
+                yield from _equal(table, chosen.size, among, by_host if among is ranks and topology.hosts > 1 else None)
         return
     anywhere = limits.allows("row_wise") and (topology.hosts == 1 or limits.allows("table_row_wise"))
     gridded = anywhere and table.rows >= ROW_UNITS * FEWEST_ROWS and (limits.max_shards or 2) > 1 and len(ranks) > 1
