@@ -80,9 +80,9 @@ def constrained_hosts_task() -> Task:
     names = [table.name for table in tables(8)]
     limits = {
         names[0]: TableConstraint(sharding_types=("row_wise",), max_shards=2),
-        names[1]: TableConstraint(sharding_types=("table_row_wise",)),
         names[2]: TableConstraint(sharding_types=("column_wise", "table_wise"), min_columns=8),
-        names[3]: TableConstraint(sharding_types=("row_wise", "table_wise"), devices=(1, 2, 3)),
+        names[3]: TableConstraint(sharding_types=("row_wise", "table_wise"), devices=(1, 2)),
+        names[6]: TableConstraint(sharding_types=("table_row_wise",)),
     }
     return task_of(8, 2, hosts=2, constraints=Constraints(limits))
 

@@ -130,7 +130,7 @@ def test_a_changed_input_is_caught():
 
 def test_a_changed_constraint_is_caught():
     def change(plan: Plan) -> Plan:
-        plan.task.constraints.tables[plan.task.tables[0].name] = TableConstraint(max_shards=3)
+        object.__setattr__(plan.task.constraints, "tables", {plan.task.tables[0].name: TableConstraint(max_shards=3)})
         return plan
 
     with pytest.raises(AssertionError, match="was changed"):
