@@ -14,6 +14,7 @@ from shardwright.measure.parts import FORMAT
 IDENTITY = "identity.json"
 COMMAND = "shardwright collect"
 _REWRITE = "delete it, and the next collect writes it anew"
+_UNNAMED = "unnamed (the usual)"
 
 
 def read_identity(folder: Path, name: str = IDENTITY, command: str = COMMAND) -> dict[str, Any]:
@@ -63,11 +64,15 @@ def check_claim(
     """
     if not allow_other:
         check_hardware(path, found["hardware"], mine["hardware"], decisive)
-    for key, value in mine["request"].items():
-        if found["request"].get(key) != value:
+    before, now = found["request"], mine["request"]
+    # A request leaves out what has its usual value, so a key that only one of the two names differs as well. What neither names is
+    # usual in both: stores made before there was such a key go on.
+    for key in [*now, *(key for key in before if key not in now)]:
+        named = key in before and key in now
+        if not named or before[key] != now[key]:
             raise InvalidInput(
-                f"{path}: this store was collected with {key} {found['request'].get(key)}, now {value} is asked for; "
-                "use the same value, or another folder"
+                f"{path}: this store was collected with {key} {before.get(key, _UNNAMED)}, now {now.get(key, _UNNAMED)} is asked for; "
+                f"use the same {'value' if named else 'options, such as --space'}, or another folder"
             )
 
 
