@@ -10,6 +10,8 @@ from shardwright.sharding import Plan
 from shardwright.task import Table, Task
 
 _SHOWN = 5
+_IN_PARTS = ("tables", "topology", "constraints")
+"""Fields of a task of which it is said what differs in them, or that something does."""
 
 
 def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object) -> None:
@@ -28,7 +30,7 @@ def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object
 
 def differences(planned: Task, task: Task) -> Iterator[str]:
     """What differs between the task a plan was made for and a given one, in words; the order of tables is immaterial."""
-    for field in ("batch_size", "optimizer"):
+    for field in (one.name for one in fields(task) if one.name not in _IN_PARTS):
         if getattr(planned, field) != getattr(task, field):
             yield f"{field} is {getattr(planned, field)} in the plan, {getattr(task, field)} in the task"
     for field in (one.name for one in fields(task.topology)):

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -39,11 +39,27 @@ def first_changed(**fields):
         (first_changed(dim=ONE.dim * 2), [f"table 'table_0': dim is {ONE.dim}, not {ONE.dim * 2}"]),
         (first_changed(access=sw.AccessProfile.zipf(ONE.rows, 2.0)), ["table 'table_0': access differs"]),
         (changed(constraints=sw.Constraints(apart=(("table_0", "table_1"),))), ["constraints differ"]),
+        (
+            changed(exchange=sw.task.Exchange("host", "touched")),
+            [
+                "exchange is Exchange(deduplicate='none', replica_gradients='whole') in the plan, "
+                "Exchange(deduplicate='host', replica_gradients='touched') in the task"
+            ],
+        ),
         (changed(tables=[OTHER, ONE, *TASK.tables[2:]]), []),
     ],
 )
 def test_every_difference_is_named(task, says):
     assert list(differences(TASK, task)) == says
+
+
+@pytest.mark.parametrize("field", [one.name for one in fields(sw.Task)])
+def test_no_field_of_a_task_is_forgotten(field):
+    """Whatever a field holds, another value is a difference; that of a later release, too."""
+    other = changed()
+    value = {"tables": TASK.tables[1:], "topology": sw.Topology(), "constraints": None}.get(field, "another")
+    object.__setattr__(other, field, value)
+    assert list(differences(TASK, other))
 
 
 def test_the_message_names_the_files_and_few_of_many_differences():
