@@ -1,4 +1,5 @@
 import os
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -298,9 +299,46 @@ def test_bad_options_are_refused(options):
 
 
 def test_what_the_solver_prints_does_not_reach_standard_output(capfd):
-    with program._stdout_on_stderr():
+    check_redirected(capfd)
+
+
+def check_redirected(capfd):
+    with program._STDOUT_ON_STDERR:
         os.write(1, b"diagnostics of the solver")
     os.write(1, b"a document")
     found = capfd.readouterr()
     assert found.out == "a document"
     assert found.err == "diagnostics of the solver"
+
+
+def test_searches_that_overlap_in_threads_leave_standard_output_as_it_was(capfd):
+    """The first to begin is the first to end."""
+    second_began, first_ended = threading.Event(), threading.Event()
+
+    def second():
+        with program._STDOUT_ON_STDERR:
+            second_began.set()
+            assert first_ended.wait(60)
+            os.write(1, b"still diagnostics")
+
+    thread = threading.Thread(target=second)
+    with program._STDOUT_ON_STDERR:
+        thread.start()
+        assert second_began.wait(60)
+    first_ended.set()
+    thread.join(60)
+    os.write(1, b"a document")
+    found = capfd.readouterr()
+    assert found.out == "a document"
+    assert found.err == "still diagnostics"
+
+
+def test_what_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypatch):
+    def refuse(*_):
+        raise OSError("no file descriptors left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program.os, "dup2", refuse)
+        with pytest.raises(OSError, match="left"), program._STDOUT_ON_STDERR:
+            pass
+    check_redirected(capfd)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -112,7 +112,7 @@ class Program:
         matrix = csr_array(entries, shape=(len(self._limits), len(self._cost)))
         matrix.sum_duplicates()
         low, high = np.array(self._limits).T
-        with _stdout_on_stderr():
+        with _STDOUT_ON_STDERR:
             return milp(
                 np.array(self._cost),
                 integrality=np.array(self._integer, dtype=np.int64) * whole,
@@ -130,14 +130,37 @@ def _failed(message: str) -> ShardwrightError:
     return ShardwrightError(f"the solver failed on the programme of this task: {message}; use strategy certified")
 
 
-@contextmanager
-def _stdout_on_stderr() -> Iterator[None]:
-    """What the solver's C++ code prints, which no option turns off, goes where logs go: standard output may be one JSON document."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+class _Redirection:
+    """Standard output sent to standard error, for as long as any thread is inside.
+
+    A process has one standard output. Where every search saved and restored it by itself, a search that begins during another one would
+    save what is redirected already, and restore that when it ends last. What other threads print meanwhile goes to standard error, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._kept = -1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                sys.stdout.flush()
+                self._kept = os.dup(1)
+                try:
+                    os.dup2(2, 1)
+                except BaseException:
+                    os.close(self._kept)
+                    raise
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                os.dup2(self._kept, 1)
+                os.close(self._kept)
+
+
+# What the solver's C++ code prints, which no option turns off, goes where logs go: standard output may be one JSON document.
+_STDOUT_ON_STDERR = _Redirection()
