@@ -104,7 +104,10 @@ class WorkerCluster(Protocol):
             factory: called on each worker.
             cores: cores that a worker holds.
             gpus: GPUs that a worker holds.
-            workers: how many; by default as many as there is room for.
-            places: `Node.id` for each worker, in place of `workers`.
+            workers: how many, at least 1; by default as many as there is room for.
+            places: `Node.id` for each worker, at least one, in place of `workers`.
+
+        Raises:
+            ShardwrightError: there would be no worker.
         """
         ...

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from shardwright.cluster.pool import Pool, Resources
-from shardwright.errors import ClusterFailed
+from shardwright.errors import ClusterFailed, InvalidInput
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -107,12 +107,14 @@ class Cluster:
             The job's number, from 0, and its result, in order of completion.
 
         Raises:
+            InvalidInput: `workers` is less than 1.
             ClusterFailed: no worker can start, or the workers of one job die again and again.
         """
+        _check_workers(workers)
         if isinstance(jobs, Sized):
-            workers = min(workers or len(jobs), len(jobs))
-            if not workers:
+            if not len(jobs):
                 return
+            workers = min(workers or len(jobs), len(jobs))
         with self.pool(_nothing, cores=cores, gpus=gpus, workers=workers, retries=retries) as pool:
             yield from pool.map(partial(_apply, function), jobs)
 
@@ -134,13 +136,15 @@ class Cluster:
             cores: CPU cores that a worker holds.
             gpus: GPUs that a worker holds.
             workers: how many; by default as many as there is room for, never more than that.
-            places: `Node.id` for each worker, in place of `workers`; a worker that dies is started again in its place.
+            places: `Node.id` for each worker, at least one, in place of `workers`; a worker that dies is started again in its place.
             retries: how often a job is started again after its worker died.
             start_s: seconds in which a worker must start; a cluster that is busy with other work has no room for it earlier.
 
         Raises:
-            ClusterFailed: the nodes have no room for even one worker.
+            InvalidInput: `workers` is less than 1.
+            ClusterFailed: the nodes have no room for even one worker; where the pool is entered, it got no place, or no worker starts.
         """
+        _check_workers(workers)
         chosen: list[str | None] = list(places or ())
         if places is None:
             room = self._room(cores, gpus)
@@ -161,6 +165,11 @@ class Cluster:
                 "use a larger cluster, or ask for less"
             )
         return room
+
+
+def _check_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise InvalidInput(f"workers is {workers}, must be at least 1, or None for as many as there is room for")
 
 
 def _nothing() -> None:

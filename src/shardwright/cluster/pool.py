@@ -190,13 +190,15 @@ class Pool(Generic[State]):
             ClusterFailed: the workers of one job died again and again, or no worker is left.
             Exception: whatever a job raised.
         """
-        import ray
-
         while self._again and self._idle:
             self._hand(self._again.popleft())
         watched = [*self._running, *self._starting]
         if not watched:
+            self._check_not_empty()
             return []
+
+        import ray
+
         limit = min([self._start_s, *([] if timeout_s is None else [timeout_s])]) if self._starting else timeout_s
         done, _ = ray.wait(watched, num_returns=1, timeout=limit)
         if not done:
@@ -220,6 +222,7 @@ class Pool(Generic[State]):
         try:
             for place in self._places:
                 self._start(place, 1)
+            self._check_not_empty()
             while not self._idle:
                 self.wait()
         except BaseException:
@@ -298,6 +301,14 @@ class Pool(Generic[State]):
             raise ClusterFailed(
                 f"--ray {self._address}: no worker is left, the last one died: {death}; check that the nodes are up and that each "
                 "has the same version of shardwright and of its dependencies"
+            )
+
+    def _check_not_empty(self) -> None:
+        """Check that there is a worker: without any, nothing would ever happen."""
+        if not self.size:
+            raise ClusterFailed(
+                f"--ray {self._address}: the pool has no worker, and was given {len(self._places)} places; name at least one node that is "
+                "up, and use the pool inside its `with` block"
             )
 
     def _give_up_late(self) -> None:
