@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -74,12 +74,34 @@ class TableConstraint:
 ANY = TableConstraint()
 
 
+class _Limits(Mapping[str, TableConstraint]):
+    """Limits by table name, for good: unlike a dict it cannot be changed, unlike a view of one it can be hashed, pickled and copied."""
+
+    def __init__(self, limits: Mapping[str, TableConstraint]) -> None:
+        self._limits = dict(limits)
+
+    def __getitem__(self, table: str) -> TableConstraint:
+        return self._limits[table]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._limits)
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._limits.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._limits)
+
+
 @dataclass(frozen=True)
 class Constraints:
     """All limits of a task.
 
     Attributes:
-        tables: limits by table name.
+        tables: limits by table name; a copy of what is given, which cannot be changed.
         colocate: groups of tables whose shards lie on the same set of devices.
         apart: groups of tables of which no two share a device.
     """
@@ -89,6 +111,7 @@ class Constraints:
     apart: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", _Limits(self.tables))
         for field_name in ("colocate", "apart"):
             groups = tuple(tuple(group) for group in getattr(self, field_name))
             lonely = next((group for group in groups if len(set(group)) < 2), None)

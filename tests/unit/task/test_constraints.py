@@ -1,7 +1,11 @@
+import copy
+import pickle
+from dataclasses import replace
+
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task import SHARDING_TYPES, Constraints, TableConstraint
+from shardwright.task import SHARDING_TYPES, Constraints, Table, TableConstraint, Task, Topology
 
 NAMES = ("a", "b", "c", "d")
 
@@ -104,3 +108,61 @@ def test_contradictions(constraints: Constraints, message: str) -> None:
 def test_thousands_of_tables_kept_apart_are_checked_at_once() -> None:
     names = [f"t{i}" for i in range(20_000)]
     Constraints(apart=(tuple(names),), colocate=(("a", "t0"),)).check([*names, "a"], 30_000)
+
+
+def task_with(limits: dict[str, TableConstraint]) -> Task:
+    return Task(
+        [Table(name, 10, 4) for name in NAMES], Topology(devices_per_host=4), 8, constraints=Constraints(limits)
+    )
+
+
+def test_what_was_checked_does_not_change_with_the_callers_mapping() -> None:
+    limits = pinned(a=(0,))
+    task = task_with(limits)
+    limits["a"] = TableConstraint(devices=(99,))
+    limits["no such table"] = TableConstraint()
+    assert task.constraints == Constraints(pinned(a=(0,)))
+    assert task == task_with(pinned(a=(0,)))
+
+
+def test_limits_cannot_be_changed_in_place() -> None:
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        Constraints(pinned(a=(0,))).tables["a"] = TableConstraint()  # type: ignore[index]
+
+
+def test_equal_tasks_have_one_hash() -> None:
+    one, other = task_with(pinned(a=(0,), b=(1,))), task_with(pinned(b=(1,), a=(0,)))
+    assert one == other
+    assert len({one, other, task_with(pinned(a=(0,)))}) == 2
+    assert hash(one.constraints) == hash(other.constraints)
+
+
+def test_the_mapping_is_as_good_as_the_dict_it_was_made_of() -> None:
+    limits = pinned(a=(0,), b=(1,))
+    tables = Constraints(limits).tables
+    assert tables == limits
+    assert limits == tables
+    assert (list(tables), len(tables), dict(tables), repr(tables)) == (["a", "b"], 2, limits, repr(limits))
+    assert tables.get("c") is None
+    assert "c" not in tables
+
+
+@pytest.mark.parametrize(
+    "travel",
+    [
+        copy.copy,
+        copy.deepcopy,
+        replace,
+        lambda task: replace(task, constraints=replace(task.constraints, apart=())),
+        *(
+            lambda task, p=protocol: pickle.loads(pickle.dumps(task, p))
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+        ),
+    ],
+)
+def test_constraints_can_be_copied_and_sent_to_other_processes(travel) -> None:  # type: ignore[no-untyped-def]
+    task = task_with(pinned(a=(0,), b=(1, 2)))
+    there = travel(task)
+    assert there == task
+    assert hash(there) == hash(task)
+    assert there.constraints.of("b").devices == (1, 2)
