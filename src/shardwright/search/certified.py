@@ -14,15 +14,17 @@ returns the best plan so far.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.errors import InfeasibleTask
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.support import why_not_counted
 from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
@@ -58,12 +60,24 @@ class Certified:
         patience: stop after this many rounds of kicks in a row without a better plan.
         threads: starts and kicks that run at the same time.
         name: name of the strategy.
+
+    Raises:
+        InvalidInput: an option breaks a rule.
     """
 
     tolerance: float = 0.01
     patience: int = 4
     threads: int = 2
     name: str = field(default="certified")
+
+    def __post_init__(self) -> None:
+        gap = self.tolerance
+        if isinstance(gap, bool) or not isinstance(gap, Real) or not 0 <= gap < math.inf:
+            raise InvalidInput(f"certified: tolerance is {gap!r}, must be a finite number of at least 0")
+        for option, lowest in (("patience", 0), ("threads", 1)):
+            value = getattr(self, option)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
+                raise InvalidInput(f"certified: {option} is {value!r}, must be a whole number of at least {lowest}")
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""

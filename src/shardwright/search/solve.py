@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
@@ -57,7 +58,7 @@ def plan(
     if proof is not None:
         raise InfeasibleTask(proof)
     begin = time.monotonic()
-    deadline = None if time_limit is None else begin + time_limit
+    deadline = None if time_limit is None else begin + float(time_limit)
     if start is not None and isinstance(chosen, WarmStrategy):
         found = chosen.search_from(task, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
     else:
@@ -70,8 +71,12 @@ def plan(
 def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
-    if time_limit is not None and not (math.isfinite(time_limit) and time_limit >= 0):
-        raise InvalidInput(f"time_limit is {time_limit}, must be a finite number of seconds of at least 0")
+    if time_limit is not None and (
+        isinstance(time_limit, bool) or not isinstance(time_limit, Real) or not 0 <= time_limit < math.inf
+    ):
+        raise InvalidInput(
+            f"time_limit is {time_limit!r}, must be a finite number of seconds of at least 0, or None for no limit"
+        )
     if isinstance(move_cost, bool) or not isinstance(move_cost, (int, float)) or not move_cost >= 0:
         raise InvalidInput(f"move_cost is {move_cost!r}, must be a number of ms per GB of at least 0")
     if start is None and move_cost:

@@ -6,7 +6,7 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
@@ -96,16 +96,18 @@ class Topology:
         """A topology by name, with any attribute replaced: `Topology.preset("h100-8", hosts=4)`.
 
         Raises:
-            InvalidInput: no preset has this name, or an override breaks a rule.
+            InvalidInput: no preset has this name, or an override is of no attribute or breaks a rule.
         """
-        if name == "cpu":
-            base = _this_machine()
-        elif name in PRESETS:
-            base = PRESETS[name]
-        else:
+        if not isinstance(name, str) or name not in ("cpu", *PRESETS):
             raise InvalidInput(f"topology: unknown preset {name!r}; known presets are cpu, {', '.join(PRESETS)}")
-        fields = {"memory": base.memory_bytes[0], **overrides}
-        return replace(base, **fields)  # type: ignore[arg-type]
+        attributes = [field.name for field in fields(cls)]
+        for given in overrides:
+            if given not in attributes:
+                raise InvalidInput(
+                    f"topology: unknown attribute {given!r}; known attributes are {', '.join(attributes)}"
+                )
+        base = _this_machine() if name == "cpu" else PRESETS[name]
+        return replace(base, **{"memory": base.memory_bytes[0], **overrides})  # type: ignore[arg-type]
 
 
 def _this_machine() -> Topology:

@@ -5,6 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.certified import Certified
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of
 
@@ -114,12 +115,41 @@ def test_bad_arguments_are_refused():
     task = task_of(3, 2)
     with pytest.raises(InvalidInput, match="unknown strategy 'best'"):
         sw.plan(task, strategy="best", cost_model=MODEL)
-    with pytest.raises(InvalidInput, match="time_limit"):
-        sw.plan(task, time_limit=-1, cost_model=MODEL)
     with pytest.raises(InvalidInput, match="seed is -1"):
         sw.plan(task, seed=-1, cost_model=MODEL)
     with pytest.raises(InvalidInput, match="cannot be read"):
         sw.plan(task, cost_model="no/such/model.safetensors")
+
+
+@pytest.mark.parametrize("limit", [-1, -0.5, np.nan, np.inf, "5", True, [5]])
+def test_a_time_limit_that_is_none_is_refused(limit):
+    with pytest.raises(InvalidInput, match="time_limit is .*, must be a finite number of seconds of at least 0"):
+        sw.plan(task_of(3, 2), time_limit=limit, cost_model=MODEL)
+
+
+@pytest.mark.parametrize("limit", [5, 5.5, np.float32(5), np.int64(5)])
+def test_any_number_can_be_a_time_limit(limit):
+    sw.plan(task_of(3, 2), time_limit=limit, cost_model=MODEL).check()
+
+
+@pytest.mark.parametrize(
+    ("option", "rule", "values"),
+    [
+        ("tolerance", "a finite number of at least 0", [-0.1, np.nan, np.inf, "1", None, True]),
+        ("patience", "a whole number of at least 0", [-1, 1.5, "4", None, True]),
+        ("threads", "a whole number of at least 1", [0, -1, 2.0, "2", None, True]),
+    ],
+)
+def test_options_of_certified_that_break_a_rule_are_refused(option, rule, values):
+    for value in values:
+        with pytest.raises(InvalidInput) as error:
+            Certified(**{option: value})
+        assert str(error.value) == f"certified: {option} is {value!r}, must be {rule}"
+
+
+def test_certified_takes_the_least_that_its_options_may_be():
+    plan = sw.plan(task_of(4, 2), strategy=Certified(tolerance=0, patience=0, threads=1), cost_model=MODEL)
+    assert plan.strategy == "certified"
 
 
 def test_a_user_can_register_a_strategy_under_a_new_name_only():

@@ -42,6 +42,21 @@ def test_unknown_preset() -> None:
         Topology.preset("h100")
 
 
+@pytest.mark.parametrize("name", [["h100-8"], None, 8])
+def test_what_is_no_name_is_no_preset(name: object) -> None:
+    with pytest.raises(InvalidInput, match="unknown preset"):
+        Topology.preset(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100-8"])
+def test_a_preset_has_no_attribute_of_another_name(name: str) -> None:
+    with pytest.raises(
+        InvalidInput,
+        match="topology: unknown attribute 'hostz'; known attributes are hosts, devices_per_host, .*, inter_latency_ms",
+    ):
+        Topology.preset(name, hosts=2, hostz=4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
