@@ -100,8 +100,8 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
     for blocks in by_columns.values():
         ranks = {shard.devices for shard in blocks}
         hosts = {topology.host_of(rank) for (rank, *_) in ranks}
-        most = max(-(-table.rows // topology.devices), 1)
-        near = max(-(-table.rows // topology.devices_per_host), 1)
+        most = -(-table.rows // topology.devices)
+        near = -(-table.rows // topology.devices_per_host)
         largest = max(shard.row_count for shard in blocks)
         if len(ranks) < len(blocks) or largest > (near if len(hosts) == 1 else most):
             raise InvalidPlan(
