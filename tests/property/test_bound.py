@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.cost import score
 from shardwright.cost.pricing import Pricing
+from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.sharding import Shard
@@ -92,6 +93,31 @@ def test_no_random_plan_is_cheaper(data, seed):
     bound = lower_bound(task, model)
     shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
     assert score(task, shards, model).step_ms >= bound.ms * (1 - 1e-9)
+
+
+@given(st.data(), st.integers(0, 5))
+@settings(max_examples=100)
+def test_no_random_cut_into_wide_columns_is_cheaper(data, seed):
+    """One table that is cut into blocks of at least so many columns, of any widths: none is below the bound, or said to be impossible."""
+    dim, least = 4 * data.draw(st.integers(3, 24)), data.draw(st.integers(1, 40))
+    table = sw.Table("t", rows=10_000, dim=dim, pooling=data.draw(st.sampled_from([1.0, 20.0])))
+    limits = {"t": sw.TableConstraint(("column_wise",), min_columns=least)}
+    task = Task([table], sw.Topology(devices_per_host=3), 512, constraints=sw.Constraints(limits))
+    narrow = -(-least // 4)  # units of 4 columns
+    first = data.draw(st.integers(narrow, max(narrow, dim // 4 - narrow)))
+    if first + narrow > dim // 4:
+        with pytest.raises(InfeasibleTask):
+            sw.plan(task, cost_model=MODEL)
+        return
+    model = MODEL if seed == 0 else adversarial_model(seed)
+    ranks = data.draw(st.permutations(range(3)))
+    blocks = [
+        Shard("t", (0, 10_000), pair, (rank,))
+        for pair, rank in zip([(0, 4 * first), (4 * first, dim)], ranks, strict=False)
+    ]
+    sw.Plan(task, blocks).check()
+    plan = sw.plan(task, cost_model=model)
+    assert plan.bound_ms * (1 - 1e-9) <= min(plan.cost.step_ms, score(task, blocks, model).step_ms)
 
 
 @given(tasks(max_tables=12), st.integers(0, 3))

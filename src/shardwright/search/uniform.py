@@ -163,14 +163,14 @@ class _Floor:
 
     def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
         """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""
-        units = table.dim // _COLUMNS
-        least = self._task.constraints.of(table.name).min_columns
-        if least is not None:
-            units = max(1, table.dim // (_COLUMNS * -(-least // _COLUMNS)))
+        limits = self._task.constraints.of(table.name)
+        multiple = limits.column_multiple or _COLUMNS
+        width = multiple * -(-(limits.min_columns or 1) // multiple)
+        units = max(1, table.dim // width)
         most = min(units, ranks.size, most)
         wanted = -(-_BLOCKS_A_DEVICE * self._task.topology.devices // tables)
         for count in range(min(max(2, wanted), most), most + 1):
-            cuts = (table.dim // units) // _COLUMNS * _COLUMNS * (np.arange(count + 1) * units // count)
+            cuts = (table.dim // units) // multiple * multiple * (np.arange(count + 1) * units // count)
             cuts[-1] = table.dim
             blocks = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]
             fits = ranks[self._left[ranks] >= max(self._bytes_of(block) for block in blocks)]

@@ -139,8 +139,12 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
     """The fewest column blocks, of 4 columns or more, that fit."""
     limits = task.constraints.of(table.name)
     narrowest = _NARROWEST if table.dim >= 2 * _NARROWEST else 1
+    if limits.column_multiple is not None:
+        narrowest = limits.column_multiple
+        if table.dim % narrowest:
+            return None
     if limits.min_columns is not None:
-        narrowest = _NARROWEST * -(-limits.min_columns // _NARROWEST)
+        narrowest *= -(-limits.min_columns // narrowest)
     most = min(table.dim // narrowest, limits.max_shards or table.dim)
     for count in range(2, most + 1):
         cuts = narrowest * (np.arange(count + 1) * (table.dim // narrowest) // count)

@@ -92,6 +92,12 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
         raise InvalidPlan(
             f"table '{table.name}' has a block of {narrowest} columns; blocks must have at least {limits.min_columns}"
         )
+    wide = limits.column_multiple
+    odd = next((shard for shard in shards if wide is not None and shard.dim < table.dim and shard.dim % wide), None)
+    if odd is not None:
+        raise InvalidPlan(
+            f"table '{table.name}' has a block of {odd.dim} columns; the columns of every block must be a multiple of {wide}"
+        )
     if not limits.equal_rows or all(shard.row_count == table.rows for shard in shards):
         return
     by_columns: dict[tuple[int, int], list[Shard]] = {}

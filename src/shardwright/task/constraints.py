@@ -32,6 +32,8 @@ class TableConstraint:
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
         min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
+        column_multiple: what the columns of every block are a multiple of, where the table is cut into columns; None for no such demand.
+            A table of which it does not divide the dim may not be cut into columns.
         equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
     """
 
@@ -39,6 +41,7 @@ class TableConstraint:
     devices: tuple[int, ...] | None = None
     max_shards: int | None = None
     min_columns: int | None = None
+    column_multiple: int | None = None
     equal_rows: bool = False
 
     def __post_init__(self) -> None:
@@ -56,10 +59,10 @@ class TableConstraint:
             raise InvalidInput(
                 f"constraints: devices is {list(self.devices)}, must name at least one rank, none negative"
             )
-        if self.max_shards is not None and self.max_shards < 1:
-            raise InvalidInput(f"constraints: max_shards is {self.max_shards}, must be at least 1")
-        if self.min_columns is not None and self.min_columns < 1:
-            raise InvalidInput(f"constraints: min_columns is {self.min_columns}, must be at least 1")
+        for field_name in ("max_shards", "min_columns", "column_multiple"):
+            value = getattr(self, field_name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"constraints: {field_name} is {value}, must be at least 1")
         if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
             raise InvalidInput(
                 f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "

@@ -17,9 +17,13 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     devices: list[int] | UnsetType = UNSET
     max_shards: int | UnsetType = UNSET
     min_columns: int | UnsetType = UNSET
+    column_multiple: int | UnsetType = UNSET
     equal_rows: bool | UnsetType = UNSET
     colocate: list[str] | UnsetType = UNSET
     apart: list[str] | UnsetType = UNSET
+
+
+_LIMITS = ("sharding_types", "devices", "max_shards", "min_columns", "column_multiple")
 
 
 def constraints_from_list(items: list[Any], place: Place) -> Constraints:
@@ -64,7 +68,7 @@ def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
     """The constraints as plain data."""
     limits: list[dict[str, Any]] = []
     for name, limit in constraints.tables.items():
-        fields = {key: getattr(limit, key) for key in ("sharding_types", "devices", "max_shards", "min_columns")}
+        fields = {key: getattr(limit, key) for key in _LIMITS}
         given_fields = {key: _list(value) for key, value in fields.items() if value is not None}
         limits.append({"table": name, **given_fields, **({"equal_rows": True} if limit.equal_rows else {})})
     colocated = [{"colocate": list(group)} for group in constraints.colocate]

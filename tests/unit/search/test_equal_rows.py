@@ -70,6 +70,38 @@ def test_column_blocks_have_the_fewest_columns_asked_for(strategy, least):
     assert all(len(b) > 1 for b in blocks_of(sw.plan(wide, strategy=strategy, cost_model=MODEL)).values())
 
 
+@pytest.mark.parametrize("strategy", ["certified", "exact", "greedy", "neuroshard", "column_wise"])
+def test_columns_are_a_minimum_and_not_a_grid(strategy):
+    """16 and 20 columns of 36 are allowed, and on two devices are the best plan."""
+    limits = sw.TableConstraint(("column_wise",), min_columns=16)
+    table = sw.Table("t", 100_000, 36, 20.0)
+    task = sw.Task([table], sw.Topology(devices_per_host=2), 1024, constraints=sw.Constraints({"t": limits}))
+    if strategy == "neuroshard":
+        table = replace(table, dim=64)  # it halves
+        task = replace(task, tables=[table])
+    plan = sw.plan(task, strategy=strategy, cost_model=MODEL)
+    assert sorted(shard.dim for shard in plan.shards) == ([32, 32] if strategy == "neuroshard" else [16, 20])
+
+
+@pytest.mark.parametrize("strategy", ["certified", "exact", "greedy", "neuroshard", "column_wise"])
+@pytest.mark.parametrize("dim", [48, 20])
+def test_columns_are_multiples_of_what_is_asked_for(strategy, dim):
+    limits = sw.TableConstraint(("column_wise", "table_wise"), column_multiple=12)
+    if strategy == "column_wise":
+        limits = replace(limits, sharding_types=None)
+    tables = [sw.Table(f"t{i}", 100_000, dim, 20.0) for i in range(2)]
+    constraints = sw.Constraints({table.name: limits for table in tables})
+    task = sw.Task(tables, sw.Topology(devices_per_host=3, memory="22 MB"), 1024, constraints=constraints)
+    if dim % 12:
+        task = replace(task, topology=sw.Topology(devices_per_host=3))
+    plan = sw.plan(task, strategy=strategy, cost_model=MODEL)
+    plan.check()
+    assert all(shard.dim % 12 == 0 or shard.dim == dim for shard in plan.shards)
+    broken = [sw.Shard(t.name, (0, t.rows), pair, (0,)) for t in tables for pair in ((0, 8), (8, dim))]
+    with pytest.raises(InvalidPlan, match="must be a multiple of 12"):
+        sw.Plan(replace(task, topology=sw.Topology(devices_per_host=3)), broken).check()
+
+
 def test_plans_that_break_these_limits_are_named():
     task = limited(4, sharding_types=None, min_columns=8, equal_rows=True)
     table = next(t for t in task.tables if t.rows > 100 and t.dim >= 16)
@@ -93,7 +125,7 @@ def test_plans_that_break_these_limits_are_named():
 
 
 def test_task_files_keep_these_limits():
-    task = limited(min_columns=8, equal_rows=True)
+    task = limited(min_columns=8, column_multiple=4, equal_rows=True)
     assert task_from_dict(task_to_dict(task), "task").constraints == task.constraints
     with pytest.raises(InvalidInput, match="min_columns is 0"):
         sw.TableConstraint(min_columns=0)

@@ -48,7 +48,7 @@ def limits_of(
         turn: number of the table; such tables take turns over the hosts.
     """
     if topology.devices == 1:
-        return TableConstraint(("table_wise",), min_columns=narrowest, equal_rows=True)
+        return TableConstraint(("table_wise",), equal_rows=True)
     kinds, devices = set(_single_blocks(table, types, given, narrowest)), None
     kinds |= {"data_parallel"} if _REPLICAS in types else set()
     cuttable = _may_cut(table.dim, narrowest)
@@ -61,7 +61,7 @@ def limits_of(
         firsts = tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid of one range of columns is row blocks
-    return TableConstraint(tuple(sorted(kinds)), devices, min_columns=narrowest, equal_rows=True)
+    return TableConstraint(tuple(sorted(kinds)), devices, column_multiple=_width(table.dim, narrowest), equal_rows=True)
 
 
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
@@ -91,7 +91,13 @@ def _single_blocks(
 
 def _may_cut(dim: int, least: int) -> bool:
     """Whether a dim has a divisor of at least some width that is a multiple of 4."""
-    return any(dim % width == 0 and width % NARROWEST == 0 for width in range(least, dim))
+    return _width(dim, least) < dim
+
+
+def _width(dim: int, least: int) -> int:
+    """The narrowest divisor of a dim that is a multiple of 4 and at least some width; else the dim."""
+    fine = (width for width in range(least, dim) if dim % width == 0 and width % NARROWEST == 0)
+    return next(fine, dim)
 
 
 def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone: bool) -> set[str]:

@@ -110,18 +110,12 @@ def column_units(table: Table, limits: TableConstraint) -> int:
     """
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
         return 1
-    if limits.min_columns is not None:
-        return table.dim // column_width(table.dim, limits.min_columns)
+    if limits.column_multiple is not None:
+        return 1 if table.dim % limits.column_multiple else table.dim // limits.column_multiple
     if table.dim % UNIT:
         return table.dim
     narrow = table.dim == UNIT and not limits.allows("table_wise")
     return table.dim if narrow else table.dim // UNIT
-
-
-def column_width(dim: int, least: int) -> int:
-    """Width of the narrowest equal blocks, a multiple of 4 and at least `least`, that a dim can be cut into; else the dim."""
-    fine = (unit for unit in range(max(least, UNIT), dim) if dim % unit == 0 and unit % UNIT == 0)
-    return next(fine, dim)
 
 
 def row_units(rows: int) -> int:
@@ -159,6 +153,8 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     allowed = np.array([limit.allows("table_wise") for limit in limits])
     legal = costs.bytes <= roomy[pieces.table]
     legal[whole] &= allowed[table]
+    least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
+    legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
     return Forms(table, np.arange(table.size) >= len(widths), first, pieces, costs, legal)
 
 

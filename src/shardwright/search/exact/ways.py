@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.search.engine.catalog import column_width
 from shardwright.search.exact.pieces import Piece, Rule, Way
 from shardwright.search.exact.row_ways import row_ways
 from shardwright.search.units import allowed_devices
@@ -47,8 +46,8 @@ def column_units(table: Table, limits: TableConstraint, most: int | None) -> int
         return 1
     narrow = table.dim == UNIT and not limits.allows("table_wise")
     units = table.dim if table.dim % UNIT or narrow else table.dim // UNIT
-    if limits.min_columns is not None:
-        units = table.dim // column_width(table.dim, limits.min_columns)
+    if limits.column_multiple is not None:
+        units = 1 if table.dim % limits.column_multiple else table.dim // limits.column_multiple
     if most is None or units <= most:
         return units
     return max(count for count in range(1, most + 1) if units % count == 0)
@@ -61,7 +60,8 @@ def _columns(table: Table, limits: TableConstraint, ranks: Sequence[int], units:
     if most < least:
         return None
     widest = units if least == 1 else units - 1
-    widths = range(1, widest + 1) if most > 1 else (units,)
+    narrowest = -(-min(limits.min_columns or 1, table.dim) * units // table.dim)
+    widths = range(narrowest, widest + 1) if most > 1 else (units,)
     # A table that must be cut may still lie on one device: in two blocks.
     on_one = least if merging_pays else most
     pieces: list[Piece] = []

@@ -6,6 +6,7 @@ rows is a set of pieces in the order in which the greedy places them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -127,7 +128,8 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
     limits = task.constraints.of(block.table)
     if limits.allows("column_wise") and limits.max_shards != 1:
         left, dim = block.columns[0], block.dim
-        while dim % (2 * MULTIPLE) == 0 and dim // 2 >= (limits.min_columns or 1):
+        multiple = math.lcm(MULTIPLE, limits.column_multiple or 1)
+        while dim % (2 * multiple) == 0 and dim // 2 >= (limits.min_columns or 1):
             dim //= 2
             yield [replace(block, columns=(left, left + dim))]
 
