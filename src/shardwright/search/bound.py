@@ -1,10 +1,11 @@
 r"""A proven lower bound on the step time of every plan.
 
 What it holds for: devices of one type, and plans whose tables are each whole, cut into column blocks (of multiples of 4 columns where
-the dim is one), into row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on), into row blocks of equal
-size (to a row) over 2, 4, 8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as
-the table's constraints and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only
-remove plans, so the bound stays valid whatever they say; it does not see them otherwise.
+the dim is one, or of the multiples that a constraint asks for), into row blocks whose borders lie on a grid of 16 parts of the table (from
+1,024 rows on; on several hosts only where a table may be both row_wise and table_row_wise), into row blocks of equal size (to a row) over
+2, 4, 8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as the table's constraints
+and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the bound
+stays valid whatever they say; it does not see them otherwise.
 
 Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
 over phases of maxima over devices, and a maximum is at least a mean:

@@ -21,7 +21,6 @@ _COLUMNS = ShardingType.COLUMN_WISE.value
 _HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
 _ROWS = ShardingType.ROW_WISE.value
 _HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
-_GRID = ShardingType.GRID_SHARD.value
 
 
 def limits_of(

@@ -12,7 +12,7 @@ from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import Catalog, row_units
 from shardwright.search.engine.home import NO_HOME, Home
 from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
-from shardwright.search.engine.links import link_facts, link_weights
+from shardwright.search.engine.links import link_facts
 from shardwright.search.engine.ranges import first_units
 from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.sharding.layout import even_cuts
@@ -88,7 +88,6 @@ def assemble(
         base=np.concatenate([cost_model.pricing.hidden_bias, cost_model.pricing.bias]),
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         links=link_facts(task.topology),
-        link_weight=link_weights(task.topology),
         home_form=home.form,
         home_first=home.first,
         home_device=home.device,

@@ -46,7 +46,6 @@ class Setting(NamedTuple):
         base: `(h + 2,)` the sums of a device without a piece.
         memory: `(d,)` bytes.
         links: `(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts.
-        link_weight: `(2,)` ms that a byte of values and of ids adds to its holder's slower link in both passes.
         home_form: `(items,)` form an item had in the plan to start from, or -1.
         home_first: `(items + 1,)` the devices that held a part then.
         home_device: those devices.
@@ -77,7 +76,6 @@ class Setting(NamedTuple):
     base: Floats
     memory: Ints
     links: Floats
-    link_weight: Floats
     home_form: Ints
     home_first: Ints
     home_device: Ints
