@@ -138,7 +138,7 @@ class Certified:
             return
         raise InfeasibleTask(
             f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints are too "
-            "tight; allow row_wise for large tables, or use more devices or memory"
+            f"tight; {prepared.remedy_of(stuck)}"
         )
 
     def _some(self, session: Session, prepared: Prepared, starts: list[Start]) -> int:

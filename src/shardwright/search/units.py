@@ -113,12 +113,17 @@ def _cut(task: Task, table: Table) -> Units:
     tried = [kind for kind in ways if limits.allows(kind)]
     raise InfeasibleTask(
         f"table '{table.name}' needs {need}, the largest device it may use has {format_bytes(largest)}, and no way that its constraints "
-        f"allow ({', '.join(tried)}) fits: {_remedy(limits, task.topology.hosts)}"
+        f"allow ({', '.join(tried)}) fits: {remedy_for(limits, task.topology.hosts)}"
     )
 
 
-def _remedy(limits: TableConstraint, hosts: int) -> str:
-    """What would give a table more room: first the constraints that it has."""
+def remedy_for(limits: TableConstraint, hosts: int) -> str:
+    """What would give a table more room: first to relax the constraints that it has.
+
+    Args:
+        limits: the table's constraints.
+        hosts: of the topology.
+    """
     cuts = ("row_wise", "table_row_wise") if hosts > 1 else ("row_wise",)
     closed = [kind for kind in cuts if not limits.allows(kind)]
     remedies = [

@@ -32,17 +32,17 @@ class TableConstraint:
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
         min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
+        equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
         column_multiple: what the columns of every block are a multiple of, where the table is cut into columns; None for no such demand.
             A table of which it does not divide the dim may not be cut into columns.
-        equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
     """
 
     sharding_types: tuple[str, ...] | None = None
     devices: tuple[int, ...] | None = None
     max_shards: int | None = None
     min_columns: int | None = None
-    column_multiple: int | None = None
     equal_rows: bool = False
+    column_multiple: int | None = None
 
     def __post_init__(self) -> None:
         for field_name in ("sharding_types", "devices"):

@@ -16,7 +16,9 @@ from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.starts import Strain
 from shardwright.search.engine.state import State
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
+from shardwright.search.units import remedy_for
 from shardwright.sharding.shard import Shard
+from shardwright.task.constraints import ANY
 from shardwright.task.task import Task
 
 _TIGHTENINGS = 4
@@ -71,6 +73,12 @@ class Prepared:
     def name_of(self, item: int) -> str:
         """The tables of an item."""
         return ", ".join(self.task.tables[table].name for table in self.assembly.members[item])
+
+    def remedy_of(self, item: int) -> str:
+        """What would give an item room; for an item that has no number, what would help most tables."""
+        names = [self.task.tables[table].name for table in self.assembly.members[item]] if item >= 0 else [""]
+        limits = [self.task.constraints.of(name) for name in names]
+        return remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
 
 
 def prepare(task: Task, cost_model: CostModel) -> Prepared:
@@ -158,5 +166,5 @@ def _no_way(task: Task, bound: Bound) -> str:
     table = task.tables[int(np.argmax(np.isinf(bound.choice.price)))]
     return (
         f"table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices in no way that its constraints allow: "
-        "allow row_wise for it, raise max_shards, or use more devices or memory"
+        f"{remedy_for(task.constraints.of(table.name), task.topology.hosts)}"
     )

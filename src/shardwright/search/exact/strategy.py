@@ -18,6 +18,7 @@ from shardwright.search.heuristics import HEURISTICS
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.strategy import Strategy
 from shardwright.search.support import why_not_counted
+from shardwright.search.units import remedy_for
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -105,10 +106,10 @@ class Exact:
             return reason
         missing = next((t.name for t in task.tables if all(way.table.name != t.name for way in ways)), None)
         if missing is not None:
-            allowed = ", ".join(task.constraints.of(missing).sharding_types or ())
+            limits = task.constraints.of(missing)
             return (
-                f"table '{missing}' allows only {allowed}, which cuts it, and it has a single column, row or shard, or fewer than "
-                "2 devices: allow table_wise for it, or let it use more devices or shards"
+                f"table '{missing}' allows only {', '.join(limits.sharding_types or ())}, and cannot be cut in that way: allow table_wise "
+                f"for it, or {remedy_for(limits, task.topology.hosts)}"
             )
         if not proven:
             return "no plan was found within the limits of the exact search; raise time_limit or max_nodes, or use strategy certified"
