@@ -38,6 +38,11 @@ def message(action):
     return "no error"
 
 
+class Breaking(dict):
+    def __getitem__(self, key):
+        raise OSError(f"{key} is on a disk that is gone")
+
+
 def spoil(features, how):
     ids, lengths = features["b"]
     if how == "too large":
@@ -52,8 +57,16 @@ def spoil(features, how):
         del features["b"]
     elif how == "type":
         features["b"] = ids.float(), lengths
+    elif how == "device":
+        features["b"] = ids.to("meta"), lengths
+    elif how == "lengths' device":
+        features["b"] = ids, lengths.to("meta")
+    elif how == "layout":
+        features["b"] = ids.to_sparse(), lengths
     elif how == "no features":
         return 7
+    elif how == "breaks":
+        return Breaking(features)
     return features
 
 
@@ -64,7 +77,11 @@ MESSAGES = {
     "negative length": "rank 1: table 'b': 1 of its lengths are negative",
     "missing": "rank 1: features have no table 'b'",
     "type": "rank 1: table 'b': ids are torch.float32",
+    "device": "rank 1: table 'b': ids are on meta, must be on cpu",
+    "lengths' device": "rank 1: table 'b': lengths are on meta, must be on cpu",
+    "layout": "rank 1: table 'b': ids are torch.sparse_coo, must be torch.strided",
     "no features": "rank 1: features are a int",
+    "breaks": "rank 1: features cannot be read (OSError: b is on a disk that is gone)",
 }
 
 
@@ -227,6 +244,15 @@ def test_a_process_group_that_is_a_part_of_the_job(ranks):
     shards = [Shard("t", (0, 5), (0, 8), (0,)), Shard("t", (5, 10), (0, 8), (1,))]
     plan = plan_of(TABLE, shards, Topology(2, 1, memory="1 GB"))
     assert ranks.run(subgroup_step, plan) == [None, (0, (3, 8)), None, (1, (3, 8))]
+
+
+def one_wrong_option(rank, plan):
+    return message(lambda: make_module(plan, None, eps=0.0 if rank == 1 else 1e-8))
+
+
+def test_a_wrong_option_on_one_rank_is_an_error_on_all(ranks):
+    for error in ranks.run(one_wrong_option, make_plan("tiered", STRAIGHT)):
+        assert error.startswith("InvalidInput: rank 1: eps is 0.0")
 
 
 def one_wrong_map(rank, plan):

@@ -46,21 +46,24 @@ class Batch:
     @classmethod
     def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
         """Read features; what is wrong with them is kept, since all ranks must hear of it."""
-        problem = None
         try:
-            parts = features if isinstance(features, Mapping) else _jagged_parts(features, tables)
-            problem = next((found for table in tables if (found := _problem(parts, table))), None)
+            return cls._read(features, tables, device)
         except InvalidInput as error:
-            problem = str(error)
-        if problem is not None:
+            return cls.failed(len(tables), device, str(error))
+        except Exception as error:  # whatever it is: the other ranks wait to hear of it
+            problem = f"features cannot be read ({type(error).__name__}: {error}); give dense tensors on {device}"
             return cls.failed(len(tables), device, problem)
+
+    @classmethod
+    def _read(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
+        parts = features if isinstance(features, Mapping) else _jagged_parts(features, tables)
+        for table in tables:
+            _check_part(parts, table, device)
         values = [parts[table][0] for table in tables]
         ids = torch.cat(values) if len(values) > 1 else values[0]
         lengths = [parts[table][1] for table in tables]
         counts = [one.numel() for one in values]
-        problem = _length_problem(tables, counts, lengths)
-        if problem is not None:
-            return cls.failed(len(tables), device, problem)
+        _check_lengths(tables, counts, lengths)
         return cls(ids.to(device=device, dtype=torch.int64), counts, lengths)
 
     @classmethod
@@ -96,20 +99,31 @@ def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:
     return {key: (values[key], lengths[key]) for key in keys if key in set(tables)}
 
 
-def _problem(features: Features, table: str) -> str | None:
+def _check_part(features: Features, table: str, device: torch.device) -> None:
+    """End if ids and lengths of a table are no tensors that can be read."""
     if table not in features:
-        return f"features have no table '{table}'; every table of the module needs ids and lengths, if only empty ones"
+        raise InvalidInput(
+            f"features have no table '{table}'; every table of the module needs ids and lengths, if only empty ones"
+        )
     part = features[table]
     if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(one, torch.Tensor) for one in part):
-        return f"table '{table}': features must be a pair of tensors (ids, lengths)"
+        raise InvalidInput(f"table '{table}': features must be a pair of tensors (ids, lengths)")
+    near = dict.fromkeys(("cpu", device.type))
     for one, what in zip(part, ("ids", "lengths"), strict=True):
         if one.ndim != 1 or one.dtype not in (torch.int64, torch.int32):
-            return f"table '{table}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be int64 of shape (n,)"
-    return None
+            raise InvalidInput(
+                f"table '{table}': {what} are {one.dtype} of shape {tuple(one.shape)}, must be int64 of shape (n,)"
+            )
+        if one.layout != torch.strided:
+            raise InvalidInput(f"table '{table}': {what} are {one.layout}, must be torch.strided; call to_dense()")
+        if one.device.type not in near:
+            raise InvalidInput(
+                f"table '{table}': {what} are on {one.device}, must be on {' or '.join(near)}; move them there"
+            )
 
 
-def _length_problem(tables: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> str | None:
-    """Whether lengths are negative or do not add up, all tables in one look."""
+def _check_lengths(tables: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> None:
+    """End if lengths are negative or do not add up, all tables in one look."""
     if len({one.numel() for one in lengths}) == 1:
         by_table = torch.stack(list(lengths))
         found = torch.stack([by_table.sum(1), (by_table < 0).sum(1)]).tolist()
@@ -117,7 +131,6 @@ def _length_problem(tables: Sequence[str], counts: Sequence[int], lengths: Seque
         found = torch.stack([torch.stack([one.sum(), (one < 0).sum()]) for one in lengths]).T.tolist()
     for table, count, total, negative in zip(tables, counts, *found, strict=True):
         if negative:
-            return f"table '{table}': {negative} of its lengths are negative; a sample has at least 0 ids"
+            raise InvalidInput(f"table '{table}': {negative} of its lengths are negative; a sample has at least 0 ids")
         if total != count:
-            return f"table '{table}': its lengths add up to {total}, but it has {count} ids"
-    return None
+            raise InvalidInput(f"table '{table}': its lengths add up to {total}, but it has {count} ids")

@@ -45,6 +45,27 @@ def test_what_is_no_feature_is_said(wrong):
     assert Batch.of({"a": wrong, "b": pair([], [])}, TABLES, CPU).error.startswith("table 'a'")
 
 
+def test_tensors_that_cannot_be_read_are_said():
+    ids, lengths = pair([1], [1])
+    other = pair([2], [1])
+    found = Batch.of({"a": (ids.to("meta"), lengths), "b": other}, TABLES, CPU)
+    assert found.error == "table 'a': ids are on meta, must be on cpu; move them there"
+    assert "on meta" in Batch.of({"a": (ids, lengths), "b": (other[0], lengths.to("meta"))}, TABLES, CPU).error
+    assert "torch.sparse_coo" in Batch.of({"a": (ids.to_sparse(), lengths), "b": other}, TABLES, CPU).error
+
+
+def test_whatever_breaks_is_kept_for_all_ranks_to_hear():
+    class Broken:
+        def keys(self):
+            raise OSError("the disk is gone")
+
+        lengths_or_none = None
+
+    found = Batch.of(Broken(), TABLES, CPU)
+    assert found.error.startswith("features cannot be read (OSError: the disk is gone); give")
+    assert found.counts == [0, 0]
+
+
 def one_process_plan():
     tables = [Table("a", 10, 8, 2.0, False), Table("b", 20, 4, 2.0, False)]
     return Plan(Task(tables, Topology(1, 1, memory="1 GB"), 4, "sgd"), [Shard.whole(table, 0) for table in tables])
