@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar, cast
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.runtime.group_making import common_groups, gathered, job_group, partitions
 from shardwright.task.topology import Topology
 
 Result = TypeVar("Result")
@@ -63,26 +63,25 @@ class Ranks:
 
     @classmethod
     def of(cls, topology: Topology, group: dist.ProcessGroup | None, device: torch.device, timeout: timedelta) -> Ranks:
-        """Make the groups; all ranks of the process group must call this.
+        """Make the groups, or take those of an earlier module; all ranks of the process group must call this.
 
         Raises:
-            InvalidInput: the process group has another number of ranks than the topology has devices.
+            InvalidInput: the process group has another number of ranks than the topology has devices, or ranks differ in hosts or timeout.
+            ShardwrightError: a rank did not come within the timeout.
         """
-        started = dist.is_available() and dist.is_initialized()
-        size = dist.get_world_size(group) if started else 1
+        parent = job_group(group)
+        size, rank = (1, 0) if parent is None else (dist.get_world_size(parent), dist.get_rank(parent))
+        groups = common_groups(topology, parent, device, timeout) if parent is not None and size > 0 else [None] * 3
         if size != topology.devices:
             raise InvalidInput(
                 f"the process group has {size} ranks, the plan's topology {topology.hosts} hosts × {topology.devices_per_host} = "
                 f"{topology.devices} devices; start one process a device, or plan for {size} devices"
             )
-        rank = dist.get_rank(group) if started else 0
         near = topology.devices_per_host
-        everyone = list(range(size))
-        names = dist.get_process_group_ranks(group) if started else [0]
-        makers = _Maker(rank, near, names, group, timeout)
-        world = makers.make([everyone])
-        host = makers.make([everyone[first : first + near] for first in range(0, size, near)])
-        rail = makers.make([everyone[local::near] for local in range(near)])
+        world, host, rail = (
+            _members(rank, near, next(some for some in partition if rank in some), made)
+            for partition, made in zip(partitions(size, near), groups, strict=True)
+        )
         return cls(rank, world, host, rail, device)
 
     def texts(self, text: str) -> list[str]:
@@ -100,12 +99,7 @@ class Ranks:
 
     def gathered(self, values: torch.Tensor) -> torch.Tensor:
         """`(ranks, n)` the `(n,)` values of all ranks, in main memory."""
-        if self.world.group is None:
-            return values[None].cpu()
-        found = [torch.empty_like(values, device=self.device) for _ in self.world.ranks]
-        with explained("what the ranks tell each other"):
-            dist.all_gather(found, values.to(self.device), group=self.world.group)
-        return torch.stack(found).cpu()
+        return gathered(values, self.world.group, self.world.size, self.device)
 
     def agree(self, error: str | None) -> None:
         """End on all ranks if one of them has an error.
@@ -149,45 +143,6 @@ class Ranks:
             raise InvalidInput(f"ranks {other[:8]} have {what} other than rank 0; {remedy}")
 
 
-@dataclass
-class _Maker:
-    rank: int
-    near: int
-    names: list[int]
-    parent: dist.ProcessGroup | None
-    timeout: timedelta
-
-    def make(self, partition: Sequence[Sequence[int]]) -> Members:
-        """The group of this rank in a partition of the ranks.
-
-        Ranks of the job that are not in the parent group do not call this, so its members must make theirs without them; torch
-        then names groups by how many a rank has made, which must be the same for all members.
-        """
-        mine = next(some for some in partition if self.rank in some)
-        made = None
-        for some in [mine] if self.parent is not None else partition:
-            if len(some) > 1:
-                group = dist.new_group(
-                    [self.names[rank] for rank in some],
-                    timeout=self.timeout,
-                    backend=dist.get_backend(self.parent),
-                    use_local_synchronization=self.parent is not None,
-                    sort_ranks=False,
-                )
-                made = group if some is mine else made
-        links = tuple(
-            0 if rank == self.rank else 1 if rank // self.near == self.rank // self.near else 2 for rank in mine
-        )
-        return Members(made, tuple(mine), list(mine).index(self.rank), links)
-
-
-@contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Say what failed where a collective ends with an error: a rank died, is stuck or has left."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise ShardwrightError(
-            f"exchanging {what} failed: a rank died, did not arrive within the timeout, or works on something else ({error}); "
-            "look at the first error of all ranks, and start the job anew from a checkpoint"
-        ) from error
+def _members(rank: int, near: int, ranks: Sequence[int], group: dist.ProcessGroup | None) -> Members:
+    links = tuple(0 if one == rank else 1 if one // near == rank // near else 2 for one in ranks)
+    return Members(group, tuple(ranks), ranks.index(rank), links)

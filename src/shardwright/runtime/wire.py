@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from shardwright.runtime import duplex
+from shardwright.runtime.group_making import explained
 from shardwright.runtime.placement import Ints
-from shardwright.runtime.process_groups import Members, explained
+from shardwright.runtime.process_groups import Members
 from shardwright.runtime.traffic import TrafficMeter
 
 Rows: TypeAlias = list[torch.Tensor]
