@@ -23,6 +23,7 @@ from shardwright.runtime.replica_sets import TOUCHED, WHOLE
 from shardwright.runtime.replicas import TouchedReplicas
 from shardwright.runtime.routing import slot_bits
 from shardwright.runtime.seeds import InitialRows, UniformRows
+from shardwright.runtime.state_dicts import Load, refusal
 from shardwright.runtime.storage import Storage
 from shardwright.runtime.traffic import TrafficMeter
 from shardwright.runtime.whole import WholeReplicas
@@ -71,7 +72,9 @@ class TieredEmbedding(torch.nn.Module):
 
         Args:
             plan: a plan for `hosts × devices_per_host` ranks.
-            process_group: the ranks, by device of the plan; the default group unless given. One process alone needs none.
+            process_group: the ranks, by device of the plan; the default group unless given. One process alone needs none. Modules of
+                the same ranks and timeout share connections, which last until the default group is destroyed; so call them in the same
+                order on all ranks, one at a time. The ranks of a group other than the default one must be in equally many groups.
             tables: the tables to run; all tables of the plan unless given, which must then be sequence tables.
             rank_maps: by table, for tables in order of hotness; the plan's own unless given, else ids are taken for ranks by hotness.
             device: where rows lie; the CPU unless given. gloo wants the CPU, NCCL a GPU.
@@ -84,17 +87,16 @@ class TieredEmbedding(torch.nn.Module):
             timeout: longest wait for another rank, or seconds.
 
         Raises:
-            InvalidInput: the plan cannot be run by this process group, or ranks differ in what they were given.
+            InvalidInput: the plan cannot be run by this process group, or ranks differ in what they were given; raised on all ranks.
+            ShardwrightError: a rank did not come within the timeout.
         """
         super().__init__()
         self.plan, self._debug = plan, debug
         self._device = torch.device("cpu" if device is None else device)
         wait = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
-        options = OptimizerOptions(learning_rate, eps, betas)
-        names = [table.name for table in plan.task.tables] if tables is None else list(tables)
-        if not names or len(set(names)) < len(names):
-            raise InvalidInput(f"tables are {names[:10]}; name at least one table, and each once")
         self.ranks = Ranks.of(plan.task.topology, process_group, self._device, wait)
+        options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
+        names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names))
         maps = self.ranks.together(lambda: chosen_maps(placement, rank_maps))
         must_be_same_plan(self.ranks, placement, maps, options)
@@ -104,6 +106,7 @@ class TieredEmbedding(torch.nn.Module):
         self.storage = Storage(placement, self.ranks.rank, self._device, options, fused)
         self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
         self._prepare()
+        self.register_load_state_dict_post_hook(_finish_load)  # type: ignore[no-untyped-call]
 
     @property
     def rank(self) -> int:
@@ -161,24 +164,45 @@ class TieredEmbedding(torch.nn.Module):
         """Refuse the state of another plan or rank.
 
         Raises:
-            InvalidInput: it is one.
+            InvalidInput: it is one, or none at all.
         """
-        if state != self.get_extra_state():
-            raise InvalidInput(
-                f"the state dict is of rank {state.get('rank')} of another plan or job, this is rank {self.ranks.rank}; "
-                "use save_checkpoint and load_checkpoint to change the plan"
-            )
+        problem = refusal(state, self.get_extra_state())
+        if problem is not None:
+            raise InvalidInput(problem)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load the state of the same rank and plan; a collective, since replicas are compared.
+        """Load the state of the same rank and plan; a collective, as is loading the state of a model that this module is a part of.
 
         Raises:
-            InvalidInput: the state is of another plan or rank.
+            InvalidInput: the state of some rank is of another plan or rank, does not fit, or has not the keys of the others;
+                raised on all ranks.
             ShardwrightError: replicas differ.
         """
-        result = super().load_state_dict(state_dict, strict, assign)
-        self.check_replicas()
-        return result
+        fits = isinstance(state_dict, Mapping)
+        kind = type(state_dict).__name__
+        self.ranks.agree(
+            None if fits else f"a state dict is a mapping from names to tensors, this is a {kind}; give one"
+        )
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """What torch calls for this module and not for its parts, alone or inside of a model."""
+        own = self.get_extra_state()
+        state = state_dict.get(f"{prefix}_extra_state", own)  # where there is none it is a missing key
+        self.ranks.agree(refusal(state, own))  # before any rank has taken a row
+        self._load = Load(error_msgs, (len(error_msgs), len(missing_keys), len(unexpected_keys)))
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def _look_up(self, batch: Batch) -> tuple[Journey, Rows]:
         journey = self._lookup.ask(self.ranking, batch.ids, batch.counts, batch.error is not None)
@@ -216,6 +240,12 @@ class TieredEmbedding(torch.nn.Module):
     def _update(self, slots: Rows, gradients: Rows) -> None:
         for group, (index, rows) in enumerate(zip(slots, gradients, strict=True)):
             self.storage.learn(group, index, rows)
+
+
+def _finish_load(module: TieredEmbedding, keys: Any) -> None:
+    """What torch calls once this module and its parts are loaded, alone or inside of a model."""
+    module._load.finish(module.ranks, keys.missing_keys, keys.unexpected_keys)
+    module.check_replicas()
 
 
 class _Step(torch.autograd.Function):

@@ -58,8 +58,11 @@ class Placement:
         """The placement of some of a plan's tables.
 
         Raises:
-            InvalidInput: a table is pooled, is cut by columns, or has replicas on an irregular set of devices.
+            InvalidInput: no table is named or one twice, or a table is pooled, is cut by columns, or has replicas on an irregular set of
+                devices.
         """
+        if not names or len(set(names)) < len(names):
+            raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
         chosen = [_runnable(plan, name) for name in names]
         groups = sorted({(table.dim, table.dtype) for table in chosen})
         tables = tuple(sorted(chosen, key=lambda table: groups.index((table.dim, table.dtype))))
