@@ -231,6 +231,57 @@ def test_saving_and_loading_take_a_few_parts_of_memory_not_a_table(tmp_path):
     assert sum(files) > 2 * table.weight_bytes
 
 
+def save_and_note(rank, plan, folder, most):
+    """What saving expects of the manifest at most, and what came of it where `most` bytes are allowed."""
+    from shardwright.runtime import checkpoint, manifest
+
+    expected = []
+
+    def noted(*sizes):
+        expected.append(sizes)
+        check(*sizes)
+
+    check, limit = checkpoint.check_readable, manifest.MAX_BYTES
+    checkpoint.check_readable, manifest.MAX_BYTES = noted, most
+    try:
+        checkpoint.save_checkpoint(make_module(plan, rank_maps()), folder, part_bytes=400)
+        return expected, "saved"
+    except InvalidInput as error:
+        return expected, str(error)
+    finally:
+        checkpoint.check_readable, manifest.MAX_BYTES = check, limit
+
+
+def test_a_manifest_takes_no_more_than_was_expected(ranks, tmp_path):
+    from shardwright.runtime.manifest import measure
+
+    plan = make_plan("tiered", SAVED, "adam")
+    (((size, values),), _), *others = ranks.run(save_and_note, plan, str(tmp_path), 10**6)
+    assert others == [([(size, values)], "saved")] * 3
+    found = measure((tmp_path / "manifest.json").read_bytes())
+    assert 0.8 * size < found[0] <= size
+    assert 0.9 * values < found[1] <= values
+
+
+def test_a_checkpoint_that_could_not_be_read_is_not_written(ranks, tmp_path):
+    for _, error in ranks.run(save_and_note, make_plan("tiered", SAVED, "adam"), str(tmp_path), 2000):
+        assert error.startswith("the checkpoint's manifest may take")
+    assert not list(tmp_path.iterdir())
+
+
+def test_large_tables_have_larger_parts(tmp_path, monkeypatch):
+    from shardwright.runtime import TieredEmbedding, checkpoint_parts, load_checkpoint, save_checkpoint
+
+    monkeypatch.setattr(checkpoint_parts, "MOST_PARTS", 8)
+    table = Table("t", 1000, 4, 1.0, False)
+    plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
+    module, other = TieredEmbedding(plan, initial=1), TieredEmbedding(plan, initial=2)
+    save_checkpoint(module, tmp_path, part_bytes=100)
+    assert 4 <= len(list(tmp_path.glob("*.safetensors"))) <= 17
+    load_checkpoint(other, tmp_path)
+    assert torch.equal(module.storage.weights[0], other.storage.weights[0])
+
+
 def test_a_new_checkpoint_takes_the_place_of_the_old_one(tmp_path):
     from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
 

@@ -3,7 +3,7 @@
 A folder holds `manifest.json` and parts, safetensors files of bounded size. Every row is in one part, written by its owner. A part has
 entries, rows of one table each: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. The manifest is written last
 and replaced in one step, so a folder holds the old checkpoint or the new one whenever a job ends. Reading and writing take one part in
-memory.
+memory. What a rank writes is planned before: a manifest that would be too large to be read is refused while the old checkpoint is whole.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ import torch
 
 from shardwright.errors import InvalidInput
 from shardwright.files import write_atomically
-from shardwright.runtime.checkpoint_parts import read_parts, written_parts
+from shardwright.runtime.checkpoint_parts import Content, largest_entries, part_of, planned_parts, read_parts
 from shardwright.runtime.embedding import TieredEmbedding
-from shardwright.runtime.manifest import FORMAT, NAME, Manifest, Part, SavedTable, check_fits, read_manifest
+from shardwright.runtime.manifest import (
+    FORMAT,
+    NAME,
+    Manifest,
+    Part,
+    SavedTable,
+    check_fits,
+    check_readable,
+    measure,
+    read_manifest,
+)
 
 PART_BYTES = 32 * 2**20
 
@@ -30,15 +40,17 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
     Args:
         module: the module.
         folder: where to; all ranks must see the same one. A checkpoint that is there is replaced.
-        part_bytes: about the largest size of a file.
+        part_bytes: about the largest size of a file; where that would make more than about 65,536 files, they are larger.
 
     Raises:
-        InvalidInput: the folder cannot be written to by some rank.
+        InvalidInput: the folder cannot be written to by some rank, or the list of its files would be too long to be read.
         ShardwrightError: replicas differ.
     """
     module.check_replicas()
     path, token = Path(folder), _common_token(module)
-    module.ranks.together(lambda: _write_own(module, path, token, part_bytes))
+    parts = planned_parts(module.storage, part_bytes)
+    _must_be_readable(module, parts, token)
+    module.ranks.together(lambda: _write_own(module, path, token, parts))
     if module.rank == 0:
         module.ranks.together(lambda: _write_manifest(module, path, token))
     else:
@@ -66,17 +78,34 @@ def _common_token(module: TieredEmbedding) -> str:
     return module.ranks.texts(secrets.token_hex(8))[0]
 
 
-def _write_own(module: TieredEmbedding, path: Path, token: str, part_bytes: int) -> None:
+def _must_be_readable(module: TieredEmbedding, parts: list[Content], token: str) -> None:
+    """End on all ranks before anything is written if nobody could read the manifest."""
+    own = [
+        Part(_name_of(module.rank, number, token), 2**62, 2**32 - 1, largest_entries(module.storage, content))
+        for number, content in enumerate(parts)
+    ]
+    sizes = measure(msgspec.json.encode(own))
+    bytes_, values = module.ranks.gathered(torch.tensor(sizes)).sum(0).tolist()
+    head_bytes, head_values = measure(msgspec.json.encode(_manifest(module, [])))
+    check_readable(bytes_ + head_bytes, values + head_values)
+
+
+def _write_own(module: TieredEmbedding, path: Path, token: str, parts: list[Content]) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be made a folder ({error.strerror}); name another one") from error
-    parts = []
-    for number, (content, entries) in enumerate(written_parts(module, part_bytes)):
-        name = f"rank-{module.rank}-part-{number}-{token}.safetensors"
-        write_atomically(path / name, content)
-        parts.append(Part(name, len(content), zlib.crc32(content), entries))
-    write_atomically(_list_of(path, module.rank, token), msgspec.json.encode(parts))
+    written = []
+    for number, content in enumerate(parts):
+        name = _name_of(module.rank, number, token)
+        data, entries = part_of(module, content)
+        write_atomically(path / name, data)
+        written.append(Part(name, len(data), zlib.crc32(data), entries))
+    write_atomically(_list_of(path, module.rank, token), msgspec.json.encode(written))
+
+
+def _name_of(rank: int, number: int, token: str) -> str:
+    return f"rank-{rank}-part-{number}-{token}.safetensors"
 
 
 def _list_of(path: Path, rank: int, token: str) -> Path:
@@ -86,12 +115,15 @@ def _list_of(path: Path, rank: int, token: str) -> Path:
 def _write_manifest(module: TieredEmbedding, path: Path, token: str) -> None:
     lists = [_list_of(path, rank, token) for rank in range(module.plan.task.topology.devices)]
     parts = [part for its in lists for part in msgspec.json.decode(its.read_bytes(), type=list[Part])]
-    manifest = Manifest(FORMAT, module.plan.task.optimizer, int(module.storage.step), _tables(module), parts)
-    write_atomically(path / NAME, msgspec.json.encode(manifest))
+    write_atomically(path / NAME, msgspec.json.encode(_manifest(module, parts)))
     kept = {part.file for part in parts}
     for old in (*path.glob("rank-*-part-*.safetensors"), *path.glob("rank-*.json")):
         if old.name not in kept:
             old.unlink()
+
+
+def _manifest(module: TieredEmbedding, parts: list[Part]) -> Manifest:
+    return Manifest(FORMAT, module.plan.task.optimizer, int(module.storage.step), _tables(module), parts)
 
 
 def _tables(module: TieredEmbedding) -> list[SavedTable]:

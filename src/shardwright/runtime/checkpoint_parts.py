@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,29 +16,63 @@ from shardwright.runtime.embedding import TieredEmbedding
 from shardwright.runtime.manifest import Entry, Part
 from shardwright.runtime.optimizers import STATES
 from shardwright.runtime.placement import Ints
+from shardwright.runtime.storage import Cut, Storage
+
+Content: TypeAlias = list[Cut]
+"""The rows of one part."""
+
+MOST_PARTS = 2**16
+"""About the most parts of a checkpoint: those of large tables are larger, lest the manifest become too large to be read."""
 
 
-def written_parts(module: TieredEmbedding, part_bytes: int) -> Iterator[tuple[bytes, list[Entry]]]:
-    """The content and the list of entries of each part that a rank has to write: the rows it owns."""
+def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
+    """What each part has that a rank has to write: the rows it owns.
+
+    Args:
+        storage: of the rank.
+        part_bytes: about the most of a part; more where all ranks together would have more than about `MOST_PARTS`.
+    """
+    placement = storage.placement
+    groups = [_row_bytes(storage, group) for group in range(len(placement.groups))]
+    total = sum(table.rows * groups[group] for table, group in zip(placement.tables, placement.group_of, strict=True))
+    part_bytes = max(part_bytes, -(-total // MOST_PARTS))
+    parts: list[Content] = []
+    size = 0
+    for cut in storage.cuts(part_bytes, owned=True):
+        more = cut.rows * groups[cut.group]
+        if not parts or size + more > part_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(cut)
+        size += more
+    return parts
+
+
+def _row_bytes(storage: Storage, group: int) -> int:
+    """Bytes of a row of a group in a part: its id, weights and states."""
+    return 8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group))
+
+
+def largest_entries(storage: Storage, content: Content) -> list[Entry]:
+    """Entries that take at least as much of the manifest as those of a part will."""
+    tables = [storage.placement.tables[cut.table] for cut in content]
+    return [
+        Entry(table.name, cut.rows, table.rows - 1, table.rows - 1) for table, cut in zip(tables, content, strict=True)
+    ]
+
+
+def part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[Entry]]:
+    """The content and the list of entries of a part."""
+    placement, storage = module.placement, module.storage
     tensors: dict[str, torch.Tensor] = {}
     entries: list[Entry] = []
-    size = 0
-    for table, group, slots, keys in module.storage.pieces(part_bytes, owned=True):
-        ids = module.ranking.ids(module.placement, table, keys)
-        rows = dict(zip(("weights", *STATES[module.storage.optimizer]), module.storage.matrices(group), strict=True))
-        entry = {f"{len(entries)}.{name}": matrix[slots].cpu().contiguous() for name, matrix in rows.items()}
-        entry[f"{len(entries)}.ids"] = torch.from_numpy(ids)
-        more = sum(one.nbytes for one in entry.values())
-        if entries and size + more > part_bytes:
-            yield save(tensors), entries
-            entry = {f"0.{name.split('.')[1]}": one for name, one in entry.items()}
-            tensors, entries, size = {}, [], 0
-        tensors |= entry
-        size += more
-        name = module.placement.tables[table].name
-        entries.append(Entry(name, ids.size, int(ids.min()), int(ids.max())))
-    if entries:
-        yield save(tensors), entries
+    for place, cut in enumerate(content):
+        ids = module.ranking.ids(placement, cut.table, placement.keys(cut.number, cut.start, cut.stop))
+        for name, matrix in zip(("weights", *STATES[storage.optimizer]), storage.matrices(cut.group), strict=True):
+            tensors[f"{place}.{name}"] = matrix[cut.slots].cpu().contiguous()
+        tensors[f"{place}.ids"] = torch.from_numpy(ids)
+        entries.append(Entry(placement.tables[cut.table].name, ids.size, int(ids.min()), int(ids.max())))
+    return save(tensors), entries
 
 
 def read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from shardwright.errors import InvalidInput
-from shardwright.files import parse_document
+from shardwright.files import MAX_BYTES, MAX_VALUES, parse_document
 from shardwright.schema import Place, check_format, convert
 
 FORMAT = 1
@@ -51,6 +51,28 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     step: int
     tables: list[SavedTable]
     parts: list[Part]
+
+
+def measure(text: bytes) -> tuple[int, int]:
+    """How large a manifest, or a piece of one, is for `read_manifest`: bytes, and values as `parse_json` counts them."""
+    return len(text), sum(text.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def check_readable(size: int, values: int) -> None:
+    """Check that a manifest could be read.
+
+    Args:
+        size: its bytes.
+        values: its values.
+
+    Raises:
+        InvalidInput: it is too large.
+    """
+    if size > MAX_BYTES or values > MAX_VALUES:
+        raise InvalidInput(
+            f"the checkpoint's manifest may take {size} bytes and {values} values, of which at most {MAX_BYTES} and {MAX_VALUES} are read; "
+            "spread the tables over several modules (tables=[...]) and give each a folder of its own"
+        )
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,36 @@ from shardwright.runtime.seeds import InitialRows
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _CHUNK_BYTES = 16 * 2**20
+
+
+class Cut(NamedTuple):
+    """Some rows of a range that a rank holds.
+
+    Attributes:
+        table: the table.
+        group: its group.
+        number: the range.
+        start: first row within the range.
+        stop: row after the last.
+        first: slot of the range's first row.
+    """
+
+    table: int
+    group: int
+    number: int
+    start: int
+    stop: int
+    first: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+    @property
+    def slots(self) -> slice:
+        """Where they lie."""
+        return slice(self.first + self.start, self.first + self.stop)
 
 
 class Storage(torch.nn.Module):
@@ -53,11 +84,11 @@ class Storage(torch.nn.Module):
         """`(rows, width)` each: weights and optimizer state of a group."""
         return [self.weights[group].detach(), *self.states(group)]
 
-    def pieces(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[tuple[int, int, slice, Ints]]:
-        """What lies here, some rows at a time: table, group, slots and `(n,)` keys.
+    def cuts(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[Cut]:
+        """What lies here, some rows at a time.
 
         Args:
-            chunk_bytes: most bytes of weights of one piece.
+            chunk_bytes: most bytes of weights of one cut.
             owned: leave away the rows whose owner is another rank, so that the ranks together have each row once.
         """
         placement = self.placement
@@ -69,8 +100,12 @@ class Storage(torch.nn.Module):
             group, rows = int(placement.group_of[table]), int(placement.ranges[1, number])
             most = max(chunk_bytes // (4 * placement.groups[group][0]), 1)
             for start in range(0, rows, most):
-                stop = min(start + most, rows)
-                yield table, group, slice(first + start, first + stop), placement.keys(number, start, stop)
+                yield Cut(table, group, number, start, min(start + most, rows), first)
+
+    def pieces(self) -> Iterator[tuple[int, int, slice, Ints]]:
+        """What lies here, some rows at a time: table, group, slots and `(n,)` keys."""
+        for cut in self.cuts():
+            yield cut.table, cut.group, cut.slots, self.placement.keys(cut.number, cut.start, cut.stop)
 
     @torch.no_grad()
     def initialise(self, initial: InitialRows, ranking: Ranking) -> None:
