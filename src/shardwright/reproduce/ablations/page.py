@@ -104,7 +104,7 @@ def errors(rows: Sequence[Row]) -> ResultTable:
              span(columns[2], ".4f"), cell(noise[0] if noise else None, ".2%")]
         )  # fmt: skip
     caption = (
-        "Both heads, trained on the same samples of this machine: relative errors on the tenth of the samples that a training has not "
+        "Both heads, trained on the same samples of one machine: relative errors on the tenth of the samples that a training has not "
         "seen, means over seeds with least and most; repeat noise: how much measuring a set of tables twice differs (mean)."
     )
     heads = ["head", "seeds", "held-out sets", "mean error", "median error", "Spearman", "repeat noise"]

@@ -22,7 +22,7 @@ _INTRODUCTION = (
 _HEADS = (
     "**The heads.** A convex head is what `certified`'s bound rests on: under the mlp head it searches just the same but proves nothing, "
     "so that no gap is known and no search ends early. What the convex head costs in accuracy is in the tables: both heads are trained on "
-    "the same samples, measured on this machine by the same program, and plans found under either are run on its kernels."
+    "the same samples, measured on one machine by the same program, and plans found under either are run on its kernels."
 )
 
 
