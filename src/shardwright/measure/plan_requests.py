@@ -163,6 +163,8 @@ def _measured(
                     raise MeasurementFailed(
                         f"the measuring process ended {starts} times; see the errors in the results"
                     )
+                if worker is not None:
+                    worker.close()
                 worker, starts = Worker(options), starts + 1
             work = requests.works[position]
             try:
