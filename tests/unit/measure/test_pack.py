@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import InvalidInput
+from shardwright.measure.failures import Failures, read_failures
 from shardwright.measure.pack import main, pack
 from shardwright.measure.store import SampleStore, read_identity, read_samples
 from tests.unit.measure.rows import row
@@ -55,11 +57,50 @@ def test_the_checks_come_along(tmp_path: Path) -> None:
 
 def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     first = store(tmp_path / "a", [row(0)])
-    other = store(tmp_path / "b", [row(0)], processor="q")
+    other = store(tmp_path / "b", [row(0)], seed=1, processor="q")
     with pytest.raises(InvalidInput, match="other hardware"):
         pack([first, other], tmp_path / "packed")
+    with pytest.raises(InvalidInput, match="collected, not packed"):
+        pack([first], other, replace=True)
+    assert read_identity(other)["request"] == {"seed": 1}
     pack([first], tmp_path / "packed")
     with pytest.raises(InvalidInput, match="holds a sample store already"):
         pack([first], tmp_path / "packed")
     with pytest.raises(InvalidInput, match="is no sample store"):
         pack([tmp_path / "nothing"], tmp_path / "new")
+
+
+def test_stores_of_one_seed_are_refused(tmp_path: Path) -> None:
+    # Numbered as different samples, the same sets would be in training and in test.
+    first, grown = (store(tmp_path / name, [row(0), row(1)]) for name in ("a", "b"))
+    other = store(tmp_path / "c", [row(0)], seed=1)
+    with pytest.raises(InvalidInput, match=r"b: collected with seed 0, as is .*a; .*another --seed"):
+        pack([first, grown], tmp_path / "packed")
+    pack([first, other], tmp_path / "packed")
+    with pytest.raises(InvalidInput, match=r"seed 0, as is .*packed"):  # a packed store knows what it is made of
+        pack([tmp_path / "packed", grown], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_failures_come_along_under_their_new_numbers(tmp_path: Path) -> None:
+    first, second = store(tmp_path / "a", [row(0), row(1)]), store(tmp_path / "b", [row(1)], seed=1)
+    for folder, sample in ((first, 4), (second, 0)):
+        Failures(folder).add((sample, 0), RuntimeError(f"sample {sample} of {folder.name}"))
+    pack([first, second], tmp_path / "packed")
+    assert read_failures(tmp_path / "packed") == {(4, 0): "sample 4 of a", (5, 0): "sample 0 of b"}
+    assert read_samples(tmp_path / "packed")["sample"].to_pylist() == [0, 1, 6]
+
+
+def test_a_packed_store_is_replaced_on_demand(tmp_path: Path) -> None:
+    packed, request = tmp_path / "packed", {"seed": 0}
+    with SampleStore(tmp_path / "a", HARDWARE, request) as opened:
+        opened.append(row(0))
+        assert main([str(tmp_path / "a"), "-o", str(packed), "--replace"]) == 0  # while it is collected
+        opened.append(row(1))
+        assert main([str(tmp_path / "a"), "-o", str(packed), "--replace"]) == 0
+    assert read_samples(packed)["sample"].to_pylist() == [0, 1]
+    Failures(tmp_path / "a").add((2, 0), RuntimeError("no"))
+    (tmp_path / "a" / "checks.json").write_text(json.dumps({"passed": True}))
+    pack([tmp_path / "a"], packed, replace=True)
+    names = sorted(path.name for path in packed.iterdir())
+    assert names == ["checks.json", "failures.jsonl", "identity.json", "part-00000.parquet"]
