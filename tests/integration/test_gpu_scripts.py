@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.measure.rows import row
 
+from shardwright.measure.failures import read_failures
 from shardwright.measure.store import SampleStore, read_samples
 
 REPOSITORY = Path(__file__).parents[2]
@@ -92,6 +95,72 @@ def test_everything_of_one_machine_in_one_go_and_again(few_packages: dict[str, s
     packed = read_samples(tmp_path / "packed")
     assert set(packed["sample"].to_pylist()) == {0, 1, 2}
     assert json.loads((tmp_path / "packed" / "checks.json").read_text())["passed"]
+
+
+# In place of python on the machine: checks and collection do what a test says, and packing is what it is.
+STAND_IN = """#!/bin/bash
+shift
+case "$1" in
+  *.checks) shift; {checks} ;;
+  *.collect) shift; {collect} ;;
+  *) exec {python} -m "$@" ;;
+esac
+"""
+
+
+def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]:
+    """`collect_gpu.sh` on a store of two samples, of which checks and collection are these shell commands; `$2` is the store."""
+    with SampleStore(tmp_path / "measured", HARDWARE, {"seed": 0}) as opened:
+        for number in range(2):
+            opened.append(row(number, device_kind="cuda"))
+    stand_in = tmp_path / "python"
+    stand_in.write_text(STAND_IN.format(checks=checks, collect=collect, python=sys.executable))
+    stand_in.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(stand_in), "PACK": str(tmp_path / "packed"), "PACK_SECONDS": "1"}
+    command = [str(REPOSITORY / "scripts" / "collect_gpu.sh"), str(tmp_path / "store")]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def measured(tmp_path: Path) -> str:
+    """A shell command that puts samples and a failure into the store."""
+    failure = json.dumps({"sample": 2, "repeat": 0, "error": "out of memory"})
+    return f"cp -r {tmp_path}/measured/. $2 && echo '{failure}' > $2/failures.jsonl"
+
+
+PASSED = "mkdir -p $2 && echo '{}' > $2/checks.json"
+
+
+def test_a_collection_that_fails_is_packed_and_its_status_kept(tmp_path: Path) -> None:
+    done = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exit 3")
+    _, errors = done.communicate(timeout=300)
+    assert done.returncode == 3, errors
+    assert read_samples(tmp_path / "packed").num_rows == 2
+    assert read_failures(tmp_path / "packed") == {(2, 0): "out of memory"}
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
+        "checks.json", "failures.jsonl", "identity.json", "part-00000.parquet",
+    ]  # fmt: skip
+
+
+def test_samples_are_packed_while_the_collection_runs_and_when_it_is_ended(tmp_path: Path) -> None:
+    running = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exec sleep 1000 > /dev/null 2>&1")
+    waited = 0
+    while not (tmp_path / "packed" / "identity.json").exists() and running.poll() is None and waited < 1200:
+        time.sleep(0.1)
+        waited += 1
+    assert read_samples(tmp_path / "packed").num_rows == 2
+    (tmp_path / "packed" / "identity.json").unlink()
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=300)
+    assert running.returncode == 128 + signal.SIGTERM, errors
+    assert read_samples(tmp_path / "packed").num_rows == 2
+
+
+def test_failed_checks_come_home_although_nothing_is_collected(tmp_path: Path) -> None:
+    done = attended(tmp_path, f"{PASSED}; exit 1", "exit 0")
+    output, _ = done.communicate(timeout=300)
+    assert done.returncode == 1
+    assert "== samples" not in output
+    assert [path.name for path in (tmp_path / "packed").iterdir()] == ["checks.json"]
 
 
 @pytest.mark.slow
