@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure import worker_client as module
 from shardwright.measure.worker_client import Worker, WorkerOptions
 
 ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "runs": 3, "sentinel": 1.0, "spent": {}}'
@@ -24,14 +23,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, program: str) -> Worker:
     def other(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         return popen([sys.executable, "-c", program], **options)
 
-    monkeypatch.setattr(module.subprocess, "Popen", other)
+    monkeypatch.setattr(subprocess, "Popen", other)
     monkeypatch.setattr(Worker, "answer_limit_s", {"cpu": 0.3})
     return Worker(WorkerOptions("cpu", "embedding_bag", 2**20))
 
 
 def test_a_worker_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "import sys; print('kernel launched', file=sys.stderr, flush=True); sys.stdin.readline()"
-    with stand_in(monkeypatch, f"{READY}; {says}; {SLEEPS}") as worker:
+    says = "import sys; print('kernel launched', file=sys.stderr, flush=True)"
+    with stand_in(monkeypatch, f"{says}; {READY}; {SLEEPS}") as worker:
         assert worker.alive
         with pytest.raises(MeasurementFailed, match=r"no sign of its answer within 0\.3 s .* kernel launched"):
             worker.measure([], [], "sgd")
