@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import torch
+import torch.utils.deterministic
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
@@ -139,8 +142,8 @@ def _checked(
     batch = fused_input(group, [(*seed, table) for table in range(len(group.works))], device)
     lookups = reference.lookups_of(group, batch)
     expected = reference.forward(group, before, lookups)
-    poison(expected)
-    outputs = list(call.forward(batch))
+    with unwritten_is_nan():
+        outputs = list(call.forward(batch))
     check_outputs(group, lookups, outputs)
     found = _by_table(group, lookups, [output.detach() for output in outputs])
     gradients = [torch.randn(output.shape, generator=random, device=device).to(output.dtype) for output in outputs]
@@ -163,15 +166,23 @@ def _checked(
     )
 
 
-def poison(like: Sequence[torch.Tensor]) -> None:
-    """Fill what the allocator hands out next, for outputs as large as these, with NaN: an element that is not written shows."""
-    total = sum(tensor.numel() for tensor in like)
-    blocks = [
-        tensor.new_full((count,), float("nan"), dtype=torch.float32)
-        for tensor in like
-        for count in (tensor.numel(), total)
-    ]
-    del blocks
+@contextmanager
+def unwritten_is_nan() -> Iterator[None]:
+    """What torch allocates within, also for kernels in C++, is full of NaN: an element that is not written shows.
+
+    For forward only: in backward FBGEMM would take another algorithm than the one that is measured.
+    """
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*determinis")  # operators that have no such algorithm say so
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(mode, warn_only=warns)
+            torch.utils.deterministic.fill_uninitialized_memory = filled
 
 
 def _room(group: KernelGroup, optimizer: str) -> int:

@@ -33,16 +33,15 @@ class Spoilt:
         forward, backward = call.forward, call.backward
 
         def spoilt_forward(batch: FusedInput) -> Sequence[torch.Tensor]:
-            outputs = list(forward(batch))
-            if self.fault == "unwritten":
-                mask = torch.ones_like(outputs[0])
-                mask[-1, -1] = float("nan")
-                outputs[0] = outputs[0] * mask
-            return outputs
+            self.right = list(forward(batch))
+            self.scratch = [
+                torch.zeros_like(output) for output in self.right for _ in range(3)
+            ]  # takes what was freed before
+            return [_all_but_the_last(output) for output in self.right] if self.fault == "unwritten" else self.right
 
         def spoilt_backward(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
             scale = 1.5 if self.fault == "gradient" else 1.0
-            backward(outputs, [gradient * scale for gradient in gradients])
+            backward(self.right, [gradient * scale for gradient in gradients])
             if self.fault == "overrun":
                 with torch.no_grad():
                     for weights in call.weights():
@@ -52,6 +51,13 @@ class Spoilt:
 
         call.forward, call.backward = spoilt_forward, spoilt_backward
         return call  # type: ignore[no-any-return]
+
+
+def _all_but_the_last(output: torch.Tensor) -> torch.Tensor:
+    """A tensor like a call's output, made as kernels make theirs, in which the last element is not written."""
+    made = torch.empty_like(output.detach())
+    made.view(-1)[:-1] = output.detach().view(-1)[:-1]
+    return made
 
 
 @pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
@@ -70,6 +76,39 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, wro
     monkeypatch.setattr(module, "load_backend", lambda name: Spoilt(fault))
     found = [check for check in check_kernels("cpu", "spoilt", seed=1, samples=48) if not check.passed]
     assert len(found) >= wrong if wrong else not found
+
+
+def test_what_is_not_written_is_nan_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "load_backend", lambda name: Spoilt("unwritten"))
+    for seed in range(3):
+        checks = check_kernels("cpu", "spoilt", seed=seed, samples=48)
+        assert [check.name for check in checks if not np.isnan(check.forward) or check.passed] == []
+
+
+def test_backward_runs_as_it_is_measured_and_so_does_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward, seen = embedding_bag.EmbeddingBagCall.backward, []
+
+    def watched(self: Any, *given: Any) -> None:
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        backward(self, *given)
+
+    monkeypatch.setattr(embedding_bag.EmbeddingBagCall, "backward", watched)
+    check_kernels("cpu", "embedding_bag", seed=1, samples=8)
+    assert set(seen) == {False}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def _fails_within() -> None:
+    with module.unwritten_is_nan():
+        assert torch.isnan(torch.empty(1000)).all()
+        raise IndexError
+
+
+def test_settings_are_restored_where_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    pytest.raises(IndexError, _fails_within)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
 OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"  # named as a backend of the user's own
