@@ -108,7 +108,9 @@ class Certified:
             session = kind(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
             try:
                 if warm is None or warm.resume(session, prepared, late=session.late):
-                    self._starts(task, prepared, session)
+                    stuck = self._starts(task, prepared, session)
+                    if stuck >= 0:
+                        return self._placed_by_greedy(task, cost_model, prepared, stuck, seed)
                 self._kicks(prepared, session, seed)
             except KeyboardInterrupt:  # anytime: what was found so far is a plan
                 session.stop()
@@ -122,8 +124,29 @@ class Certified:
                 return Plan(task, shards, self.name, seed)
         return Plan(task, shards, self.name, seed, bound_ms=prepared.tighten(step_ms, late=session.late))
 
-    def _starts(self, task: Task, prepared: Prepared, session: Session) -> None:
-        """A plan from every start, most promising first; in tight memory, large pieces are placed first."""
+    def _placed_by_greedy(self, task: Task, cost_model: CostModel, prepared: Prepared, stuck: int, seed: int) -> Plan:
+        """What `greedy` makes of constraints that the search has no ways for: two blocks of a table on a device, groups cut in unlike ways.
+
+        Raises:
+            InfeasibleTask: it finds no plan either.
+        """
+        from shardwright.search.greedy import FusedGreedy
+
+        try:
+            shards = FusedGreedy().search(task, cost_model, seed=seed, deadline=None).shards
+        except InfeasibleTask:
+            raise InfeasibleTask(
+                f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints "
+                f"are too tight; {prepared.remedy_of(stuck)}"
+            ) from None
+        return Plan(task, shards, self.name, seed, bound_ms=prepared.bound_ms)
+
+    def _starts(self, task: Task, prepared: Prepared, session: Session) -> int:
+        """A plan from every start, most promising first; in tight memory, large pieces are placed first, and at last devices are filled.
+
+        Returns:
+            An item that never found a device, or -1.
+        """
         from shardwright.search.engine.session import Start
 
         stuck = -1
@@ -133,13 +156,8 @@ class Certified:
             failed, stuck = session.failed, self._some(session, prepared, starts)
             # Where some starts fail, memory is tight, and those that place by memory are the better ones.
             if session.best is not None and (session.failed == failed or session.late or self._done(prepared, session)):
-                return
-        if session.best is not None:
-            return
-        raise InfeasibleTask(
-            f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints are too "
-            f"tight; {prepared.remedy_of(stuck)}"
-        )
+                return -1
+        return -1 if session.best is not None or session.fill() < 0 else stuck
 
     def _some(self, session: Session, prepared: Prepared, starts: list[Start]) -> int:
         """The starts two by two until the plan is good enough or time is up; returns an item that never found a device, or -1."""

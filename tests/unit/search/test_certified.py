@@ -176,3 +176,33 @@ def test_a_plan_with_colocated_columns_is_kept_by_a_warm_start():
     plan = search(task)
     again = sw.plan(task, start=plan, move_cost=float("inf"), cost_model=MODEL)
     assert plan.diff(again).moved_bytes == 0
+
+
+@pytest.mark.parametrize("megabytes", [34, 35, 40])
+@pytest.mark.parametrize("kinds", [("column_wise", "table_wise"), ("row_wise", "table_wise"), None])
+def test_memory_that_five_tables_nearly_fill_is_filled(megabytes, kinds):
+    """Four devices have room for one table each and for a quarter of the fifth: even cuts of all five would not fit."""
+    tables = [sw.Table(f"t{i}", 100_000, 64, 20.0) for i in range(5)]
+    limits = {table.name: sw.TableConstraint(kinds) for table in tables}
+    topology = sw.Topology(devices_per_host=4, memory=f"{megabytes} MB")
+    search(sw.Task(tables, topology, 1024, constraints=sw.Constraints(limits)))
+
+
+def test_spreads_are_told_from_forms_that_cannot_be_cut():
+    """A form without widths had the number of a spread, which was then booked on devices that had no room for it."""
+    tables = [sw.Table("t0", 1_000_000, 4, 30.0), sw.Table("t1", 20_000, 16, 30.0), sw.Table("t2", 200_000, 8, 5.0)]
+    for seed in range(4):
+        search(sw.Task(tables, sw.Topology(devices_per_host=8, memory=3_796_116), 512), seed=seed, tolerance=0.0)
+
+
+def test_two_blocks_on_one_device_are_left_to_greedy():
+    """Pinned to one rank, and to be cut: the search has one piece of a table on a device."""
+    limits = {"t": sw.TableConstraint(("column_wise",), devices=(1,))}
+    task = sw.Task([sw.Table("t", 1000, 16)], sw.Topology(devices_per_host=2), 512, constraints=sw.Constraints(limits))
+    assert {shard.devices for shard in search(task).shards} == {(1,)}
+    both = sw.Constraints(
+        {"a": sw.TableConstraint(("row_wise",)), "b": sw.TableConstraint(("column_wise",))}, (("a", "b"),)
+    )
+    tables = [sw.Table(name, 1000, 16) for name in "ab"]
+    with pytest.raises(InfeasibleTask, match="give them the same sharding_types, since colocated tables are cut alike"):
+        sw.plan(sw.Task(tables, sw.Topology(devices_per_host=2), 512, constraints=both), cost_model=MODEL)

@@ -75,10 +75,11 @@ class Prepared:
         return ", ".join(self.task.tables[table].name for table in self.assembly.members[item])
 
     def remedy_of(self, item: int) -> str:
-        """What would give an item room; for an item that has no number, what would help most tables."""
-        names = [self.task.tables[table].name for table in self.assembly.members[item]] if item >= 0 else [""]
-        limits = [self.task.constraints.of(name) for name in names]
-        return remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
+        """What would give an item room."""
+        limits = [self.task.constraints.of(self.task.tables[table].name) for table in self.assembly.members[item]]
+        remedy = remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
+        alike = "give them the same sharding_types, since colocated tables are cut alike; or "
+        return (alike if len(limits) > 1 else "") + remedy
 
 
 def prepare(task: Task, cost_model: CostModel) -> Prepared:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.search.engine.assembly import Assembly
 from shardwright.search.engine.blocks import Ints
-from shardwright.search.engine.state import NOTHING, State, add_piece, book_spread, drop_piece, lift
+from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, lift
 
 _Way: TypeAlias = tuple[int, list[int]]
 
@@ -25,7 +25,7 @@ def cut_anew(assembly: Assembly, state: State, rng: np.random.Generator) -> None
     for item in rng.choice(items, count, replace=False, p=chance / chance.sum()):
         ways = _ways(assembly, state, int(item), int(rng.integers(1, 5)))
         if ways:
-            _clear(assembly, state, int(item))
+            clear_item(setting, state, int(item))
             _take(assembly, state, int(item), ways[int(rng.integers(len(ways)))])
 
 
@@ -34,18 +34,17 @@ def _ways(assembly: Assembly, state: State, item: int, count: int) -> list[_Way]
     setting = assembly.setting
     spreads = range(int(setting.spread_first[item]), int(setting.spread_first[item + 1]))
     forms = [item] if setting.row_form[item] < 0 else [item, int(setting.row_form[item])]
-    found = [(form, _even_widths(assembly, form, count, state)) for form in forms]
+    found = [(form, widths) for form in forms if (widths := _even_widths(assembly, form, count, state))]
     if not setting.rivals.size and state.spread[item] < 0:
         for spread in spreads:
             devices = assembly.spread_devices[spread]
             if (state.used[devices] + setting.spread_bytes[spread] <= setting.memory[devices]).all():
                 found.append((spread, []))
-    return [way for way in found if way[1] or way[0] in spreads]
+    return found
 
 
-def _clear(assembly: Assembly, state: State, item: int) -> None:
+def clear_item(setting: Setting, state: State, item: int) -> None:
     """Remove all pieces and spreads of an item."""
-    setting = assembly.setting
     if state.spread[item] >= 0:
         book_spread(state, setting, int(state.spread[item]), -1)
         state.spread[item] = NOTHING

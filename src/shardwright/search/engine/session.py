@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.search.engine.assembly import Assembly
 from shardwright.search.engine.blocks import Floats
 from shardwright.search.engine.descent import descend
+from shardwright.search.engine.filling import filled
 from shardwright.search.engine.objective import refresh_times, set_objective, step_ms
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.ruin import cut_anew
@@ -103,6 +104,15 @@ class Session:
                 self._keep(state)
             self.failed += state is None
         return NOTHING if any(state is not None for state, _ in found) else found[-1][1]
+
+    def fill(self) -> int:
+        """A start for tight memory, improved; returns an item that found no room in it, or -1."""
+        state, stuck = filled(self.assembly)
+        if stuck < 0:
+            refresh_times(state, self.assembly.setting)
+            self._improve(state)
+            self._keep(state)
+        return stuck
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:
         """A few kicks in a row on each of some lanes; whether the best state became notably better."""
