@@ -7,11 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
+from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import free_memory
 from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
 
-SIZES = {"cpu": tuple(2**power for power in (22, 24, 26)), "cuda": tuple(2**power for power in (24, 26, 28, 30, 32))}
+SIZES = {
+    "cpu": tuple(2**power for power in (22, 24, 26, 28)),
+    "cuda": tuple(2**power for power in (24, 26, 28, 30, 32)),
+}
 """Bytes copied, by kind of device."""
+
+FAR_ABOVE_CACHE = {"cpu": 2**28, "cuda": 2**30}
+"""Bytes from which a copy is one of memory alone, by kind of device; smaller ones are found in the last-level cache, wholly or in part."""
 
 _BUFFERS = 3  # copied in turn, so that none is found in a cache
 
@@ -48,7 +55,7 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
         if 2 * (_BUFFERS + 1) * size > free_memory(where):
             continue
         # Random bytes: constant ones may be quicker to move.
-        sources = [torch.randint(-128, 127, (size,), dtype=torch.int8, device=where) for _ in range(_BUFFERS)]
+        sources = [torch.empty(size // 8, dtype=torch.int64, device=where).random_() for _ in range(_BUFFERS)]
         targets = [torch.empty_like(source) for source in sources]
 
         def copy(run: int, sources: list[torch.Tensor] = sources, targets: list[torch.Tensor] = targets) -> None:
@@ -58,6 +65,29 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
     return found
 
 
-def ceiling(times: Sequence[CopyTime]) -> float:
-    """Bytes a second of the fastest copy."""
-    return max(time.bytes_per_s for time in times)
+def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
+    """The copies that say how fast memory is: those far above the last-level cache, or where none of these fits, the largest.
+
+    Args:
+        times: of copies.
+        device: "cpu" or "cuda".
+
+    Raises:
+        MeasurementFailed: there is no copy.
+    """
+    if not times:
+        raise MeasurementFailed(
+            f"bandwidth: not even a copy of {min(SIZES[device])} bytes fits the free memory of {device}; end what else uses it"
+        )
+    least = min(FAR_ABOVE_CACHE[device], max(time.size_bytes for time in times))
+    return [time for time in times if time.size_bytes >= least]
+
+
+def ceiling(times: Sequence[CopyTime], device: str) -> float:
+    """Bytes a second of the fastest copy of memory; those of a cache do not count.
+
+    Args:
+        times: of copies.
+        device: "cpu" or "cuda".
+    """
+    return max(time.bytes_per_s for time in of_memory(times, device))

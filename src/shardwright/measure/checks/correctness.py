@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -172,17 +173,18 @@ def unwritten_is_nan() -> Iterator[None]:
 
     For forward only: in backward FBGEMM would take another algorithm than the one that is measured.
     """
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic  # torch makes attributes of this module at run time
+    filled = memory.fill_uninitialized_memory
     mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*determinis")  # operators that have no such algorithm say so
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        memory.fill_uninitialized_memory = True
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(mode, warn_only=warns)
-            torch.utils.deterministic.fill_uninitialized_memory = filled
+            memory.fill_uninitialized_memory = filled
 
 
 def _room(group: KernelGroup, optimizer: str) -> int:

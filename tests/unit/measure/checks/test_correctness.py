@@ -105,10 +105,12 @@ def _fails_within() -> None:
 
 
 def test_settings_are_restored_where_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
-    pytest.raises(IndexError, _fails_within)
+    memory: Any = torch.utils.deterministic
+    monkeypatch.setattr(memory, "fill_uninitialized_memory", False)
+    with pytest.raises(IndexError):
+        _fails_within()
     assert not torch.are_deterministic_algorithms_enabled()
-    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert not memory.fill_uninitialized_memory
 
 
 OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"  # named as a backend of the user's own

@@ -10,12 +10,13 @@ import torch
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.checks import __main__ as module
 from shardwright.measure.checks import environment as environment_module
-from shardwright.measure.checks.bandwidth import CopyTime, ceiling, copy_times
+from shardwright.measure.checks.bandwidth import CopyTime, ceiling, copy_times, of_memory
 from shardwright.measure.checks.correctness import Check
 from shardwright.measure.checks.environment import environment, problems
 from shardwright.measure.checks.run import require_checked
 
 FACTS = {"backend": "fbgemm", "fbgemm": "1.6.0", "torch": "2.11.0+cu130"}
+COPIES = [CopyTime(10**6, 0.01), CopyTime(2 * 10**6, 1.0)]
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return [Check("sgd, fp32", 1e-3 if seed % 2 else 1e-7, 1e-7, 0.0, True, 1e-4, 1e-4)]
 
     monkeypatch.setattr("shardwright.measure.checks.correctness.check_kernels", check_kernels)
-    monkeypatch.setattr("shardwright.measure.checks.bandwidth.copy_times", lambda device: [CopyTime(10**6, 0.5)])
+    monkeypatch.setattr("shardwright.measure.checks.bandwidth.copy_times", lambda device: COPIES)
     return asked
 
 
@@ -75,10 +76,18 @@ def test_the_driver_is_unknown_where_nobody_says_it(monkeypatch: pytest.MonkeyPa
 
 def test_copies_count_bytes_read_and_written() -> None:
     assert CopyTime(10**9, 500.0).bytes_per_s == 4e9
-    assert ceiling([CopyTime(10**6, 1.0), CopyTime(10**9, 500.0)]) == 4e9
     times = copy_times("cpu", (2**16, 2**60))  # the second does not fit
     assert [one.size_bytes for one in times] == [2**16]
     assert times[0].ms > 0
+
+
+def test_copies_of_a_cache_are_no_ceiling() -> None:
+    cached, small, large = CopyTime(2**24, 1e-3), CopyTime(2**30, 1.0), CopyTime(2**32, 5.0)
+    assert ceiling([cached, small, large], "cuda") == small.bytes_per_s
+    assert of_memory([cached, small, large], "cuda") == [small, large]
+    assert ceiling([cached, CopyTime(2**26, 1.0)], "cpu") == CopyTime(2**26, 1.0).bytes_per_s  # no larger one fits
+    with pytest.raises(MeasurementFailed, match="not even a copy of 4194304 bytes fits"):
+        ceiling([], "cpu")
 
 
 def test_the_outcome_is_written_and_not_found_out_twice(
@@ -89,6 +98,7 @@ def test_the_outcome_is_written_and_not_found_out_twice(
     outcome = json.loads((tmp_path / "checks.json").read_text())
     assert outcome["passed"]
     assert outcome["ceiling_bytes_per_s"] == 4e9
+    assert [one["of_memory"] for one in outcome["copies"]] == [False, True]
     assert outcome["environment"]["torch"] == torch.__version__
     assert module.main(arguments) == 0
     assert checked == [{"device": "cpu", "backend": "embedding_bag", "seed": 4}]
