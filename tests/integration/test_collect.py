@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwright.cli.main import main as command_line
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
@@ -23,7 +25,7 @@ from shardwright.measure.sampling import SampleSpace
 from shardwright.measure.schedule import schedule
 from shardwright.measure.session import Measurement
 from shardwright.measure.store import _all_parts, read_samples
-from shardwright.measure.summary import summary_text
+from shardwright.measure.summary import CollectSummary, summary_text
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.visits import MOST_VISITS
 from shardwright.measure.wire import describe_work
@@ -271,6 +273,26 @@ def test_a_worker_that_is_killed_is_said() -> None:
 def test_a_worker_that_cannot_start_says_why() -> None:
     with pytest.raises(MeasurementFailed, match="are free on cpu"):
         Worker(WorkerOptions("cpu", "embedding_bag", 2**50))
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [([], None), (["--device", "cuda"], 1400.0), (["--device", "cuda", "--seconds", "inf"], math.inf)],
+)
+def test_on_a_gpu_the_commands_stop_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], seconds: float | None
+) -> None:
+    asked: list[float | None] = []
+
+    def fake(folder: Path, **options: Any) -> CollectSummary:
+        asked.append(options["seconds"])
+        return CollectSummary(folder, 1, 1, 1.0, 0.0, 0.0, 0.0)
+
+    monkeypatch.setattr(module, "collect", fake)
+    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", lambda *given, **named: [])
+    assert main(["-o", str(tmp_path), *given]) == 0
+    assert command_line(["collect", "-o", str(tmp_path), *given]) == 0
+    assert asked == [seconds, seconds]
 
 
 BLOCKED = """

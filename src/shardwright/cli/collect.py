@@ -21,6 +21,7 @@ from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_folder
 from shardwright.errors import InvalidInput
+from shardwright.measure.collection import seconds_or_default
 from shardwright.measure.own_backend import is_own
 from shardwright.task.units import parse_bytes
 
@@ -79,7 +80,12 @@ def run(
         ),
     ] = None,
     seconds: Annotated[
-        float | None, option("--seconds", metavar="N", text="Stop after this time; the same command again goes on.")
+        float | None,
+        option(
+            "--seconds",
+            metavar="N",
+            text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
+        ),
     ] = None,
     world: Annotated[
         int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")
@@ -159,7 +165,7 @@ def run(
                 pool=tables,
                 sequence_share=sequence_share,
                 arena_bytes=None if memory is None else parse_bytes(memory, "--memory"),
-                seconds=seconds,
+                seconds=seconds_or_default(seconds, device),
                 allow_other_hardware=allow_other_hardware,
             )
     if document is not None:

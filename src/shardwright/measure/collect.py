@@ -17,7 +17,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
 from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
-from shardwright.measure.collection import Collection, request_of
+from shardwright.measure.collection import Collection, request_of, seconds_or_default
 from shardwright.measure.drawing import Drawer
 from shardwright.measure.failures import Failures
 from shardwright.measure.hardware import fingerprint
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pool=table_pool(options.pool),
             sequence_share=options.sequence_share,
             arena_bytes=parse_bytes(options.memory, "--memory") if options.memory else None,
-            seconds=options.seconds,
+            seconds=seconds_or_default(options.seconds, options.device),
             allow_other_hardware=options.allow_other_hardware,
             progress=Printer(),
         )
@@ -151,7 +151,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-o", "--output", required=True, help="the sample store (a folder)")
     add("-n", "--samples", type=int, default=8000, help="samples the store is to hold (default 8000)")
-    add("--seconds", type=float, help="stop after this time; the same command again goes on")
+    add(
+        "--seconds",
+        type=float,
+        help="stop after this time; the same command again goes on (default none, on cuda 1400; inf for none)",
+    )
     add("--seed", type=int, default=0)
     add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
     add("--batch-size", type=int, nargs="+", help="one or more; each sample draws one (default: the space's)")

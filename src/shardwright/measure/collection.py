@@ -17,6 +17,8 @@ ARENA_BYTES = 4_000_000_000
 _LARGEST_GPU_ARENA, _GPU_SHARE = 60 * 10**9, 0.45  # the rest is for ids, activations, gradients and what backward sorts
 _SPACES = {"cpu": "usual", "cuda": "wide"}
 
+_GPU_SECONDS = 1400.0
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -94,6 +96,14 @@ class Collection:
             sequence_share=named.sequence_share if self.sequence_share is None else self.sequence_share,
             lookup_bytes=named.lookup_bytes if math.isinf(named.lookup_bytes) else bounded,
         )
+
+
+def seconds_or_default(seconds: float | None, device: str) -> float | None:
+    """Seconds after which a command stops that was told to stop after `seconds`, or told nothing; None for never.
+
+    A GPU is lent or paid for by time, so a command that was told nothing stops by itself there.
+    """
+    return _GPU_SECONDS if seconds is None and device == "cuda" else seconds
 
 
 def request_of(space: SampleSpace, arena_bytes: int) -> dict[str, object]:
