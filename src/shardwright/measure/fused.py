@@ -17,7 +17,8 @@ from shardwright.workload.batches import Batch, draw_batch
 if TYPE_CHECKING:
     import torch
 
-_ROTATED = 4  # batches in turn on CUDA, so that no batch finds its own rows in a cache
+_ROTATED = {"cpu": 1, "cuda": 4}  # batches in turn, so that on CUDA no batch finds its own rows in a cache
+_GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, stays put over any number of samples
 
 
 class DeviceCalls:
@@ -33,6 +34,7 @@ class DeviceCalls:
         arena: holds the tables.
 
     Attributes:
+        batches: how many batches the runs have in turn.
         spent: seconds that it took to build the calls and to draw the batches.
     """
 
@@ -40,25 +42,25 @@ class DeviceCalls:
         self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
     ) -> None:
         groups = kernel_groups(works)
-        rotated = 1 if arena.device.type == "cpu" else _ROTATED
+        self.batches = _ROTATED[arena.device.type]
         began = perf_counter()
         self._calls: list[FusedCall] = [backend.build(group, optimizer, arena) for group in groups]
         built = perf_counter()
         self._batches: list[list[FusedInput]] = [
             [
                 fused_input(group, [(seeds[member], turn) for member in group.members], arena.device)
-                for turn in range(rotated)
+                for turn in range(self.batches)
             ]
             for group in groups
         ]
         wait_for(arena.device)
         self.spent = {"build": built - began, "batches": perf_counter() - built}
         self._outputs: list[Sequence[torch.Tensor]] = []
-        self._gradients: dict[tuple[int, tuple[torch.Size, ...]], list[torch.Tensor]] = {}
+        self._gradients: dict[tuple[int, int], torch.Tensor] = {}
 
     def forward(self, run: int) -> None:
         """Look up."""
-        turn = run % len(self._batches[0])
+        turn = run % self.batches
         self._outputs = [call.forward(turns[turn]) for call, turns in zip(self._calls, self._batches, strict=True)]
 
     def backward(self, run: int) -> None:
@@ -67,15 +69,19 @@ class DeviceCalls:
             call.backward(outputs, self._gradients_like(position, outputs))
 
     def _gradients_like(self, position: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Constant gradients of the outputs' shapes; made in the first, uncounted runs and kept.
+        """Gradients of the outputs' shapes, which differ between the batches of a sequence call."""
+        return [self._gradient((position, number), output.detach()) for number, output in enumerate(outputs)]
 
-        So small that optimizer state, which only grows, stays put over any number of samples.
+    def _gradient(self, key: tuple[int, int], output: torch.Tensor) -> torch.Tensor:
+        """The gradient of an output: the front of a buffer, which has its size after the first, uncounted run of each batch.
+
+        Random, as a GPU may be quicker with constant data.
         """
-        key = (position, tuple(output.shape for output in outputs))
-        kept = self._gradients.get(key)
-        if kept is None:
-            kept = self._gradients[key] = [output.detach().new_full(output.shape, 1e-6) for output in outputs]
-        return kept
+        count = output.numel()
+        if key not in self._gradients or self._gradients[key].numel() < count:
+            self._gradients.pop(key, None)  # makes room before more is taken
+            self._gradients[key] = output.new_empty(count).uniform_(*_GRADIENTS)
+        return self._gradients[key][:count].view(output.shape)
 
 
 def wait_for(device: torch.device) -> None:

@@ -82,7 +82,7 @@ class Session:
             calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
             began = perf_counter()
             before = self._sentinel.read()
-            timing = time_parts([calls.forward, calls.backward], self._clock, self._policy)
+            timing = time_parts([calls.forward, calls.backward], self._clock, self._policy, calls.batches)
             ratio = max(before, self._sentinel.read())
         forward, backward = timing.parts_ms
         timed = {"warm-up": timing.warm_up_s, "runs": timing.runs_s}

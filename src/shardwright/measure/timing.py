@@ -193,7 +193,7 @@ class Timing:
     runs_s: float = 0.0
 
 
-def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy) -> Timing:
+def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batches: int = 1) -> Timing:
     """Repeat the parts until each one's time is known.
 
     The first run that warms up goes past the clock: it allocates, loads code and may wait for the device, so what the host needs for
@@ -203,13 +203,15 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy) -> Tim
         parts: functions of the number of the run, called one after another in each run.
         clock: times them.
         policy: when to stop.
+        batches: how many batches the runs have in turn. Where there are several, all of them are seen before a run is counted,
+            whatever time that takes: what is allocated for one may not fit the next.
     """
     began = perf_counter()
-    for run in range(policy.warm_up):
+    for run in range(policy.warm_up if batches == 1 else max(policy.warm_up, batches)):
         if not run:
             for part in parts:
                 part(run)
-        elif perf_counter() > began + policy.time_limit_s:
+        elif run >= batches and perf_counter() > began + policy.time_limit_s:
             break
         else:
             clock.time(parts, run)

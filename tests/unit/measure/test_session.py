@@ -28,7 +28,7 @@ def scripted(
 ) -> Session:
     """A session whose sentinel and timings follow a script."""
     monkeypatch.setattr(module, "Sentinel", lambda arena, clock: ScriptedSentinel(ratios))
-    monkeypatch.setattr(module, "time_parts", lambda parts, clock, policy: timings.pop(0))
+    monkeypatch.setattr(module, "time_parts", lambda *given: timings.pop(0))
     return Session("cpu", "embedding_bag", 2**20, policy)
 
 
@@ -66,7 +66,7 @@ def test_a_set_that_the_kernels_refuse_fails_alone(
 ) -> None:
     session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12)], TimingPolicy())
     time_parts = module.time_parts
-    monkeypatch.setattr(module, "time_parts", lambda parts, clock, policy: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(module, "time_parts", lambda *given: (_ for _ in ()).throw(error))
     with pytest.raises(MeasurementFailed, match=message):
         session.measure([WORK], [0], "sgd")
     monkeypatch.setattr(module, "time_parts", time_parts)

@@ -73,6 +73,14 @@ def test_the_time_limit_ends_warm_up_and_runs_but_one_is_counted() -> None:
     assert len(clock.calls) == 1
 
 
+@pytest.mark.parametrize("warm_up", [0, 2])
+def test_every_batch_is_seen_before_a_run_is_counted(warm_up: int) -> None:
+    seen: list[int] = []
+    policy = TimingPolicy(warm_up=warm_up, min_runs=1, max_runs=1, time_limit_s=0.0)
+    time_parts([seen.append], CpuClock(), policy, batches=4)
+    assert seen == [0, 1, 2, 3, 0]
+
+
 def test_the_cpu_clock_times_each_part_in_order() -> None:
     seen: list[str] = []
     times = CpuClock().time([lambda run: seen.append(f"a{run}"), lambda run: seen.append(f"b{run}")], 4)
