@@ -6,6 +6,7 @@ follow, for any batch, the expected distinct rows and the 17 reuse bins of the p
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
 from shardwright.task.poisson import poisson_at_most
+from shardwright.task.values import checked_whole, real
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -30,6 +32,8 @@ _AT_EDGE, _BELOW_EDGE = np.searchsorted(_COUNTS, _EDGES), np.searchsorted(_COUNT
 _AT_ONCE = 64  # profiles: their arrays stay in the processor's caches
 
 POINTS = 100
+MAX_ROWS = 2**62
+"""Most rows of a Zipf profile: more than any table has, and still a number that arrays hold."""
 _SHARE_DIGITS = 1e-12  # shares of accesses are trusted to so many digits
 
 
@@ -49,8 +53,7 @@ class AccessProfile:
     exponent: float | None = field(default=None)
 
     def __post_init__(self) -> None:
-        rows = np.array(self.rows, dtype=np.float64)
-        share = np.array(self.share, dtype=np.float64)
+        rows, share = _floats(self.rows, "rows"), _floats(self.share, "share")
         if rows.ndim != 1 or rows.shape != share.shape or rows.size < 2:
             raise InvalidInput("access: rows and share must be two lists of equal length, at least 2 points each")
         if not (np.isfinite(rows).all() and np.isfinite(share).all()):
@@ -74,18 +77,30 @@ class AccessProfile:
     @classmethod
     def uniform(cls, rows: float) -> AccessProfile:
         """Every one of `rows` rows is equally likely."""
-        return cls(np.array([0.0, float(rows)]), np.array([0.0, 1.0]), exponent=0.0)
+        count = real(rows)
+        if count is None or not 0 < count < np.inf:
+            raise InvalidInput(
+                f"access: rows of a uniform profile is {reprlib.repr(rows)}, must be a finite number greater than 0"
+            )
+        return cls(np.array([0.0, count]), np.array([0.0, 1.0]), exponent=0.0)
 
     @classmethod
     def zipf(cls, rows: int, exponent: float) -> AccessProfile:
-        """Access probability of the r-th hottest of `rows` rows proportional to r ** -exponent."""
-        if not 0 <= exponent <= 100:
-            raise InvalidInput(f"access: zipf exponent {exponent} must be a number from 0 (uniform) to 100")
-        if exponent == 0 or rows == 1:
-            return cls(np.array([0.0, float(rows)]), np.array([0.0, 1.0]), exponent=float(exponent))
-        ranks = _log_spaced_ranks(rows)
-        mass = _zipf_cumulative(ranks, exponent)
-        return cls(ranks, mass / mass[-1], exponent=float(exponent))
+        """Access probability of the r-th hottest of `rows` rows proportional to r ** -exponent.
+
+        Raises:
+            InvalidInput: `rows` is no whole number of at least 1, or `exponent` no number from 0 to 100.
+        """
+        count, power = checked_whole(rows, "access: rows of a zipf profile", MAX_ROWS), real(exponent)
+        if power is None or not 0 <= power <= 100:
+            raise InvalidInput(
+                f"access: zipf exponent {reprlib.repr(exponent)} must be a number from 0 (uniform) to 100"
+            )
+        if power == 0 or count == 1:
+            return cls(np.array([0.0, float(count)]), np.array([0.0, 1.0]), exponent=power)
+        ranks = _log_spaced_ranks(count)
+        mass = _zipf_cumulative(ranks, power)
+        return cls(ranks, mass / mass[-1], exponent=power)
 
     @classmethod
     def from_counts(cls, counts: npt.ArrayLike, rows: int | None = None) -> AccessProfile:
@@ -94,11 +109,21 @@ class AccessProfile:
         Args:
             counts: `(n,)` non-negative number of accesses of each row, in any order.
             rows: rows of the table, when rows that were never seen exist besides; default n.
+
+        Raises:
+            InvalidInput: a count is none, nothing was accessed, or there are more counts than rows.
         """
-        ordered = np.sort(np.asarray(counts, dtype=np.float64).ravel())[::-1]
+        ordered = _floats(counts, "counts").ravel()
+        ordered.sort()
+        ordered = ordered[::-1]
         if ordered.size == 0 or not np.isfinite(ordered).all() or ordered[-1] < 0 or ordered.sum() <= 0:
             raise InvalidInput("access: counts must hold at least one access, and no negative or NaN count")
-        total_rows = max(rows or 0, ordered.size)
+        total_rows = ordered.size if rows is None else checked_whole(rows, "access: rows", MAX_ROWS)
+        if ordered.size > total_rows:
+            raise InvalidInput(
+                f"access: {ordered.size} counts for rows {total_rows}; there may be at most one count per row. "
+                "Leave rows away, or pass all rows of the table"
+            )
         ordered = ordered[ordered > 0]
         ranks = _log_spaced_ranks(ordered.size)
         cumulative = np.concatenate([[0.0], np.cumsum(ordered)])[ranks.astype(np.int64)]
@@ -195,6 +220,14 @@ def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -
         rows[part] = np.add.reduceat(count[:, None] * np.diff(upper, axis=1), begins)
         hits[part] = np.add.reduceat((count * mean)[:, None] * np.diff(below, axis=1), begins)
     return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
+
+
+def _floats(values: npt.ArrayLike, what: str) -> Floats:
+    """A copy of the values as floats."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"access: {what} is {reprlib.repr(values)}, must be a list or array of numbers") from None
 
 
 def _log_spaced_ranks(rows: int) -> Floats:
