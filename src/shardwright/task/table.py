@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
+from shardwright.task.values import checked_flag, checked_whole, real
 
 Dtype: TypeAlias = Literal["fp32", "fp16"]
 MAX_ELEMENTS = 2**50
@@ -45,22 +46,36 @@ class Table:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise InvalidInput(f"table name {self.name!r} must be printable text of at least one character")
+        self._check_shape()
+        self._check_use()
+        if self.dtype not in DTYPE_BYTES:
+            raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
+        self._fit_access()
+
+    def _check_shape(self) -> None:
         for field in ("rows", "dim"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"table '{self.name}': {field} is {value!r}, must be a whole number of at least 1")
+            object.__setattr__(self, field, checked_whole(getattr(self, field), f"table '{self.name}': {field}"))
         if self.rows * self.dim > MAX_ELEMENTS:
             raise InvalidInput(
                 f"table '{self.name}': {reprlib.repr(self.rows)} rows × {reprlib.repr(self.dim)} columns "
                 "are more than 2**50 elements, the most a table may have"
             )
-        number = isinstance(self.pooling, (int, float)) and not isinstance(self.pooling, bool)
-        if not number or not 0 < self.pooling < math.inf:
+
+    def _check_use(self) -> None:
+        pooling = real(self.pooling)
+        if pooling is None or not 0 < pooling < math.inf:
             raise InvalidInput(
-                f"table '{self.name}': pooling is {self.pooling!r}, must be a finite number greater than 0"
+                f"table '{self.name}': pooling is {reprlib.repr(self.pooling)}, must be a finite number greater than 0"
             )
-        if self.dtype not in DTYPE_BYTES:
-            raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
+        object.__setattr__(self, "pooling", pooling)
+        object.__setattr__(self, "pooled", checked_flag(self.pooled, f"table '{self.name}': pooled"))
+
+    def _fit_access(self) -> None:
+        if not isinstance(self.access, AccessProfile):
+            raise InvalidInput(
+                f"table '{self.name}': access is {reprlib.repr(self.access)}, must be an AccessProfile; "
+                "leave it away for uniform access, or pass AccessProfile.zipf(rows, exponent) or AccessProfile.from_counts(counts, rows)"
+            )
         if self.access is UNIFORM:
             object.__setattr__(self, "access", AccessProfile.uniform(self.rows))
         if abs(self.access.total_rows - self.rows) > 0.5:
@@ -77,9 +92,10 @@ class Table:
 
     def scaled_rows(self, factor: float) -> Table:
         """The same table with `factor` times the rows (at least 1), its access profile made anew or stretched to fit."""
-        if not math.isfinite(factor) or factor <= 0:
-            raise InvalidInput(f"scale {factor!r} must be a finite number greater than 0")
-        rows = max(1, round(self.rows * factor))
+        scale = real(factor)
+        if scale is None or not 0 < scale < math.inf:
+            raise InvalidInput(f"scale {reprlib.repr(factor)} must be a finite number greater than 0")
+        rows = max(1, round(min(self.rows * scale, MAX_ELEMENTS + 1)))  # the message on too many is that of a table
         if self.access.exponent is not None:
             access = AccessProfile.zipf(rows, self.access.exponent)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from shardwright.task.constraints import Constraints
 from shardwright.task.exchange import Exchange
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Topology
+from shardwright.task.values import checked_whole
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OPTIMIZERS = ("sgd", "rowwise_adagrad", "adagrad", "adam")
@@ -43,9 +43,8 @@ class Task:
         object.__setattr__(self, "tables", tuple(self.tables))
         if not self.tables:
             raise InvalidInput("tables: a task needs at least one table")
-        size = self.batch_size
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_ELEMENTS:
-            raise InvalidInput(f"batch_size is {reprlib.repr(size)}, must be a whole number from 1 to 2**50")
+        size = checked_whole(self.batch_size, "batch_size", MAX_ELEMENTS)
+        object.__setattr__(self, "batch_size", size)
         if self.optimizer not in OPTIMIZERS:
             raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
         seen: set[str] = set()

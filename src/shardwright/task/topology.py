@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.units import parse_bandwidth, parse_bytes
+from shardwright.task.values import checked_whole, listed, real
 
 MAX_DEVICES = 65_536
 
@@ -43,9 +44,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         for field in ("hosts", "devices_per_host"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"topology: {field} is {value!r}, must be a whole number of at least 1")
+            object.__setattr__(self, field, checked_whole(getattr(self, field), f"topology: {field}"))
         if self.devices > MAX_DEVICES:
             raise InvalidInput(
                 f"topology: hosts {reprlib.repr(self.hosts)} × devices_per_host {reprlib.repr(self.devices_per_host)} "
@@ -58,13 +57,16 @@ class Topology:
             object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
         for field in ("intra_latency_ms", "inter_latency_ms"):
             value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise InvalidInput(f"topology: {field} is {value!r}, must be a finite number of at least 0")
+            latency = real(value)
+            if latency is None or not 0 <= latency < math.inf:
+                raise InvalidInput(f"topology: {field} is {reprlib.repr(value)}, must be a finite number of at least 0")
+            object.__setattr__(self, field, latency)
 
     def _memory_per_device(self) -> tuple[int, ...]:
-        if not isinstance(self.memory, (list, tuple)):
+        given = None if isinstance(self.memory, Set) else listed(self.memory)  # a set has no order to rank its sizes by
+        if given is None:
             return (parse_bytes(self.memory, "topology: memory"),) * self.devices
-        sizes = tuple(parse_bytes(size, f"topology: memory[{rank}]") for rank, size in enumerate(self.memory))
+        sizes = tuple(parse_bytes(size, f"topology: memory[{rank}]") for rank, size in enumerate(given))
         if len(sizes) != self.devices:
             raise InvalidInput(
                 f"topology: memory lists {len(sizes)} sizes for {self.devices} devices; give one size for all or one per device"

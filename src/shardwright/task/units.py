@@ -7,6 +7,7 @@ import re
 import reprlib
 
 from shardwright.errors import InvalidInput
+from shardwright.task.values import real, whole
 
 _BYTES = {"B": 1} | {
     prefix + suffix: base**power
@@ -23,8 +24,8 @@ def parse_bytes(value: object, field: str = "memory") -> int:
     Raises:
         InvalidInput: the value is no size, is not positive, or its unit is unknown.
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    size = int(value) if whole else round(_parse(value, field, per_second=False))  # type: ignore[call-overload]
+    number = whole(value)  # not by way of a float, which does not hold every whole number
+    size = round(_parse(value, field, per_second=False)) if number is None else number
     if not 1 <= size < 2**63:
         raise InvalidInput(f"{field}: {reprlib.repr(value)} must be at least 1 byte and less than 2**63 bytes")
     return size
@@ -50,12 +51,11 @@ def format_bytes(size: float) -> str:
 
 def _parse(value: object, field: str, *, per_second: bool) -> float:
     example = "'450 GB/s'" if per_second else "'80 GB' or '4 GiB'"
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InvalidInput(f"{field}: {value!r} is not a quantity; write a number or text such as {example}")
-    try:
-        amount = _parse_text(value, field, example, per_second) if isinstance(value, str) else float(value)
-    except OverflowError:
-        amount = math.inf
+    amount = _parse_text(value, field, example, per_second) if isinstance(value, str) else real(value)
+    if amount is None:
+        raise InvalidInput(
+            f"{field}: {reprlib.repr(value)} is not a quantity; write a number or text such as {example}"
+        )
     if not math.isfinite(amount) or amount <= 0:
         raise InvalidInput(f"{field}: {reprlib.repr(value)} must be finite and greater than 0")
     return amount

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -35,6 +36,16 @@ def test_weight_bytes() -> None:
         ({"pooling": math.inf}, "pooling is inf"),
         ({"pooling": "1"}, "pooling is '1'"),
         ({"pooling": True}, "pooling is True"),
+        ({"pooling": 10**400}, "pooling is 1000"),
+        ({"pooled": "false"}, "table 't': pooled is 'false', must be True or False"),
+        ({"pooled": 0}, "pooled is 0"),
+        ({"rows": np.True_}, "rows is np.True_"),
+        ({"rows": np.float64(1000)}, "rows is np.float64(1000.0)"),
+        (
+            {"access": "uniform"},
+            "access is 'uniform', must be an AccessProfile; leave it away for uniform access, or pass",
+        ),
+        ({"access": None}, "access is None, must be an AccessProfile"),
         ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16"),
         ({"name": ""}, "name '' must be printable text"),
         ({"name": "a\nb"}, r"name 'a\nb' must be printable text"),
@@ -51,6 +62,14 @@ def test_bad_tables(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput) as error:
         Table(**(fields | changes))  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    table = Table("t", np.int64(1000), np.int32(8), np.float32(2.5), np.False_)  # type: ignore[arg-type]
+    assert table == Table("t", 1000, 8, 2.5, pooled=False)
+    assert [type(value) for value in (table.rows, table.dim, table.pooling, table.pooled)] == [int, int, float, bool]
+    assert type(table.access.total_rows) is float
+    assert type(Table("t", 1000, 8, pooling=3).pooling) is float
 
 
 def test_a_profile_of_almost_the_rows_is_stretched_to_them() -> None:
@@ -70,7 +89,18 @@ def test_scaled_rows_stretch_a_measured_profile() -> None:
     assert table.scaled_rows(2.5).access.share_of(0, 2.5) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf])
-def test_bad_scales(factor: float) -> None:
+def test_scales_of_numpy_lose_no_digits() -> None:
+    assert Table("t", 100_000_001, 1).scaled_rows(np.float32(1)).rows == 100_000_001  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("access", [AccessProfile.zipf(1000, 1.1), AccessProfile.from_counts([5, 3], 1000)])
+@pytest.mark.parametrize("factor", [1e15, 1e308])
+def test_scales_beyond_the_largest_table(access: AccessProfile, factor: float) -> None:
+    with pytest.raises(InvalidInput, match=r"are more than 2\*\*50 elements"):
+        Table("t", 1000, 8, access=access).scaled_rows(factor)
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, "2", None, True])
+def test_bad_scales(factor: object) -> None:
     with pytest.raises(InvalidInput, match="must be a finite number greater than 0"):
-        Table("t", 1000, 8).scaled_rows(factor)
+        Table("t", 1000, 8).scaled_rows(factor)  # type: ignore[arg-type]

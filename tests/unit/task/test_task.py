@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -19,6 +20,12 @@ def test_equal_tasks() -> None:
     assert Task(TABLES, Topology(), 64) != Task(TABLES[::-1], Topology(), 64)
 
 
+def test_a_batch_size_of_numpy_becomes_plain() -> None:
+    task = Task(TABLES, Topology(), np.int64(64))  # type: ignore[arg-type]
+    assert task == Task(TABLES, Topology(), 64)
+    assert type(task.batch_size) is int
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -28,6 +35,7 @@ def test_equal_tasks() -> None:
         ({"batch_size": -4}, "batch_size is -4"),
         ({"batch_size": 4.0}, "batch_size is 4.0"),
         ({"batch_size": True}, "batch_size is True"),
+        ({"batch_size": np.float64(4)}, "batch_size is np.float64(4.0)"),
         ({"batch_size": 10**400}, "batch_size is 1000"),
         ({"optimizer": "lamb"}, "optimizer is 'lamb', must be one of sgd, rowwise_adagrad, adagrad, adam"),
         ({"tables": (Table("a", 10, 4, 1e300),)}, "pooling 1e+300 × dim 4 looks up more than 2**50 elements a step"),

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -14,6 +15,22 @@ def test_units_become_numbers() -> None:
 
 def test_memory_may_differ() -> None:
     assert Topology(1, 3, memory=["1 GB", "2 GiB", 3]).memory_bytes == (10**9, 2**31, 3)
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    two, latency = np.int64(2), np.float32(0.5)
+    topology = Topology(two, two, "cpu", np.int64(10**9), np.float64(1e9), np.int64(10**9), latency, np.int8(1))  # type: ignore[arg-type]
+    assert topology == Topology(2, 2, "cpu", 10**9, 1e9, 1e9, 0.5, 1)
+    assert [type(value) for value in (topology.hosts, topology.devices, topology.memory_bytes[0])] == [int] * 3
+    assert {
+        type(value) for value in (*topology.link_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms)
+    } == {float}
+
+
+def test_memory_sizes_may_come_in_an_array() -> None:
+    topology = Topology(1, 2, memory=np.array([10**9, 2**40]))  # type: ignore[arg-type]
+    assert topology.memory_bytes == (10**9, 2**40)
+    assert {type(size) for size in topology.memory_bytes} == {int}
 
 
 def test_ranks_go_host_by_host() -> None:
@@ -72,6 +89,10 @@ def test_a_preset_has_no_attribute_of_another_name(name: str) -> None:
         ({"memory": -1}, "memory: -1"),
         ({"memory": math.nan}, "must be finite"),
         ({"memory": None}, "memory: None is not a quantity"),
+        ({"memory": {10**9}}, "is not a quantity"),  # sizes in no order are of no ranks
+        ({"memory": np.True_}, "is not a quantity"),
+        ({"hosts": np.True_}, "hosts is np.True_"),
+        ({"intra_latency_ms": True}, "intra_latency_ms is True"),
         ({"memory": ["1 GB"]}, "memory lists 1 sizes for 4 devices; give one size for all or one per device"),
         ({"memory": ["1 GB", 1, 1, "x"]}, "memory[3]: 'x' is not a quantity"),
         ({"intra_bandwidth": "1 GB"}, "topology: intra_bandwidth: '1 GB' should end in '/s'"),

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -30,16 +31,20 @@ def test_every_bandwidth_unit(unit: str, size: float) -> None:
         ("40_000_000", 40_000_000),
         ("2.01 GB", 2_010_000_000),
         (2**62 + 1, 2**62 + 1),
+        (np.int64(2**62 + 1), 2**62 + 1),
+        (np.float32(2**20), 2**20),
     ],
 )
 def test_sizes_are_exact(value: object, size: int) -> None:
     assert parse_bytes(value) == size
+    assert type(parse_bytes(value)) is int
 
 
 def test_a_number_is_a_bandwidth_in_bytes_per_second() -> None:
     assert parse_bandwidth(450e9) == 450e9
     assert parse_bandwidth("450e9") == 450e9
     assert parse_bandwidth("10/s") == 10
+    assert type(parse_bandwidth(np.int64(10))) is float
 
 
 @pytest.mark.parametrize(
