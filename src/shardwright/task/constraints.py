@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from shardwright.errors import InvalidInput
+from shardwright.task.values import checked_flag, checked_whole, text_list, whole_list
 
 SHARDING_TYPES = (
     "table_wise",
@@ -25,7 +27,7 @@ UNCUT_TYPES = ("table_wise", "data_parallel", "tiered")
 
 @dataclass(frozen=True)
 class TableConstraint:
-    """Limits on one table.
+    """Limits on one table. Lists, sets, ranges and arrays of types or ranks become tuples, numbers of NumPy become ints.
 
     Attributes:
         sharding_types: the allowed sharding types; None allows all.
@@ -45,24 +47,15 @@ class TableConstraint:
     column_multiple: int | None = None
 
     def __post_init__(self) -> None:
-        for field_name in ("sharding_types", "devices"):
-            if isinstance(getattr(self, field_name), list):
-                object.__setattr__(self, field_name, tuple(getattr(self, field_name)))
-        for kind in self.sharding_types or ():
-            if kind not in SHARDING_TYPES:
-                raise InvalidInput(
-                    f"constraints: unknown sharding type {kind!r}; known types are {', '.join(SHARDING_TYPES)}"
-                )
-        if self.sharding_types is not None and not self.sharding_types:
-            raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
-        if self.devices is not None and (not self.devices or any(rank < 0 for rank in self.devices)):
-            raise InvalidInput(
-                f"constraints: devices is {list(self.devices)}, must name at least one rank, none negative"
-            )
+        if self.sharding_types is not None:
+            object.__setattr__(self, "sharding_types", _checked_types(self.sharding_types))
+        if self.devices is not None:
+            object.__setattr__(self, "devices", _checked_ranks(self.devices))
         for field_name in ("max_shards", "min_columns", "column_multiple"):
             value = getattr(self, field_name)
-            if value is not None and value < 1:
-                raise InvalidInput(f"constraints: {field_name} is {value}, must be at least 1")
+            if value is not None:
+                object.__setattr__(self, field_name, checked_whole(value, f"constraints: {field_name}"))
+        object.__setattr__(self, "equal_rows", checked_flag(self.equal_rows, "constraints: equal_rows"))
         if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
             raise InvalidInput(
                 f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "
@@ -72,6 +65,34 @@ class TableConstraint:
     def allows(self, sharding_type: str) -> bool:
         """Whether the table may be sharded this way."""
         return self.sharding_types is None or sharding_type in self.sharding_types
+
+
+def _checked_types(value: object) -> tuple[str, ...]:
+    kinds = text_list(value)
+    if kinds is None:
+        raise InvalidInput(
+            f"constraints: sharding_types is {reprlib.repr(value)}, must be a list, tuple or set of names such as ('row_wise',)"
+        )
+    if not kinds:
+        raise InvalidInput("constraints: sharding_types is empty, so no plan is allowed; name at least one type")
+    unknown = next((kind for kind in kinds if kind not in SHARDING_TYPES), None)
+    if unknown is not None:
+        raise InvalidInput(
+            f"constraints: unknown sharding type {unknown!r}; known types are {', '.join(SHARDING_TYPES)}"
+        )
+    return kinds
+
+
+def _checked_ranks(value: object) -> tuple[int, ...]:
+    ranks = whole_list(value)
+    if ranks is None:
+        raise InvalidInput(
+            f"constraints: devices is {reprlib.repr(value)}, must be a list, tuple, set or range of ranks, which are whole numbers, "
+            "such as (0, 1)"
+        )
+    if not ranks or min(ranks) < 0:
+        raise InvalidInput(f"constraints: devices is {list(ranks)}, must name at least one rank, none negative")
+    return ranks
 
 
 ANY = TableConstraint()

@@ -45,7 +45,7 @@ def constraints_from_list(items: list[Any], place: Place) -> Constraints:
             raise InvalidInput(f"{at}: table '{subject}' has a constraint already; put all its limits into one")
         else:
             with at.naming(instead_of="constraints: "):
-                tables[subject] = TableConstraint(**{key: _tuple(value) for key, value in fields.items()})
+                tables[subject] = TableConstraint(**fields)
     with Place(place.file).naming():
         return Constraints(tables, tuple(groups["colocate"]), tuple(groups["apart"]))
 
@@ -73,10 +73,6 @@ def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
         limits.append({"table": name, **given_fields, **({"equal_rows": True} if limit.equal_rows else {})})
     colocated = [{"colocate": list(group)} for group in constraints.colocate]
     return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _list(value: Any) -> Any:

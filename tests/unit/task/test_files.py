@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
@@ -71,6 +72,23 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     first = (tmp_path / name).read_bytes()
     load_task(tmp_path / name).save(str(tmp_path / name))
     assert (tmp_path / name).read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["task.yaml", "task.json"])
+def test_tasks_made_with_numpy_survive_files(tmp_path: Path, name: str) -> None:
+    table = Table(
+        "t",
+        np.int64(1000),
+        np.int64(16),
+        np.float32(2.5),
+        np.False_,
+        AccessProfile.zipf(np.int64(1000), np.float32(1.5)),
+    )  # type: ignore[arg-type]
+    topology = Topology(np.int64(1), np.int64(2), memory=np.array([10**9, 10**8]), intra_latency_ms=np.float32(0.5))  # type: ignore[arg-type]
+    limits = TableConstraint({"row_wise", "table_wise"}, range(2), np.int64(2))  # type: ignore[arg-type]
+    task = Task([table], topology, np.int64(64), constraints=Constraints({"t": limits}))  # type: ignore[arg-type]
+    save_task(task, tmp_path / name)
+    assert load_task(tmp_path / name) == task
 
 
 def test_saved_tasks_are_short() -> None:
