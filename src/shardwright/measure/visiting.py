@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import monotonic, time
-from typing import Any
+from time import monotonic, sleep, time
+from typing import Any, cast
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.agenda import Agenda
@@ -19,6 +19,8 @@ from shardwright.measure.worker_client import Worker
 
 _FLUSH_S = 30.0
 _AHEAD = 3  # samples that are drawn before they are needed
+_MOST_STARTS = 3  # that fail in a row, where a process was measuring before
+_START_AGAIN_S = 10.0  # a driver may need a while to free what a process held that was killed
 
 Progress = Callable[[int, int], None]
 """Called after each visit with the measurements settled and wanted, in all."""
@@ -50,7 +52,8 @@ class Visitor:
         """Measure what is wanted and not settled yet.
 
         Raises:
-            MeasurementFailed: a sample cannot be measured, or where failures are noted, too many in a row.
+            MeasurementFailed: a sample cannot be measured, or where failures are noted, too many in a row; or no measuring process
+                can be started.
         """
         agenda = Agenda(wanted, self.store.visits, self.failures)
         if len(agenda) and monotonic() < self.stop_at:
@@ -77,6 +80,7 @@ class Visitor:
         began = monotonic()
         drawn = self.drawer.get(key[0])
         self.spent["waiting for a draw"] += monotonic() - began
+        measuring.make_ready()  # where it cannot be, that is no fault of the sample
         self.measured += 1
         try:
             measurement = measuring.measure(drawn)
@@ -94,16 +98,35 @@ class _Measuring:
 
     def __init__(self, start: Callable[[], Worker], spent: defaultdict[str, float]) -> None:
         self._start, self._spent = start, spent
-        self._worker = self._started()
+        self._worker: Worker | None = self._started()
+
+    def make_ready(self) -> None:
+        """Start a process where the last one has ended.
+
+        Raises:
+            MeasurementFailed: none can be started.
+        """
+        if self._worker is not None and not self._worker.alive:
+            self._worker.close()
+            self._worker = None
+        for failed in range(1, _MOST_STARTS + 1):
+            try:
+                self._worker = self._worker or self._started()
+                return
+            except MeasurementFailed as error:
+                if failed == _MOST_STARTS:
+                    raise MeasurementFailed(
+                        f"the measuring process ended, and {failed} attempts to start another one failed, the last with: {error}. What was "
+                        "measured before is kept: look at the device, then collect again to go on"
+                    ) from error
+                sleep(_START_AGAIN_S)
 
     def measure(self, drawn: DrawnSet) -> Measurement:
-        """Measure a sample, and count where the time goes."""
-        if not self._worker.alive:
-            self._worker.close()
-            self._worker = self._started()
+        """Measure a sample by the process that is ready, and count where the time goes."""
+        worker = cast(Worker, self._worker)
         began = monotonic()
         tables = drawn.tables
-        measurement = self._worker.measure(tables.works, tables.seeds, tables.optimizer)
+        measurement = worker.measure(tables.works, tables.seeds, tables.optimizer)
         for step, took in measurement.spent.items():
             self._spent[step] += took
         self._spent["talking"] += monotonic() - began - sum(measurement.spent.values())
@@ -113,7 +136,8 @@ class _Measuring:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def _started(self) -> Worker:
         began = monotonic()

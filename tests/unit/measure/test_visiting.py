@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from shardwright.errors import MeasurementFailed
+from shardwright.measure import visiting as module
 from shardwright.measure.drawing import Drawer
 from shardwright.measure.failures import MOST_IN_A_ROW, Failures, read_failures
 from shardwright.measure.sampling import SampleSpace
 from shardwright.measure.session import Measurement
-from shardwright.measure.store import SampleStore
+from shardwright.measure.store import SampleStore, read_samples
 from shardwright.measure.visiting import Visitor
 from shardwright.task import Table
 
@@ -95,6 +96,57 @@ def test_a_process_that_ends_is_started_anew(tmp_path: Path) -> None:
     assert log == ["start", "close"] * 3
     assert set(read_failures(tmp_path)) == {(1, 0), (3, 0)}
     assert visitor.measured == 5
+
+
+class Starts:
+    """Starts workers, but as often as told fails to, after the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Answer, failing: int) -> None:
+        self.answer, self.left, self.tried, self.pauses = answer, failing, 0, 0
+        monkeypatch.setattr(module, "sleep", self.pause)
+
+    def __call__(self) -> Any:
+        self.tried += 1
+        if self.tried > 1 and self.left:
+            self.left -= 1
+            raise MeasurementFailed("arena: 60 GB are needed, 2 GB are free")
+        return ScriptedWorker(self.answer, [])
+
+    def pause(self, seconds: float) -> None:
+        assert seconds > 0
+        self.pauses += 1
+
+    def collect(self, folder: Path, samples: int) -> None:
+        with SampleStore(folder, HARDWARE, {}) as store, Drawer(SPACE, ahead=False) as drawer:
+            Visitor(drawer, store, Failures(folder), self, math.inf).visit([(i, 0) for i in range(samples)], None)
+
+
+def test_a_process_that_cannot_start_is_no_fault_of_the_next_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = Starts(monkeypatch, failing(1, error=ProcessLookupError()), failing=2)
+    starts.collect(tmp_path, 5)
+    assert set(read_failures(tmp_path)) == {(1, 0)}
+    assert (starts.tried, starts.pauses) == (4, 2)
+    assert sorted(read_samples(tmp_path)["sample"].to_pylist()) == [0, 2, 3, 4]
+
+
+def test_processes_that_cannot_start_end_the_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(monkeypatch, failing(1, error=ProcessLookupError()), failing=99)
+    with pytest.raises(MeasurementFailed, match="3 attempts to start another one failed, the last with: arena: 60 GB"):
+        starts.collect(tmp_path, 5)
+    assert set(read_failures(tmp_path)) == {(1, 0)}
+    assert starts.tried == 4
+    visitor, _, _ = visit(tmp_path, 5, quiet)
+    assert visitor.measured == 3  # all but the first, which is there, and the second, which ended the process
+
+
+def test_a_first_process_that_cannot_start_says_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(monkeypatch, quiet, failing=99)
+    starts.tried = 1
+    with pytest.raises(MeasurementFailed, match=r"^arena: 60 GB"):
+        starts.collect(tmp_path, 5)
+    assert (starts.tried, starts.pauses) == (2, 0)
 
 
 def test_failures_one_after_another_are_the_machines(tmp_path: Path) -> None:
