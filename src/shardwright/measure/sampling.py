@@ -42,6 +42,7 @@ _PURE_FP16 = 0.8  # likewise of the sets with weights in half precision
 _FREE_ROWS, _FREE_POOLING, _FREE_SKEW = (1e2, 1e7), (0.5, MAX_POOLING), (0.0, 1.4)  # of tables that are in no pool
 _UNIFORM_SHARE = 0.15  # of the free tables
 _SHORTEST_READ, _ID_BYTES = 64, 64  # bytes a looked-up row costs at least; ids, and what backward sorts of them
+_OUTPUT_BYTES = 4  # FBGEMM returns fp32, whatever the type of the weights
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
 _PAGE = 4096
 
@@ -185,7 +186,7 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
 
 def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int) -> list[ShardWork]:
     """The chosen shards as sequences, until the rows that they return fill the room."""
-    returned = np.array([work.lookups * work.dim * DTYPE_BYTES[work.dtype] for work in works])
+    returned = np.array([work.lookups * work.dim * _OUTPUT_BYTES for work in works])
     fits = np.cumsum(np.where(chosen, returned, 0)) <= room_bytes
     return [
         replace(work, pooled=work.pooled and not sequence) for work, sequence in zip(works, chosen & fits, strict=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
+from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.sampling import DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, SampleSpace
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
@@ -89,6 +90,17 @@ def test_batch_sizes_and_sequences_are_drawn() -> None:
     assert 0.4 < np.mean(np.array(sequences) == 0) < 0.8
     assert 0.1 < np.mean(np.array(sequences) == 1) < 0.3
     assert not any(not work.pooled for sample in range(50) for work in SampleSpace(POOL).draw(sample).works)
+
+
+def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them() -> None:
+    room = 20_000_000
+    breadth = replace(BREADTHS["wide"], fp16_share=1.0, sequence_share=1.0)
+    space = SampleSpace(POOL, batch_sizes=(1024,), room_bytes=room, sequence_share=1.0, breadth=breadth)
+    returned = [
+        sum(4 * work.lookups * work.dim for work in space.draw(sample).works if not work.pooled)
+        for sample in range(200)
+    ]
+    assert 0.5 * room / 16 < max(returned) <= room / 16
 
 
 def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
