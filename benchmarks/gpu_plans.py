@@ -1,18 +1,20 @@
 """Plans of every strategy on one GPU of another machine, each device's shards one after another: predicted against measured.
 
-    python benchmarks/gpu_plans.py prepare out/gpu_plans --tasks 20                                  # here
+    python benchmarks/gpu_plans.py prepare out/gpu_plans --policies out/policies                     # here
     python benchmarks/gpu_plans.py measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
     python benchmarks/gpu_plans.py page out/gpu_plans --model model.safetensors                      # here
 
 `measure` needs torch, FBGEMM and numpy only, reads requests.json.gz, writes results.jsonl, and goes on where it stopped. `page` predicts
-with the model that it is given, else with the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536.
+with the model that it is given, else with the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536;
+for flexshard, and the strategies that it is compared to, as many more of which a third of the tables are sequence tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +23,27 @@ from shardwright.measure.printer import Printer
 from shardwright.measure.timing import TimingPolicy
 
 if TYPE_CHECKING:
-    from measured_tables import Measurement
+    from measured_tables import Measurement, Rows
 
     from shardwright.cost.model import CostModel
     from shardwright.measure.plan_requests import Requests, Results
     from shardwright.search import Strategy
     from shardwright.sharding import Plan
+    from shardwright.task import Task
 
 REQUESTS, RESULTS, PLANS = "requests.json.gz", "results.jsonl", "plans"
 SEED = 17
+LEAST = 20
+"""Plans wanted of each strategy."""
+
+SEQUENCES = "flexshard"
+"""The strategy that plans tasks with sequence tables only."""
+
+_RIVALS = ("random", "neuroshard", "certified")
+_SEQUENCE_EVERY = 3  # a third of the tables
+_SEQUENCE_MEMORY = (
+    "24 GB"  # a device's; every looked-up row of a sequence table is put out, beside tables of at most 4 GB a device
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +58,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     first = steps.add_parser("prepare", help="plan, and write what is to be measured")
     first.set_defaults(run=prepare)
     first.add_argument("folder", type=Path)
-    first.add_argument("--tasks", type=int, default=20)
+    first.add_argument(
+        "--tasks", type=int, default=24, help="of either kind: with pooled tables, and with sequence tables too"
+    )
+    first.add_argument("--least", type=int, default=LEAST, help="plans that each strategy must have")
     first.add_argument("--devices", type=int, default=4)
     first.add_argument("--batch-size", type=int, default=65_536)
     first.add_argument("--device", default="h200", help="device type of the tasks")
@@ -71,30 +88,29 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def prepare(options: argparse.Namespace) -> None:
-    """Plan, and write plans and requests."""
+def prepare(options: argparse.Namespace) -> int:
+    """Plan, and write plans and requests; returns 1 where a strategy has fewer plans than wanted."""
     import shardwright as sw
     from shardwright.cost.choice import resolve_cost_model
     from shardwright.errors import ShardwrightError
-    from shardwright.workload import paper_tasks
 
+    strategies = tuple(options.strategies or sw.strategy_names())
+    entrants = {name: entrant(name, options.policies) for name in strategies}
+    check_policies(entrants, options.device)
     model: CostModel = resolve_cost_model(options.model, options.device)
     folder = options.folder / PLANS
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.json"):
         old.unlink()
-    settings = {"devices": options.devices, "seed": SEED, "batch_size": options.batch_size, "scale": options.scale}
-    for number, task in enumerate(paper_tasks(options.tasks, device=options.device, **settings)):
-        for strategy in options.strategies or sw.strategy_names():
+    for number, (task, names) in enumerate(matches(options, strategies)):
+        for name in names:
             try:
-                plan = sw.plan(
-                    task, strategy=entrant(strategy, options.policies), cost_model=model, time_limit=options.time_limit
-                )
-            except ShardwrightError as error:  # no plan, or a strategy that this task or device has no policy for
-                print(f"task {number}: {strategy} has no plan: {error}", file=sys.stderr)
+                plan = sw.plan(task, strategy=entrants[name], cost_model=model, time_limit=options.time_limit)
+            except ShardwrightError as error:
+                print(f"task {number}: {name} has no plan: {error}", file=sys.stderr)
                 continue
-            plan.save(folder / f"{number:03d}-{strategy}.json")
-        print(f"{number + 1}/{options.tasks} tasks planned", file=sys.stderr, flush=True)
+            plan.save(folder / f"{number:03d}-{name}.json")
+        print(f"task {number} planned", file=sys.stderr, flush=True)
     plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order in which `page` reads them
     requests = requests_of(plans)
     save_requests(requests, options.folder / REQUESTS)
@@ -103,6 +119,70 @@ def prepare(options: argparse.Namespace) -> None:
     print(
         f"{len(plans)} plans, {len(requests.works)} different devices to measure, {size:.1f} MB in {options.folder / REQUESTS}"
     )
+    return count_plans(plans, strategies, options.least)
+
+
+def matches(options: argparse.Namespace, strategies: Sequence[str]) -> Iterator[tuple[Task, list[str]]]:
+    """Each task with the strategies that are to plan it."""
+    from shardwright.workload import paper_tasks
+
+    settings = {"devices": options.devices, "seed": SEED, "batch_size": options.batch_size, "scale": options.scale}
+    tasks = paper_tasks(options.tasks, device=options.device, **settings)
+    for task in tasks:
+        yield task, [name for name in strategies if name != SEQUENCES]
+    if SEQUENCES in strategies:
+        for task in tasks:
+            yield with_sequences(task), [name for name in strategies if name in (SEQUENCES, *_RIVALS)]
+
+
+def with_sequences(task: Task) -> Task:
+    """The task with every third table a sequence table, and room for what such tables put out."""
+    from dataclasses import replace
+
+    tables = [replace(table, pooled=place % _SEQUENCE_EVERY > 0) for place, table in enumerate(task.tables)]
+    return replace(task, tables=tables, topology=replace(task.topology, memory=_SEQUENCE_MEMORY))
+
+
+def check_policies(entrants: dict[str, Strategy], device: str) -> None:
+    """End, before anything is searched, where a strategy that places by a policy has none."""
+    from shardwright.search.learned.policy_files import bundled_policy
+    from shardwright.search.policies import takes_policy
+
+    without = [
+        name
+        for name, strategy in entrants.items()
+        if takes_policy(strategy)
+        and getattr(strategy, "policy", None) is None
+        and bundled_policy(learner(name), device) is None
+    ]
+    if without:
+        files = " and ".join(f"{name}.safetensors" for name in sorted({learner(name) for name in without}))
+        print(
+            f"error: {', '.join(without)}: no policy for device '{device}' is bundled, and each strategy must have one; learn {files} "
+            "with 'shardwright learn' (scripts/README.md) and name their folder with --policies, or choose others with --strategies",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) -> int:
+    """Print how many plans each strategy has; returns 1 where one has fewer than wanted."""
+    found = Counter(plan.strategy for plan in plans)
+    for name in strategies:
+        print(f"{name:12} {found[name]:4} plans")
+    few = [f"{name} ({found[name]})" for name in strategies if found[name] < least]
+    if few:
+        print(
+            f"error: {', '.join(few)}: fewer plans than {least}, which each strategy must have; raise --tasks, or lower --least to "
+            "compare fewer",
+            file=sys.stderr,
+        )
+    return 1 if few else 0
+
+
+def learner(name: str) -> str:
+    """The strategy whose policy a strategy places by: dreamshard+ searches on from dreamshard's."""
+    return name.removesuffix("+")
 
 
 def entrant(name: str, policies: Path | None) -> Strategy:
@@ -111,7 +191,7 @@ def entrant(name: str, policies: Path | None) -> Strategy:
     from shardwright.search.policies import with_policy
 
     strategy = strategy_named(name)
-    policy = policies / f"{name.removesuffix('+')}.safetensors" if policies else None
+    policy = policies / f"{learner(name)}.safetensors" if policies else None
     return with_policy(strategy, policy) if policy is not None and policy.exists() else strategy
 
 
@@ -141,7 +221,7 @@ def page(options: argparse.Namespace) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
     import results_table
-    from measured_tables import gain_table, main_table, order_of
+    from measured_tables import order_of
 
     results = read_results(options.folder / RESULTS)
     found = measurements(options.folder, load_requests(options.folder / REQUESTS), results, options.model)
@@ -150,16 +230,13 @@ def page(options: argparse.Namespace) -> None:
     pq.write_table(pa.Table.from_pylist(device_rows(found)), target, compression="zstd")
     model, processor = found[0].result.plan.cost_model, results.hardware["processor"]
     compared = (
-        f"{len(found)} plans of {len({one.number for one in found})} tasks on {found[0].devices} devices, batch "
+        f"Here and below: {len(found)} plans of {len({one.number for one in found})} tasks on {found[0].devices} devices, batch "
         f"{found[0].result.plan.task.batch_size:,}, cost model {model}; slowest forward plus slowest backward kernel, ms, means over the "
         f"tasks that a strategy placed. Each device's shards ran alone on one GPU ({processor}), one device after another, in "
         f"{results.rounds} interleaved rounds; links are not measured. Within a task, predicted and measured order of the strategies "
         f"correlate by {order_of(found):.3f} (mean). {len(results.errors)} devices could not be measured; their plans are left out."
     )
-    gains = (
-        "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks."
-    )
-    tables = [(compared, *main_table(found)), (gains, *gain_table(found)), device_table(found)]
+    tables = [*kind_tables(found, compared), device_table(found)]
     results_table.write_results(
         options.name,
         f"Strategies on kernels of {processor}",
@@ -167,6 +244,25 @@ def page(options: argparse.Namespace) -> None:
         f"python benchmarks/gpu_plans.py {options.given}",
         f"{processor}, torch {results.hardware['torch']}, FBGEMM {results.hardware['fbgemm']}",
     )
+
+
+def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
+    """What strategies reach and gain, of each kind of tasks apart: means over both would not compare strategies that planned one."""
+    from measured_tables import gain_table, main_table
+
+    gains = (
+        "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks."
+    )
+    for sequences, kind in ((False, "Tasks of pooled tables."), (True, "Tasks of which a third are sequence tables.")):
+        chosen = [one for one in found if has_sequences(one) is sequences]
+        if chosen:
+            yield f"{kind} {compared}", *main_table(chosen)
+            yield f"{kind} {gains}", *gain_table(chosen)
+            compared = "As above."
+
+
+def has_sequences(one: Measurement) -> bool:
+    return any(not table.pooled for table in one.result.plan.task.tables)
 
 
 def measurements(folder: Path, requests: Requests, results: Results, model: Path | None) -> list[Measurement]:
@@ -216,7 +312,7 @@ def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
     import numpy as np
 
     caption = "Single devices that hold something: predicted / measured − 1."
-    rows = []
+    rows: list[tuple[str, ...]] = []
     held = [row for row in device_rows(found) if row["shards"]]
     for phase in ("forward", "backward"):
         predicted, measured = (
@@ -230,7 +326,11 @@ def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], li
                 f"{measured.min():.3f} to {measured.max():.3f}",
             )
         )  # fmt: skip
-    return caption, ("phase", "devices", "mean |error|", "median", "10th to 90th percentile", "measured, ms"), rows
+    return (
+        caption,
+        ("phase", "devices", "mean absolute error", "median", "10th to 90th percentile", "measured, ms"),
+        rows,
+    )
 
 
 def load(path: Path) -> Plan:

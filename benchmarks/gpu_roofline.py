@@ -32,8 +32,8 @@ Floats = npt.NDArray[np.float64]
 
 PHASES = ("forward", "backward")
 TABLES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 15), (16, 30), (31, 60))
-STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 8}
-"""Bytes of optimizer state read and written for a touched row."""
+STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 4}
+"""Bytes of optimizer state of a row."""
 
 _SECTOR = 32  # bytes: the least that a GPU reads of its memory
 _SMALLEST = 20  # sets whose time is taken as that of a launch without work
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured_ceiling(stores: Sequence[Path]) -> float:
-    """Bytes a second of the fastest copy that was measured before the samples were."""
+    """Bytes a second of the fastest copy of memory, measured before the samples were; copies that a cache holds do not count."""
     for store in stores:
         if (store / CHECKS).exists():
             checks: Any = parse_document(store / CHECKS, "outcome of checks")
@@ -110,7 +110,13 @@ def measured_ceiling(stores: Sequence[Path]) -> float:
 def roofline_of(table: Any, ceiling: float) -> Roofline:
     """The sets of a store, repeats left out."""
     samples = samples_of(table)
-    state = np.array([STATE_BYTES.get(name, 0) for name in table["optimizer"].to_pylist()], dtype=np.float64)
+    optimizers = table["optimizer"].to_pylist()
+    unknown = sorted(set(optimizers) - STATE_BYTES.keys())
+    if unknown:
+        raise InvalidInput(
+            f"optimizer {unknown[0]}: the bytes of {' and '.join(STATE_BYTES)} are counted only; pack these with --optimizer"
+        )
+    state = np.array([STATE_BYTES[name] for name in optimizers], dtype=np.float64)
     moved = bytes_moved(samples.works, np.repeat(state, samples.shard_counts))
     first = samples.repeat == 0
     return Roofline(
@@ -127,13 +133,24 @@ def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
     """`(m, 2)` bytes that the lookups and the update of m shards must move at least.
 
     Each input is read once and each output written once: ids, offsets, every distinct row in whole sectors, and the looked-up values, or
-    their gradients; backward writes the rows too, and reads and writes their state.
+    their gradients; backward writes the rows too, and reads and writes their state, in whole sectors as well.
+
+    Args:
+        works: the shards.
+        state: `(m,)` bytes of optimizer state of a row.
     """
     outputs = 4 * np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
     ids = 8 * works.lookups + 8 * works.samples
-    row = np.ceil(works.dim * works.weight_size / _SECTOR) * _SECTOR
-    distinct = works.distinct
-    return np.stack([ids + distinct * row + outputs, ids + distinct * (2 * row + state) + outputs], axis=1)
+    weights, states = in_sectors(works, works.dim * works.weight_size), in_sectors(works, state)
+    return np.stack([ids + weights + outputs, ids + 2 * (weights + states) + outputs], axis=1)
+
+
+def in_sectors(works: WorkArrays, size: Floats) -> Floats:
+    """`(m,)` bytes of the sectors with `size` bytes of each distinct row.
+
+    Looked-up rows lie scattered, so that none shares a sector with another; but all sectors of the table are the most.
+    """
+    return _SECTOR * np.minimum(works.distinct * np.ceil(size / _SECTOR), np.ceil(works.rows * size / _SECTOR))
 
 
 def fused_calls(samples: Samples) -> npt.NDArray[np.int64]:
@@ -160,8 +177,9 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
     launch = " and ".join(f"{1e3 * ms:.0f} µs {phase}" for phase, ms in zip(PHASES, found.launch_ms, strict=True))
     caption = (
         f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
-        f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each distinct row, id and looked-up value once. Share of the "
-        "ceiling above 1 would mean that more was moved than counted, or caches that hold from one run to the next."
+        f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each id and looked-up value once, each distinct row and its "
+        f"optimizer state in whole sectors of {_SECTOR} bytes. Share of the ceiling above 1 would mean that more was moved than counted, or "
+        "caches that hold from one run to the next."
     )
     rows = []
     for phase, name in enumerate(PHASES):

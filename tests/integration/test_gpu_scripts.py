@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.measure.rows import row
 
+from shardwright.errors import InvalidInput
 from shardwright.measure.failures import read_failures
 from shardwright.measure.store import SampleStore, read_samples
 
@@ -168,8 +169,8 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     program: Callable[[str], ModuleType], few_packages: dict[str, str], tmp_path: Path
 ) -> None:
     plans, folder = program("gpu_plans"), tmp_path / "plans"
-    small = ["--tasks", "1", "--scale", "0.0005", "--batch-size", "32", "--time-limit", "1"]
-    plans.main(["prepare", str(folder), *small, "--strategies", "random", "neuroshard"])
+    small = ["--tasks", "1", "--least", "1", "--scale", "0.0005", "--batch-size", "32", "--time-limit", "1"]
+    assert plans.main(["prepare", str(folder), *small, "--strategies", "random", "neuroshard", "flexshard"]) == 0
     command = [
         sys.executable,
         str(REPOSITORY / "benchmarks" / "gpu_plans.py"),
@@ -185,14 +186,45 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     plans.main(["page", str(folder)])
     rows = pq.read_table(tmp_path / "gpu_plans.parquet").to_pylist()
     assert [(one["strategy"], one["rank"]) for one in rows] == [
-        (strategy, rank) for strategy in ("neuroshard", "random") for rank in range(4)
+        (strategy, rank)
+        for strategy in ("neuroshard", "random", "flexshard", "neuroshard", "random")
+        for rank in range(4)
     ]
+    assert {one["task"] for one in rows if one["strategy"] == "flexshard"} == {1}
     for one in rows:
         assert (one["measured_forward_ms"] > 0) == (one["predicted_forward_ms"] > 0) == (one["shards"] > 0)
     assert {one["cost_model"] for one in rows} == {"h200/analytic"}
     page = (tmp_path / "gpu_plans.md").read_text()
-    assert "2 plans of 1 tasks on 4 devices, batch 32, cost model h200/analytic" in page
-    assert "| random | 1 |" in page
+    assert "5 plans of 2 tasks on 4 devices, batch 32, cost model h200/analytic" in page
+    assert page.count("\n| random | 1 |") == 2  # tasks with sequence tables have tables of their own
+    tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 5
+    for table in tables:  # a head with a bar of its own would be two
+        assert len({line.count("|") for line in table}) == 1
+
+
+def test_a_strategy_without_a_policy_ends_the_preparation_before_it_searches(
+    program: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans, folder = program("gpu_plans"), tmp_path / "plans"
+    with pytest.raises(SystemExit) as ended:
+        plans.main(["prepare", str(folder)])
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "autoshard, dreamshard, dreamshard+: no policy for device 'h200' is bundled" in told
+    assert "learn autoshard.safetensors and dreamshard.safetensors" in told
+    assert not folder.exists()
+
+
+def test_strategies_with_too_few_plans_are_named(
+    program: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = program("gpu_plans")
+    small = ["--tasks", "1", "--least", "2", "--batch-size", "64", "--scale", "0.001", "--time-limit", "1"]
+    assert plans.main(["prepare", str(tmp_path / "plans"), *small, "--strategies", "random", "size", "flexshard"]) == 1
+    told = capsys.readouterr()
+    assert "random          2 plans" in told.out  # of either kind of task
+    assert "error: size (1), flexshard (1): fewer plans than 2" in told.err
 
 
 def sets(bandwidth: float, launch_ms: float) -> list[dict[str, Any]]:
@@ -210,7 +242,9 @@ def sets(bandwidth: float, launch_ms: float) -> list[dict[str, Any]]:
         bins[0] = shard["lookups"]
         shard |= {"reuse_rows": bins.tolist(), "reuse_lookups": bins.tolist()}
         ids, distinct, outputs = 8 * (shard["lookups"] + 64), shard["lookups"] * 256, 4 * 64 * 64
-        moved = tables * np.array([ids + distinct + outputs, ids + 2 * distinct + 8 * shard["lookups"] + outputs])
+        moved = tables * np.array(
+            [ids + distinct + outputs, ids + 2 * distinct + 64 * shard["lookups"] + outputs]
+        )  # a state's sector, both ways
         forward, backward = np.maximum(1e3 * moved / bandwidth, launch_ms)
         rows.append(
             row(sample, optimizer="rowwise_adagrad", batch_size=64, device_kind="cuda", shards=[shard] * tables)
@@ -239,6 +273,25 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
     assert "NVIDIA H200" in page
     assert "4,000 GB/s" in page
     assert "<svg" in (tmp_path / "gpu_roofline.svg").read_text()
+
+
+def test_the_roofline_counts_whole_sectors(program: Callable[[str], ModuleType]) -> None:
+    roofline = program("gpu_roofline")
+    from shardwright.cost.dataset import samples_of
+    from shardwright.measure.parts import rows_to_table
+
+    few = [10.0] + 16 * [0.0]
+    shard = row(0)["shards"][0] | {"dim": 4, "lookups": 10.0, "samples": 10, "reuse_rows": few, "reuse_lookups": few}
+    tables = [shard | {"rows": 10**6}, shard | {"rows": 16}]
+    works = samples_of(rows_to_table([row(0, shards=tables)])).works
+    moved = roofline.bytes_moved(works, np.array([4.0, 4.0]))
+    rest = 10 * 8 + 10 * 8 + 10 * 4 * 4
+    # A row of 16 bytes, or a state of 4, costs its sector: 32 bytes. 16 rows have 8 sectors of weights and 2 of states.
+    assert moved[0].tolist() == [rest + 10 * 32, rest + 2 * 10 * (32 + 32)]
+    assert moved[1].tolist() == [rest + 8 * 32, rest + 2 * (8 + 2) * 32]
+    table = rows_to_table([row(0, optimizer="adam")])
+    with pytest.raises(InvalidInput, match="optimizer adam: the bytes of sgd and rowwise_adagrad are counted only"):
+        roofline.roofline_of(table, 1e12)
 
 
 def test_the_roofline_counts_calls_and_ends_of_latency(program: Callable[[str], ModuleType]) -> None:
