@@ -94,8 +94,8 @@ def run(
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.workload.training_tasks import load_training_tasks
 
-    for target in (output, checkpoint):
-        check_target(target)
+    check_target(output, inputs=[tasks, model], outputs=[checkpoint])
+    check_target(checkpoint, inputs=[tasks, model])
     if log is not None:
         check_folder(log)
     if strategy == "autoshard" and not simulated:

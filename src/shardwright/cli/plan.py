@@ -78,10 +78,12 @@ def run(
     from shardwright.search import best_strategy, strategy_named
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
-    from shardwright.sharding.plan_rank_maps import check_rows
+    from shardwright.sharding.plan_rank_maps import ENDING, check_rows
     from shardwright.sharding.rank_map_files import load_rank_maps
 
-    check_target(output)
+    check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
+    if output is not None and rank_maps is not None:
+        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # which hold more than the plan's own
     chosen = strategy_named(strategy)
     if policy is not None:
         chosen = with_policy(chosen, policy)

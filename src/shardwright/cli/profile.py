@@ -86,8 +86,8 @@ def run(
     from shardwright.workload.profile import profile_logs, save_tables
 
     rule = _rows_rule(rows, rank_maps, rank_map_rows)
-    check_target(output)
-    check_target(rank_maps)
+    check_target(output, inputs=logs, outputs=[rank_maps])
+    check_target(rank_maps, inputs=logs)
     with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,

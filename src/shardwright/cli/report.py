@@ -58,7 +58,7 @@ def run(
     from shardwright.report import entry_of, write_report
     from shardwright.sharding import Plan
 
-    check_target(output)
+    check_target(output, inputs=[*plans, *(measured or ()), model])
     if measure:
         require_torch("measuring", "measure")
         if measured:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from shardwright.errors import InvalidInput
 
+_OF_STORES = (".parquet", ".json", ".jsonl")
 
-def check_target(path: Path | None) -> None:
-    """Check that a file can be saved.
+
+def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outputs: Iterable[Path | None] = ()) -> None:
+    """Check that a file can be saved, and that nothing is lost by it.
+
+    Args:
+        path: where it is to be saved; None if it is not.
+        inputs: files that the command reads, and sample stores; an option that was not given is None.
+        outputs: the other files that the command writes.
 
     Raises:
-        InvalidInput: it would lie in a folder that does not exist, or is a folder itself.
+        InvalidInput: it would lie in a folder that does not exist, is a folder itself, or would take the place of an input, of a file
+            of a sample store, or of another output.
     """
     if path is None:
         return
@@ -20,6 +29,27 @@ def check_target(path: Path | None) -> None:
         raise InvalidInput(f"{path}: is a folder; name a file in it with -o")
     if not path.resolve().parent.is_dir():
         raise InvalidInput(f"{path}: its folder does not exist; make it first, or name a file elsewhere with -o")
+    for other in inputs:
+        if other is not None and _same_file(path, other):
+            raise InvalidInput(f"{path}: is an input too, which saving would overwrite; name another file to save to")
+        if other is not None and other.is_dir() and _of_store(path, other):
+            raise InvalidInput(
+                f"{path}: files in {other} whose names end in {', '.join(_OF_STORES)} are the samples'; name a file elsewhere with -o"
+            )
+    for other in outputs:
+        if other is not None and _same_file(path, other):
+            raise InvalidInput(f"{path}: two results would be saved there, one over the other; name a file for each")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, through links too; pipes and devices, a terminal for one, lose nothing by that."""
+    if one.exists() and other.exists():
+        return one.is_file() and one.samefile(other)
+    return one.resolve() == other.resolve()
+
+
+def _of_store(path: Path, folder: Path) -> bool:
+    return path.suffix in _OF_STORES and path.resolve().parent.samefile(folder)
 
 
 def check_folder(path: Path) -> None:

@@ -88,7 +88,7 @@ def run(
     require_torch("training", "learn")
     from shardwright.cost import save_model
 
-    check_target(output)
+    check_target(output, inputs=samples)
     if network == "neuroshard" and head is not None:
         raise InvalidInput(f"--head {head}: NeuroShard's network has a head of its own; leave --head out")
     stores = read_stores(samples, allow_other_hardware=allow_other_hardware)

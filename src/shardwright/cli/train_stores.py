@@ -34,7 +34,7 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
     """Read sample stores; each holds kernel samples, collectives, or both.
 
     Raises:
-        InvalidInput: a folder holds neither, none holds kernel samples, or they were measured on different machines.
+        InvalidInput: a folder is named twice or holds neither, none holds kernel samples, or they were measured on different machines.
     """
     from shardwright.cost.links import collectives_of
     from shardwright.measure.collectives.records import COLLECTIVES, read_collectives
@@ -42,6 +42,7 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
     from shardwright.measure.identity import IDENTITY, check_hardware, read_identity
     from shardwright.measure.store import read_samples
 
+    _check_distinct(folders)
     name = COLLECTIVES.identity
     measured = [folder for folder in folders if (folder / name).exists()]
     kernels = [folder for folder in folders if (folder / IDENTITY).exists() or folder not in measured]
@@ -59,3 +60,12 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
         kernels=[read_samples(folder, hardware=hardware, **allowed) for folder in kernels],
         collectives=collectives_of([read_collectives(folder, **allowed) for folder in measured]),
     )
+
+
+def _check_distinct(folders: Sequence[Path]) -> None:
+    """Samples read twice would lie both in what is trained on and in what is held out."""
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            raise InvalidInput(f"{folder}: is named twice, so that its samples would count twice; name it once")
+        seen.add(folder.resolve())

@@ -55,3 +55,14 @@ def test_a_target_that_cannot_be_saved_is_noticed_before_the_logs_are_read(cli, 
     outcome = cli("profile", "no-such-log.csv", "-o", tmp_path / "no" / "tables.yaml")
     assert outcome.code == 2
     assert "its folder does not exist" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "targets", [["-o", "log.csv"], ["--rank-maps", "./log.csv"], ["-o", "x.yaml", "--rank-maps", "x.yaml"]]
+)
+def test_the_log_and_other_results_are_not_written_over(cli, log, tmp_path, monkeypatch, targets):
+    monkeypatch.chdir(tmp_path)
+    before = log.read_bytes()
+    assert cli("profile", log, *targets).code == 2
+    assert log.read_bytes() == before
+    assert not (tmp_path / "x.yaml").exists()

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,32 @@ def test_a_folder_that_may_not_be_written_to(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InvalidInput, match="may not be written to"):
         check_folder(tmp_path / "new")
+
+
+def test_an_input_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file, new = tmp_path / "task.yaml", tmp_path / "new.yaml"
+    file.write_text("")
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    for path in (file, Path("task.yaml"), tmp_path / "link", tmp_path / "hard"):
+        with pytest.raises(InvalidInput, match="is an input too"):
+            check_target(path, inputs=[None, file])
+    check_target(new, inputs=[None, file], outputs=[None, file])
+
+
+def test_two_results_are_not_written_over_each_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="two results"):
+        check_target(tmp_path / "new", outputs=[None, Path("new")])
+
+
+def test_devices_may_be_read_and_written():
+    check_target(Path("/dev/null"), inputs=[Path("/dev/null")], outputs=[Path("/dev/null")])
+
+
+@pytest.mark.parametrize("name", ["identity.json", "part-00000.parquet", "new.parquet"])
+def test_files_of_a_store_are_not_written_over(tmp_path, name):
+    with pytest.raises(InvalidInput, match="are the samples'"):
+        check_target(tmp_path / name, inputs=[tmp_path])
+    check_target(tmp_path / "model.safetensors", inputs=[tmp_path])

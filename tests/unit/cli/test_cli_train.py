@@ -230,3 +230,15 @@ def test_collectives_of_another_machine_are_refused_unless_asked_for(cli, store,
     assert outcome.code == 2
     assert "Other CPU" in outcome.err
     assert cli(*arguments, "--allow-other-hardware").code == 0
+
+
+def test_a_store_named_twice_is_refused(cli, store, tmp_path):
+    outcome = cli("train", store, store / ".." / store.name, "-o", tmp_path / "model.safetensors")
+    assert outcome.code == 2
+    assert "is named twice, so that its samples would count twice" in outcome.err
+
+
+def test_a_store_is_not_written_over(cli, store):
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    assert cli("train", store, "-o", next(store.glob("*.parquet"))).code == 2
+    assert {path.name: path.read_bytes() for path in store.iterdir()} == before
