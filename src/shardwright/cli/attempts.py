@@ -73,7 +73,8 @@ def plan_with_each(
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
     """A bound that one strategy proved holds for the plans of all, so each plan's gap can be told.
 
-    What is proven for plans that count rows by id says nothing of tiers; what is proven for tiers holds for all.
+    What is proven for plans that count rows by id says nothing of tiers; what is proven for tiers holds for all. A plan below the bound
+    is cut in ways that the bound says nothing of.
     """
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     best = {
@@ -82,7 +83,7 @@ def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
     }
     return [
         replace(one, plan=replace(one.plan, bound_ms=best[one.plan.tiered]))
-        if one.plan and best[one.plan.tiered]
+        if one.plan and one.plan.cost and 0 < best[one.plan.tiered] <= one.plan.cost.step_ms * (1 + 1e-9)
         else one
         for one in attempts
     ]

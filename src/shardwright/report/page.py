@@ -44,7 +44,7 @@ def report_page(entries: Sequence[Entry]) -> str:
     A Content-Security-Policy allows the page's own style and script, by their hashes, and nothing else: no request can leave it.
 
     Raises:
-        InvalidInput: there is no plan.
+        InvalidInput: there is no plan, or a figure of one is not finite.
     """
     if not entries:
         raise InvalidInput("a report needs at least one plan; name a plan file")
@@ -74,7 +74,12 @@ def write_report(entries: Sequence[Entry], path: str | Path) -> int:
 
 def _embedded(data: dict[str, Any]) -> str:
     """JSON that cannot end the element it stands in, whatever the names of tables are."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        raise InvalidInput(
+            "a figure of the report is NaN or infinite, must be finite; plan again, or check the costs"
+        ) from None
     return text.translate(_UNSAFE)
 
 

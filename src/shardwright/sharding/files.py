@@ -18,6 +18,9 @@ from shardwright.task.files import task_from_dict, task_to_dict
 
 FORMAT = 1
 
+_MOST = 1e100  # ms or bytes: far above what is real, and sums of it stay finite
+_ROUNDING = 1e-9  # relative; a bound may be the very step, added up in another order
+
 
 class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
     table: str
@@ -52,6 +55,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     search_s: float | None = None
     devices: list[_DeviceFile] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
+    change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
 
 
 def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
@@ -112,10 +116,12 @@ def load_plan(path: Path) -> Plan:
     content = convert(document, _PlanFile, place)
     task = task_from_dict(content.task, str(place.at("task")))
     with place.naming():
+        _check_text(content)
         shards = tuple(
             Shard(s.table, s.rows, s.columns, s.devices, s.row_order, s.tier or None) for s in content.shards
         )
         cost = _cost(content, task.topology.devices)
+        _check_bound(content.bound_ms, cost)
         plan = Plan(
             task,
             shards,
@@ -135,4 +141,30 @@ def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
         return None
     if [device.rank for device in content.devices] != list(range(devices)):
         raise InvalidPlan(f"devices must list the costs of ranks 0 to {devices - 1} in order")
+    for device in content.devices:
+        for name, value in msgspec.structs.asdict(device).items():
+            _check_amount(f"devices[{device.rank}].{name}", value)
     return PlanCost(tuple(DeviceCost(**msgspec.structs.asdict(device)) for device in content.devices))
+
+
+def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:
+    if bound_ms is None:
+        return
+    _check_amount("bound_ms", bound_ms)
+    if cost is not None and bound_ms > cost.step_ms * (1 + _ROUNDING):
+        raise InvalidPlan(
+            f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms that its devices say; plan again"
+        )
+
+
+def _check_amount(name: str, value: float) -> None:
+    if not 0 <= value <= _MOST:
+        raise InvalidPlan(f"{name} is {value}, must be a number from 0 to {_MOST:g}; plan again")
+
+
+def _check_text(content: _PlanFile) -> None:
+    """What a terminal is shown must not steer it."""
+    for name in ("strategy", "cost_model"):
+        value = getattr(content, name)
+        if not value.isprintable():
+            raise InvalidPlan(f"{name} is {value!r}, must be printable text; correct it or plan again")

@@ -116,3 +116,15 @@ def test_a_plan_that_is_not_there(cli, task_file, model_file):
     outcome = cli("plan", task_file, "--model", model_file, "--from", "nope.json")
     assert outcome.code == 2
     assert "nope.json" in outcome.err
+
+
+def test_a_plan_is_brought_up_to_date_in_place(cli, task_file, model_file, old):
+    outcome = cli("plan", task_file, "--model", model_file, "--from", old, "-o", old)
+    assert outcome.code == 0, outcome.err
+
+
+def test_the_json_document_with_its_change_is_a_plan_file(cli, task_file, model_file, old, tmp_path):
+    outcome = cli("plan", task_file, "--model", model_file, "--from", old, "--json")
+    (tmp_path / "next.json").write_text(outcome.out)
+    assert "change" in outcome.document
+    assert cli("show", tmp_path / "next.json", "--model", model_file).code == 0

@@ -62,6 +62,10 @@ def test_the_file_is_laid_out_as_the_design_says(plan, plan_file):
         ({"shards": [{"table": "x", "rows": "all"}]}, r"shards\[0\]"),
         ({"devices": []}, None),
         ({"surprise": 1}, "surprise"),
+        ({"strategy": "\x1b[31mred"}, r"strategy is '\\x1b\[31mred', must be printable text"),
+        ({"cost_model": "a\nb"}, "cost_model is .* must be printable text"),
+        ({"bound_ms": -1.0}, "bound_ms is -1.0, must be a number from 0"),
+        ({"bound_ms": 1e9}, r"bound_ms is 1000000000.0, above the step"),
         ({"task": {"batch_size": 0}}, "task"),
     ],
 )
@@ -92,3 +96,26 @@ def test_costs_of_missing_ranks_are_refused(plan_file):
     plan_file.write_text(json.dumps(document))
     with pytest.raises(InvalidInput, match="ranks 0 to 3 in order"):
         Plan.load(plan_file)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("forward_ms", -1.0), ("backward_ms", 1e308), ("memory_bytes", -5), ("memory_bytes", 10**200)]
+)
+def test_costs_that_cannot_be_are_refused(plan_file, field, value):
+    document = json.loads(plan_file.read_text())
+    document["devices"][1][field] = value
+    plan_file.write_text(json.dumps(document))
+    with pytest.raises(InvalidInput, match=rf"devices\[1\].{field} is .* must be a number from 0"):
+        Plan.load(plan_file)
+
+
+def test_a_bound_may_be_the_step_but_for_rounding(plan, plan_file):
+    document = json.loads(plan_file.read_text()) | {"bound_ms": plan.cost.step_ms * (1 + 1e-12)}
+    plan_file.write_text(json.dumps(document))
+    assert Plan.load(plan_file).bound_ms == document["bound_ms"]
+
+
+def test_what_the_command_line_says_of_a_change_is_not_read(plan, plan_file):
+    document = json.loads(plan_file.read_text()) | {"change": {"moved_bytes": 7}}
+    plan_file.write_text(json.dumps(document))
+    assert Plan.load(plan_file) == plan
