@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,6 +56,8 @@ def run(
     Example:
         shardwright verify plan.json --task task.yaml --tolerance 0.2
     """
+    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     require_torch("measuring", "measure")
     from shardwright.cli.model_notes import print_origin_notes
     from shardwright.cli.same_task import check_same_task

@@ -163,3 +163,11 @@ def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tm
     path = tmp_path / "own.json"
     replace(plan, cost=replace(plan.cost, devices=(own, *plan.cost.devices[1:])), bound_ms=None).save(path)
     assert "was learned on" not in cli("verify", path).err
+
+
+@pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
+def test_a_tolerance_that_is_none_is_refused_before_measuring(cli, plan_file, monkeypatch, tolerance):
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", None)
+    outcome = cli("verify", plan_file, "--tolerance", tolerance)
+    assert outcome.code == 2
+    assert f"--tolerance is {tolerance}, must be a finite number" in outcome.err
