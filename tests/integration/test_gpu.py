@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shardwright.measure.checks.bandwidth import copy_times
-from shardwright.measure.checks.correctness import check_kernels
+from shardwright.measure.checks.correctness import check_kernels, unwritten_is_nan
 from shardwright.measure.checks.environment import environment, problems
 from shardwright.measure.collect import collect
 from shardwright.measure.device_batches import draw_batch_on
@@ -38,6 +38,14 @@ def test_the_kernels_are_right(backend: str) -> None:
     assert [
         check.name for check in check_kernels("cuda", backend, seed=time.time_ns() % 2**31) if not check.passed
     ] == []
+
+
+def test_what_is_not_written_is_nan() -> None:
+    with unwritten_is_nan():
+        found = [
+            torch.empty(size, dtype=dtype, device="cuda") for size in (3, 10**6) for dtype in (torch.float, torch.half)
+        ]
+    assert all(bool(one.isnan().all()) for one in found)
 
 
 def test_the_clock_times_the_device_and_not_the_host() -> None:

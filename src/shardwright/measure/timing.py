@@ -128,8 +128,9 @@ class HeadStart:
 class CudaClock:
     """Device events around each part, with the L2 cache flushed before.
 
-    Flushing writes a buffer twice the size of the cache. Then the device idles on purpose until the host has enqueued the part
-    (see `HeadStart`), so that the events time the kernels and the gaps between them, but not the host.
+    Flushing reads a buffer twice the size of the cache: were it written, the timed kernels would have to write its lines back. Then the
+    device idles on purpose until the host has enqueued the part (see `HeadStart`), so that the events time the kernels and the gaps
+    between them, but not the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -137,7 +138,8 @@ class CudaClock:
 
         self._device = device
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
-        self._flushed = torch.empty(2 * cache, dtype=torch.int8, device=device)
+        self._flushed = torch.zeros(2 * cache // 4, dtype=torch.float32, device=device)
+        self._sum = torch.empty((), dtype=torch.float32, device=device)  # reading has to have a result
         self._head_start = HeadStart()
         self._cycles_a_ms = self._measured_cycles()
 
@@ -147,7 +149,7 @@ class CudaClock:
 
         events = []
         for part in parts:
-            self._flushed.zero_()
+            torch.sum(self._flushed, dim=0, out=self._sum)
             self._idle(self._head_start.milliseconds)
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()

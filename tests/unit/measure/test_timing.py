@@ -157,12 +157,13 @@ def test_the_gpu_is_flushed_and_kept_busy_before_each_part(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties())
     clock = CudaClock(torch.device("cpu"))
-    assert clock._flushed.numel() == 2048
+    assert clock._flushed.nbytes == 2048
     log.clear()
-    clock._flushed.fill_(1)
+    clock._flushed.fill_(1)  # so that the sum says that all of it was read
     parts = [lambda run: log.append(f"forward {run}"), lambda run: log.append(f"backward {run}")]
     assert clock.time(parts, 3) == [8.0, 8.0]
-    assert not clock._flushed.any()
+    assert clock._sum == clock._flushed.numel()
+    assert (clock._flushed == 1).all()
     assert [entry.split()[0] for entry in log] == [
         *("idle", "event", "forward", "event"),
         *("idle", "event", "backward", "event"),
