@@ -342,3 +342,10 @@ def test_what_cannot_be_redirected_does_not_count_as_redirected(capfd, monkeypat
         with pytest.raises(OSError, match="left"), program._STDOUT_ON_STDERR:
             pass
     check_redirected(capfd)
+
+
+def test_columns_that_no_width_allows_are_no_way():
+    """24 columns cannot be cut into blocks of 16 at least: the table is cut into rows."""
+    limits = TableConstraint(sharding_types=("column_wise", "row_wise"), min_columns=16)
+    plan = exact(task_with(limits, count=1, devices=2, dim=24))
+    assert plan.sharding_type("t0") == "row_wise"

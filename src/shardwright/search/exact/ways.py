@@ -62,6 +62,8 @@ def _columns(table: Table, limits: TableConstraint, ranks: Sequence[int], units:
     widest = units if least == 1 else units - 1
     narrowest = -(-min(limits.min_columns or 1, table.dim) * units // table.dim)
     widths = range(narrowest, widest + 1) if most > 1 else (units,)
+    if not widths:
+        return None
     # A table that must be cut may still lie on one device: in two blocks.
     on_one = least if merging_pays else most
     pieces: list[Piece] = []
