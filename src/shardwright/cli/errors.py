@@ -23,7 +23,7 @@ class Interrupted(ShardwrightError):
 
 
 def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
-    """Run a command and turn what it raises on purpose into a message and an exit code.
+    """Run a command and turn what it raises on purpose, and a stdout that fails, into a message and an exit code.
 
     Anything else that is raised is a fault of ours: it keeps its traceback.
 
@@ -35,9 +35,29 @@ def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
         code = _reported(command, as_json)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet
+        _drop_stdout()
+        return 1
+    except OSError as error:
+        if not _stdout_fails():
+            raise
+        _drop_stdout()
+        note(f"error: stdout cannot be written ({error.strerror}); make room, or send it elsewhere")
         return 1
     return code
+
+
+def _stdout_fails() -> bool:
+    """Whether it is stdout that an OSError is about; only writing tells."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _drop_stdout() -> None:
+    """Send what is left in stdout's buffer nowhere, so that the flush at exit is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _reported(command: Callable[[], object], as_json: bool) -> int:

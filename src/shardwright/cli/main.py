@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardwright.cli import collect, compare, demo, learn, plan, profile, report, reproduce, show, train, verify
-from shardwright.cli.errors import exit_code_of
+from shardwright.cli.errors import INTERRUPTED, exit_code_of
+from shardwright.cli.output import note
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in (
@@ -54,7 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments after the program's name; by default those of the process.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # outside of a command, which typer ends
+        note("error: interrupted")
+        return INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not end a command
@@ -62,3 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of(
         lambda: command.main(arguments, prog_name="shardwright", standalone_mode=False), as_json="--json" in arguments
     )
+
+
+def _open_streams() -> None:
+    """Where the caller closed stdout or stderr, what is printed goes nowhere; otherwise a file opened later would take its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 – as long as the process

@@ -1,4 +1,5 @@
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,16 @@ def test_a_closed_pipe_is_quiet(monkeypatch, capsys, tmp_path):
     assert exit_code_of(raiser(BrokenPipeError()), as_json=True) == 1
     assert capsys.readouterr().err == ""
     stream.close()
+
+
+@pytest.mark.parametrize("length", [10, 100_000])  # within stdout's buffer, and beyond it
+def test_a_full_disk_behind_stdout_is_one_line(monkeypatch, capsys, length):
+    with Path("/dev/full").open("w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert exit_code_of(lambda: print("x" * length), as_json=False) == 1
+    assert capsys.readouterr().err.startswith("error: stdout cannot be written (No space left on device); ")
+
+
+def test_another_os_error_is_a_fault_of_ours():
+    with pytest.raises(OSError, match="disk"):
+        exit_code_of(raiser(OSError(5, "disk")), as_json=False)

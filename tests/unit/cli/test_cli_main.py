@@ -1,6 +1,10 @@
+import sys
+
 import pytest
 
 import shardwright
+from shardwright import __main__
+from shardwright.cli.main import main
 
 COMMANDS = ("profile", "collect", "train", "learn", "plan", "compare", "verify", "show", "report", "demo")
 
@@ -53,3 +57,31 @@ def test_bad_usage_is_a_json_document_too(cli):
     assert outcome.code == 2
     assert outcome.document["error"]["type"] == "UsageError"
     assert "Missing argument" in outcome.document["error"]["message"]
+
+
+def test_without_stdout_and_stderr_what_is_printed_goes_nowhere(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    try:
+        assert main(["--version"]) == 0
+        assert main(["nope"]) == 2
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.close()
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_before_a_command_runs_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("typer.main.get_command", _interrupt)
+    assert main(["--version"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_ctrl_c_while_parts_are_imported_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("builtins.__import__", _interrupt)
+    code = __main__.main()
+    monkeypatch.undo()
+    assert (code, capsys.readouterr().err) == (130, "error: interrupted\n")
