@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
+from typing import Literal
 
 from shardwright.documents.json_text import dump_json, parse_json
 from shardwright.errors import InvalidInput, ShardwrightError
@@ -14,6 +16,10 @@ MAX_BYTES = 64 * 2**20
 
 MAX_VALUES = 5_000_000
 """Most values in a document: what a small file can blow up to in memory stays below about 0.5 GB."""
+
+
+_KINDS = {".json": ".json", ".yaml": ".yaml", ".yml": ".yaml"}
+_LIKE_JSON = re.compile(r'\s*\{\s*["}]')
 
 
 def write_atomically(path: str | Path, data: bytes | str) -> None:
@@ -91,8 +97,9 @@ def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) 
 
 
 def parse_document(path: str | Path, what: str = "file") -> object:
-    """The content of a JSON file (name ends in .json) or YAML file: None, bool, int, float, str, list and dict with text keys.
+    """The content of a JSON or YAML file: None, bool, int, float, str, list and dict with text keys.
 
+    Which of the two it is, its name says by ending in .json, .yaml or .yml, and otherwise its beginning: `{` and a quote is JSON.
     YAML is read by the core schema of YAML 1.2, without tags; integers may have underscores. In both formats duplicate
     keys, NaN, infinities and numbers too large for a float are refused.
 
@@ -100,23 +107,29 @@ def parse_document(path: str | Path, what: str = "file") -> object:
         InvalidInput: the file cannot be read, or is no such document; the message names file, line and rule.
     """
     text = read_text(path, what)
-    if Path(path).suffix.lower() == ".json":
+    kind = _KINDS.get(Path(path).suffix.lower(), ".json" if _LIKE_JSON.match(text) else ".yaml")
+    if kind == ".json":
         return parse_json(text, str(path), MAX_VALUES)
     from shardwright.documents.yaml_reader import parse_yaml
 
     return parse_yaml(text, str(path), MAX_VALUES)
 
 
-def dump_document(document: object, path: str | Path) -> str:
-    """The text of a JSON file (name ends in .json) or YAML file with this content, to be read by `parse_document`.
+def dump_document(document: object, path: str | Path, otherwise: Literal[".json", ".yaml"] = ".yaml") -> str:
+    """The text of a JSON or YAML file with this content, to be read by `parse_document`.
 
     Fields of the document have a line each, and so has each item of a list in such a field.
+
+    Args:
+        document: the content.
+        path: the file; JSON if its name ends in .json, YAML if it ends in .yaml or .yml.
+        otherwise: which of the two it is where its name ends in none of these.
 
     Raises:
         InvalidInput: a number is NaN or infinite.
     """
     try:
-        if Path(path).suffix.lower() == ".json":
+        if _KINDS.get(Path(path).suffix.lower(), otherwise) == ".json":
             return dump_json(document)
         from shardwright.documents.yaml_writer import dump_yaml
 

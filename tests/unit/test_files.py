@@ -129,3 +129,15 @@ def test_items_have_a_line_each() -> None:
 def test_only_finite_numbers_are_written(name: str, number: float) -> None:
     with pytest.raises(InvalidInput, match="a number is NaN or infinite; files hold finite numbers only"):
         dump_document({"a": [number]}, name)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', ' {\n "a": 1}', "{a: 1}", "a: 1", '"a": 1'])
+def test_without_an_ending_the_content_says_which_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_text(text)
+    assert parse_document(tmp_path / "a") == {"a": 1}
+
+
+def test_a_name_without_an_ending_is_what_the_caller_says() -> None:
+    assert dump_document({"a": 1}, "a") == "a: 1\n"
+    assert dump_document({"a": 1}, "a", otherwise=".json") == dump_document({"a": 1}, "a.json")
+    assert dump_document({"a": 1}, "a.yml", otherwise=".json") == "a: 1\n"

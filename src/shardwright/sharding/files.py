@@ -1,4 +1,4 @@
-"""Plan files: one JSON document with the task, the shards and the predicted cost; rank maps lie in a file beside it."""
+"""Plan files: one document, JSON as a rule, with the task, the shards and the predicted cost; rank maps lie in a file beside it."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write the plan as JSON, and before it the file of its rank maps, if it has any; both atomic.
+    """Write the plan as JSON, or as YAML if the name ends so, and before it the file of its rank maps, if it has any; both atomic.
 
     Raises:
         InvalidInput: a file cannot be written, or there are rank maps and `path` is a pipe or device.
     """
     if plan.rank_maps:
         save_beside(plan, path)
-    write_atomically(path, dump_document(plan_to_dict(plan, path), path))
+    write_atomically(path, dump_document(plan_to_dict(plan, path), path, otherwise=".json"))
 
 
 def load_plan(path: Path) -> Plan:

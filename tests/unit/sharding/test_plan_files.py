@@ -119,3 +119,13 @@ def test_what_the_command_line_says_of_a_change_is_not_read(plan, plan_file):
     document = json.loads(plan_file.read_text()) | {"change": {"moved_bytes": 7}}
     plan_file.write_text(json.dumps(document))
     assert Plan.load(plan_file) == plan
+
+
+@pytest.mark.parametrize(
+    ("name", "is_json"),
+    [("plan", True), ("plan.v2", True), ("plan.JSON", True), ("plan.yaml", False), ("plan.yml", False)],
+)
+def test_a_plan_is_json_unless_its_name_says_yaml(plan, tmp_path, name, is_json):
+    plan.save(tmp_path / name)
+    assert (tmp_path / name).read_text().startswith("{") == is_json
+    assert Plan.load(tmp_path / name) == plan
