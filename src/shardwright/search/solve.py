@@ -19,6 +19,8 @@ from shardwright.search.warm import WarmStrategy
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
+_ROUNDING = 1e-9  # of a step
+
 
 def plan(
     task: Task,
@@ -65,7 +67,11 @@ def plan(
         found = chosen.search(task, model, seed=seed, deadline=deadline)
     seconds = time.monotonic() - begin
     found.check()
-    return scored(replace(found, search_s=seconds), model)
+    plan = scored(replace(found, search_s=seconds), model)
+    step_ms = plan.cost.step_ms if plan.cost is not None else math.inf
+    if plan.bound_ms is not None and step_ms < plan.bound_ms <= step_ms * (1 + _ROUNDING):
+        plan = replace(plan, bound_ms=step_ms)  # both are sums of floats, in other orders
+    return plan
 
 
 def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:

@@ -164,3 +164,11 @@ def test_a_user_can_register_a_strategy_under_a_new_name_only():
 
     with pytest.raises(InvalidInput, match="is taken"):
         sw.register(Mine())
+
+
+def test_rounding_does_not_lift_the_bound_above_the_step():
+    """One device: the only plan, and the bound is its step."""
+    tables = [sw.Table(f"t{i}", 1000 + i, 16, 5.0 + i / 3, pooled=i % 2 == 0) for i in range(3)]
+    for count in (1, 2, 3):
+        plan = sw.plan(sw.Task(tables[:count], sw.Topology(devices_per_host=1), 512))
+        assert 0 <= plan.gap < 1e-6
