@@ -327,8 +327,9 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_worker_that_fails_unexpectedly_is_said_with_its_last_words() -> None:
+    work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with (
         Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker,
         pytest.raises(MeasurementFailed, match=r"the measuring process exited with 1\. Its last lines: .*IndexError"),
     ):
-        worker.measure([], [], "sgd")
+        worker.measure([work], [], "sgd")  # without a seed
