@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 MISSING = "–"
 _PIPE_WIDTH = 140
+_LEAST_TEXT = 12  # characters a column of text keeps, if it has as many
 
 
 def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
@@ -34,7 +36,10 @@ def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> Non
 def show(*views: RenderableType) -> None:
     """Print results for people."""
     console = console_on_stdout()
+    width = console.width
     for view in views:
+        if isinstance(view, Table):
+            console.width = max(width, _least_width(view))  # a narrower terminal breaks the lines, but nothing is lost
         console.print(view, soft_wrap=isinstance(view, str))  # lines stay whole, tables are fitted
 
 
@@ -56,17 +61,42 @@ def console_on_stdout() -> Console:
     return Console(markup=False, emoji=False, highlight=False, force_terminal=shown, width=width)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Table:
-    """A table of text that fits 80 characters; all columns but the first are numbers, to the right and never broken."""
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str | None = None,
+    *,
+    texts: Collection[int] = (0,),
+) -> Table:
+    """A table as wide as the terminal at most, unless its numbers need more.
+
+    Args:
+        title: above it.
+        columns: their heads.
+        rows: cells of each row.
+        caption: below it.
+        texts: the columns that hold text, to the left and broken where room is short; the others hold numbers, to the right and
+            never broken.
+    """
     result = Table(
         title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left"
     )
     result.collapse_padding = True
     for index, column in enumerate(columns):
-        result.add_column(column, justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
+        width = max(cell_len(cell) for cell in (column, *(row[index] for row in rows)))
+        if index in texts:
+            result.add_column(column, overflow="fold", min_width=min(width, _LEAST_TEXT))
+        else:
+            result.add_column(column, justify="right", no_wrap=True, min_width=width)
     for row in rows:
         result.add_row(*row)
     return result
+
+
+def _least_width(view: Table) -> int:
+    """Of a table that `table` made: what its columns need, and two characters a column for edges, lines and padding."""
+    return sum((column.min_width or 0) + 2 for column in view.columns)
 
 
 def ms(value: float | None) -> str:

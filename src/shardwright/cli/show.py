@@ -104,7 +104,7 @@ def _waits(entry: Entry, found: tuple[Bottleneck, ...]) -> RenderableType:
     for one in found:
         tables = [f"{names[culprit.table]} {ms(culprit.device_ms)}" for culprit in one.tables[:_CULPRITS]]
         rows.append([one.name, str(one.rank), ms(one.ms), ms(one.mean_ms), ", ".join(tables) or MISSING])
-    return table("what a step waits for", _WAITS, rows)
+    return table("what a step waits for", _WAITS, rows, texts=(0, 4))
 
 
 def _tier_views(entry: Entry) -> list[RenderableType]:

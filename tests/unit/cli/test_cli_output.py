@@ -1,6 +1,8 @@
 import json
 
-from shardwright.cli.output import emit, ms, percent, print_json, saved, seconds, table
+import pytest
+
+from shardwright.cli.output import emit, ms, percent, print_json, saved, seconds, show, table
 
 
 def test_json_has_null_for_what_is_no_finite_number(capsys):
@@ -29,3 +31,16 @@ def test_numbers_for_people():
     assert seconds(0.125) == "0.12"
     assert ms(None) == percent(None) == seconds(None) == "–"
     assert saved(None).startswith("not saved")
+
+
+@pytest.mark.parametrize("width", [80, 30, 5])
+def test_text_is_broken_where_room_is_short_and_numbers_never(monkeypatch, capsys, width):
+    monkeypatch.setattr("shardwright.cli.output._PIPE_WIDTH", width)
+    name = "user_purchased_categories_30d"
+    rows = [["backward and optimizer", "123,456,789", "0.125", f"{name} 0.211, {name}_again 0.176"]]
+    show(table("t", ["phase", "rows", "ms", "tables"], rows, texts=(0, 3)))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= max(width, 12 + 11 + 5 + 12 + 8)
+    assert any("123,456,789" in line and "0.125" in line and line.startswith(" backward") for line in lines)
+    start = next(line for line in lines if "123,456,789" in line).index("0.125") + 5
+    assert "".join(line[start:].strip() for line in lines[-5:]).replace(" ", "").endswith("again0.176")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from shardwright.sharding import PHASES
@@ -68,3 +70,18 @@ def test_the_help_has_an_example_and_the_json_option(cli, command):
     assert outcome.code == 0
     assert f"shardwright {command} " in outcome.out.split("Example:")[1]
     assert "--json" in outcome.out
+
+
+def test_long_names_leave_phases_and_numbers_whole(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("shardwright.cli.output._PIPE_WIDTH", 80)
+    plan = mixed_plan()
+    names = {table.name: f"user_purchased_categories_by_{table.name}_30d" for table in plan.task.tables}
+    tables = [replace(table, name=names[table.name]) for table in plan.task.tables]
+    shards = [replace(shard, table=names[shard.table]) for shard in plan.shards]
+    replace(plan, task=replace(plan.task, tables=tables), shards=shards).save(tmp_path / "plan.json")
+    out = cli("show", tmp_path / "plan.json").out
+    assert max(map(len, out.split("step less")[0].splitlines())) <= 80
+    waits = out.split("what a step waits for")[1].split("step less")[0]
+    for phase, name in zip(PHASES, ("forward lookup", "forward coll", "backward coll", "backward and"), strict=True):
+        slowest = max(getattr(device, phase) for device in plan.cost.devices)
+        assert any(line.startswith(f" {name}") and f" {slowest:.3f} " in line for line in waits.splitlines())
