@@ -178,8 +178,8 @@ def size_table(found: Roofline) -> tuple[str, tuple[str, ...], list[tuple[str, .
     caption = (
         f"{len(found.tables)} sets; a copy reads and writes {found.ceiling / 1e9:,.0f} GB/s (the ceiling). A fused call with next to no "
         f"work takes {launch} (median of the {_SMALLEST} smallest). Bytes: each id and looked-up value once, each distinct row and its "
-        f"optimizer state in whole sectors of {_SECTOR} bytes. Share of the ceiling above 1 would mean that more was moved than counted, or "
-        "caches that hold from one run to the next."
+        f"optimizer state in whole sectors of {_SECTOR} bytes. Share of the ceiling above 1 would mean that more was moved than counted, "
+        "or caches that hold from one run to the next."
     )
     rows = []
     for phase, name in enumerate(PHASES):
