@@ -101,8 +101,13 @@ class Collection:
 def seconds_or_default(seconds: float | None, device: str) -> float | None:
     """Seconds after which a command stops that was told to stop after `seconds`, or told nothing; None for never.
 
-    A GPU is lent or paid for by time, so a command that was told nothing stops by itself there.
+    A GPU is paid for by time, so a command that was told nothing stops by itself there.
+
+    Raises:
+        InvalidInput: the time is no number above 0.
     """
+    if seconds is not None and not seconds > 0:
+        raise InvalidInput(f"--seconds is {seconds}, must be greater than 0; inf is no limit")
     return _GPU_SECONDS if seconds is None and device == "cuda" else seconds
 
 
