@@ -60,10 +60,10 @@ def model_of(seed: int) -> SimpleCostModel:
     return MODEL if seed == 0 else Crooked(seed)
 
 
-def ways(table: Table, topology: Topology) -> Iterator[list[Shard]]:
+def ways(table: Table, topology: Topology, *, may_stay_whole: bool) -> Iterator[list[Shard]]:
     """Every way to make a table, written anew from the words of the strategy's docstring."""
     devices = range(topology.devices)
-    unit = 4 if table.dim % 4 == 0 and table.dim > 4 else 1
+    unit = 4 if table.dim % 4 == 0 and (table.dim > 4 or may_stay_whole) else 1
     kinds = [(width, rank) for width in range(unit, table.dim + 1, unit) for rank in devices]
     for count in range(1, table.dim // unit + 1):
         for pieces in combinations_with_replacement(kinds, count):
@@ -101,7 +101,9 @@ def gridded(table: Table, topology: Topology) -> Iterator[list[Shard]]:
 def best_of_all(task: Task, model: SimpleCostModel) -> float:
     """The step time of the best plan there is; infinite if no plan is allowed."""
     best = np.inf
-    for made in product(*(list(ways(table, task.topology)) for table in task.tables)):
+    whole = {table.name: task.constraints.of(table.name).allows("table_wise") for table in task.tables}
+    of_tables = [list(ways(table, task.topology, may_stay_whole=whole[table.name])) for table in task.tables]
+    for made in product(*of_tables):
         shards = [shard for way in made for shard in way]
         try:
             check_plan(task, shards)
@@ -125,7 +127,7 @@ def tiny_tasks(draw: st.DrawFn) -> Task:
         hosts, near, "cpu", "1 GB", draw(st.sampled_from([1e5, 1e7])), 1e6, draw(latency), draw(latency)
     )
     task = Task(made, topology, draw(st.integers(1, 300)))
-    plans = np.prod([sum(1 for _ in ways(table, topology)) for table in made])
+    plans = np.prod([sum(1 for _ in ways(table, topology, may_stay_whole=False)) for table in made])
     assume(plans <= MOST_PLANS)
     need = [shard_bytes(task, Shard.whole(table, 0)) for table in made]
     share = draw(st.sampled_from([0.4, 0.6, 1.0, 3.0]))

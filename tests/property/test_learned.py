@@ -24,7 +24,7 @@ MODEL = SimpleCostModel()
 @st.composite
 def placeable(draw: st.DrawFn, tight: bool = True) -> PlacementArrays:
     """A constrained task as arrays; where memory is tight, not every order and choice places all of it."""
-    task = draw(tasks(max_tables=7, constrained=True))
+    task = roomy = draw(tasks(max_tables=7, constrained=True))
     if tight:
         need = sum(shard_bytes(task, sw.Shard.whole(table, 0)) for table in task.tables)
         memory = max(1, int(need * draw(st.floats(0.3, 3)) / task.topology.devices))
@@ -32,8 +32,8 @@ def placeable(draw: st.DrawFn, tight: bool = True) -> PlacementArrays:
     try:
         arrays = PlacementArrays.of(task)
         Placement(task, arrays.units)
-    except InfeasibleTask:
-        assume(False)
+    except InfeasibleTask:  # in a third of the cases: without limits there is always room
+        arrays = PlacementArrays.of(replace(roomy, constraints=sw.Constraints()))
     assume(len(arrays))
     return arrays
 

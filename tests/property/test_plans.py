@@ -92,7 +92,8 @@ def test_a_diff_moves_what_the_newer_plan_adds_on_each_device(data):
 def test_a_plan_survives_its_file(case):
     task, shards = case
     roomy = replace(task, topology=replace(task.topology, memory=10**16))
-    plan = Plan(roomy, shards, "random", 3, MODEL.name, score(roomy, shards, MODEL), bound_ms=0.5, search_s=0.1)
+    cost = score(roomy, shards, MODEL)
+    plan = Plan(roomy, shards, "random", 3, MODEL.name, cost, bound_ms=0.5 * cost.step_ms, search_s=0.1)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         plan.save(path)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.search.column_blocks import unit_width
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.layout import even_cuts
@@ -164,7 +165,7 @@ class _Floor:
     def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
         """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""
         limits = self._task.constraints.of(table.name)
-        multiple = limits.column_multiple or _COLUMNS
+        multiple = _COLUMNS if limits.column_multiple is None else unit_width(table, limits)
         width = multiple * -(-(limits.min_columns or 1) // multiple)
         units = max(1, table.dim // width)
         most = min(units, ranks.size, most)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InfeasibleTask
+from shardwright.search.column_blocks import unit_width
 from shardwright.search.row_blocks import row_block_devices
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import shard_bytes
@@ -145,9 +146,7 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
     limits = task.constraints.of(table.name)
     narrowest = _NARROWEST if table.dim >= 2 * _NARROWEST else 1
     if limits.column_multiple is not None:
-        narrowest = limits.column_multiple
-        if table.dim % narrowest:
-            return None
+        narrowest = unit_width(table, limits)
     if limits.min_columns is not None:
         narrowest *= -(-limits.min_columns // narrowest)
     most = min(table.dim // narrowest, limits.max_shards or table.dim)

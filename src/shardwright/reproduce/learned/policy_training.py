@@ -108,7 +108,7 @@ def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOp
         world = SimulatedWorld(cost_model_for("cpu"))
         policy = LEARNERS[strategy].learn(tasks, world, options, checkpoint)
     seconds = time.monotonic() - begin
-    save_policy(replace(policy, metadata=policy.metadata | {_SECONDS: f"{seconds:.1f}"}), path)
+    save_policy(replace(policy, metadata=policy.metadata | {_SECONDS: f"{seconds:.3f}"}), path)
     checkpoint.unlink(missing_ok=True)
     return path
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
+from shardwright.search.column_blocks import unit_width
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
 from shardwright.search.row_blocks import row_block_devices
 from shardwright.task.constraints import TableConstraint
@@ -26,7 +27,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-UNIT = 4  # columns; narrower blocks waste vector units and are not aligned to 16 bytes
 ROW_UNITS = 16
 _HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
 _FEWEST_ROWS = 64  # a row unit has so many at least: blocks that differ by a row then cost the same to 2%
@@ -104,18 +104,10 @@ def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
 
 
 def column_units(table: Table, limits: TableConstraint) -> int:
-    """Units that column blocks are made of: 4 columns each, single ones where a dim is no multiple of 4; 1 where it may not be cut.
-
-    Fused kernels take no block narrower than 4 columns, so a table of 4 is cut only if its constraints forbid to leave it whole.
-    """
+    """Units that column blocks are made of; 1 where a table may not be cut."""
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
         return 1
-    if limits.column_multiple is not None:
-        return 1 if table.dim % limits.column_multiple else table.dim // limits.column_multiple
-    if table.dim % UNIT:
-        return table.dim
-    narrow = table.dim == UNIT and not limits.allows("table_wise")
-    return table.dim if narrow else table.dim // UNIT
+    return table.dim // unit_width(table, limits)
 
 
 def row_units(rows: int) -> int:

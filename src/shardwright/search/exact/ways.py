@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwright.search.column_blocks import unit_width
 from shardwright.search.exact.pieces import Piece, Rule, Way
 from shardwright.search.exact.row_ways import row_ways
 from shardwright.search.units import allowed_devices
@@ -17,8 +18,6 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-
-UNIT = 4  # columns, as in the bound; narrow and odd dims are cut anywhere
 
 
 def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Way]:
@@ -41,13 +40,10 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
 
 
 def column_units(table: Table, limits: TableConstraint, most: int | None) -> int:
-    """Equal column units a table is cut into: of 4 columns where the dim allows, of 1 where not, fewer than `most` by a common factor."""
+    """Equal column units a table is cut into, fewer than `most` by a common factor; 1 where it may not be cut."""
     if not limits.allows("column_wise"):
         return 1
-    narrow = table.dim == UNIT and not limits.allows("table_wise")
-    units = table.dim if table.dim % UNIT or narrow else table.dim // UNIT
-    if limits.column_multiple is not None:
-        units = 1 if table.dim % limits.column_multiple else table.dim // limits.column_multiple
+    units = table.dim // unit_width(table, limits)
     if most is None or units <= most:
         return units
     return max(count for count in range(1, most + 1) if units % count == 0)
