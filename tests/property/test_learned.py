@@ -32,7 +32,7 @@ def placeable(draw: st.DrawFn, tight: bool = True) -> PlacementArrays:
     try:
         arrays = PlacementArrays.of(task)
         Placement(task, arrays.units)
-    except InfeasibleTask:  # in a third of the cases: without limits there is always room
+    except InfeasibleTask:  # without limits there is always room
         arrays = PlacementArrays.of(replace(roomy, constraints=sw.Constraints()))
     assume(len(arrays))
     return arrays
