@@ -19,6 +19,10 @@ KEYS = {
 """What no two rows have in common."""
 
 
+KEEPS = ("autoshard-transfer", "ablations")
+"""Those that train policies or collect samples, which are kept in `out`."""
+
+
 def reproduce(folder, name):
     """A second of the command in a folder of its own, where policies and samples would go to as well."""
     options = ["--quick", "--seconds", "1", "-o", "results", "--json"]
