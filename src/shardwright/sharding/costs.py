@@ -35,7 +35,9 @@ class DeviceCost:
     @property
     def total_ms(self) -> float:
         """All four phases."""
-        return self.compute_ms + self.forward_communication_ms + self.backward_communication_ms
+        return _sum_of_phases(
+            self.forward_ms, self.forward_communication_ms, self.backward_communication_ms, self.backward_ms
+        )
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,22 @@ class PlanCost:
     @property
     def step_ms(self) -> float:
         """Sum over the four phases of the maximum over devices: collectives wait for the slowest."""
-        return sum(max(float(getattr(device, phase)) for device in self.devices) for phase in PHASES)
+        return _sum_of_phases(*(max(float(getattr(device, phase)) for device in self.devices) for phase in PHASES))
 
     @property
     def embedding_cost_ms(self) -> float:
-        """Maximum over devices of the sum of the four phases, as the papers define it."""
+        """Maximum over devices of the sum of the four phases, as the papers define it; never above `step_ms`."""
         return max(device.total_ms for device in self.devices)
 
     @property
     def compute_ms(self) -> float:
         """Slowest forward plus slowest backward kernel: the part of a step that runs without any link."""
         return max(device.forward_ms for device in self.devices) + max(device.backward_ms for device in self.devices)
+
+
+def _sum_of_phases(
+    forward: float, forward_communication: float, backward_communication: float, backward: float
+) -> float:
+    # One order for steps and for devices: a rounded sum never falls when a term grows, but it depends on the order. (From Python 3.12 on,
+    # `sum` rounds in another way, which does not promise that.)
+    return forward + forward_communication + backward_communication + backward
