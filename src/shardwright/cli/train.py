@@ -87,6 +87,7 @@ def run(
     """
     require_torch("training", "learn")
     from shardwright.cost import save_model
+    from shardwright.cost.files import telling_name
 
     check_target(output, inputs=samples)
     if network == "neuroshard" and head is not None:
@@ -104,6 +105,8 @@ def run(
         | error_metadata("communication", outcome.communication or {})
         | links_metadata(links)
     )
+    # Plans and policies name their model, and the next one trained for this device is another one.
+    metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
     document = {"output": str(output), "metadata": metadata, "links": links_document(links), **_document(outcome)}
     views = [links_table(links), errors_table(links, outcome.communication)] if links.fits else []

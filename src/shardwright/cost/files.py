@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 from shardwright.cost.features import FEATURES, SCALES
 from shardwright.cost.model import SHAPES, ComputeModel, Head
 from shardwright.cost.neuroshard import files as neuroshard
+from shardwright.cost.neuroshard.layers import Weights
 from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.errors import InvalidInput
 from shardwright.tensor_files import load_weights, save_weights
@@ -22,11 +24,20 @@ _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.
 def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
     """Write a model as safetensors; atomic."""
     if isinstance(model, NeuroShardModel):
-        header, weights = neuroshard.header_of(model), neuroshard.arrays_of(model)
+        header = neuroshard.header_of(model)
     else:
         header = {"kind": _COMPUTE, "head": model.head, "features": json.dumps([FEATURES, SCALES])}
-        weights = model.weights
-    save_weights(path, weights, {"format": FORMAT} | header | model.metadata)
+    save_weights(path, _arrays_of(model), {"format": FORMAT} | header | model.metadata)
+
+
+def telling_name(model: ComputeModel | NeuroShardModel) -> str:
+    """A name that no other weights have: the model's own, and eight digits of their SHA-256, as in "cpu/convex-1f0e9a3b"."""
+    arrays = _arrays_of(model)
+    digest = sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name}{arrays[name].shape}".encode())
+        digest.update(arrays[name].astype("<f4").tobytes())
+    return f"{model.name}-{digest.hexdigest()[:8]}"
 
 
 def load_model(path: Path) -> ComputeModel | NeuroShardModel:
@@ -50,6 +61,10 @@ def bundled_models() -> dict[str, Path]:
     """The models that come with the package, by device type."""
     folder = Path(str(resources.files("shardwright.cost") / "models"))
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _arrays_of(model: ComputeModel | NeuroShardModel) -> Weights:
+    return neuroshard.arrays_of(model) if isinstance(model, NeuroShardModel) else model.weights
 
 
 def _wanted_arrays(header: dict[str, str]) -> set[str]:

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -65,7 +67,8 @@ def test_samples_become_a_model_that_says_where_it_comes_from(cli, store, tmp_pa
     assert outcome.document["epochs"] == 2
     assert outcome.document["accuracy"]["repeat_error"] == pytest.approx(0.02 / 1.01)
     model = load_model(target)
-    assert (model.name, model.head) == ("cpu/mlp", "mlp")
+    assert re.fullmatch(r"cpu/mlp-[0-9a-f]{8}", model.name)
+    assert model.head == "mlp"
     assert model.metadata == outcome.document["metadata"]
     expected = {
         "device": "cpu",
@@ -185,7 +188,7 @@ def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
     }
     model = load_model(target)
     assert isinstance(model, NeuroShardModel)
-    assert model.name == "cpu/neuroshard"
+    assert re.fullmatch(r"cpu/neuroshard-[0-9a-f]{8}", model.name)
     assert model.metadata == document["metadata"]
     assert model.communication.devices == (2, 4)
     assert model.communication.forward_ms([8, 8], [0, 1]).shape == (2,)
@@ -199,6 +202,15 @@ def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
     assert next(line for line in shown.splitlines() if "all_reduce, 2 devices" in line).count("%") == 3
 
 
+def test_two_models_of_one_device_have_two_names_so_plans_and_policies_tell_them_apart(cli, store, tmp_path):
+    def name_of(seed, target):
+        assert cli("train", store, "-o", tmp_path / target, "--epochs", 1, "--seed", seed).code == 0
+        return load_model(tmp_path / target).name
+
+    first, again, other = name_of(0, "a.safetensors"), name_of(0, "b.safetensors"), name_of(1, "c.safetensors")
+    assert first == again != other
+
+
 def test_neuroshard_without_collectives_is_the_compute_network_alone(cli, store, tmp_path, task_file):
     target = tmp_path / "model.safetensors"
     outcome = cli("train", store, "-o", target, "--network", "neuroshard", "--epochs", 1, "--json")
@@ -207,7 +219,7 @@ def test_neuroshard_without_collectives_is_the_compute_network_alone(cli, store,
     assert load_model(target).communication is None
     planned = cli("plan", task_file, "--model", target, "--strategy", "greedy", "--json")
     assert planned.code == 0
-    assert planned.document["cost_model"] == "cpu/neuroshard"
+    assert planned.document["cost_model"] == load_model(target).name
 
 
 def test_a_head_for_neuroshard_is_refused(cli, store, tmp_path):

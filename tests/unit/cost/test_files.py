@@ -1,11 +1,13 @@
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from shardwright.cost import load_model, save_model
-from shardwright.cost.files import bundled_models
+from shardwright.cost.files import bundled_models, telling_name
 from shardwright.errors import InvalidInput
 
 
@@ -31,6 +33,15 @@ def test_a_model_survives_a_file(trained, model_file):
     assert model.metadata["hardware"] == "test"
     sums = np.random.default_rng(0).normal(size=(5, 32))
     np.testing.assert_array_equal(model.pricing.price(sums), trained.model.pricing.price(sums))
+
+
+def test_a_telling_name_is_that_of_the_weights(trained, model_file):
+    model = trained.model
+    assert re.fullmatch(rf"cpu/{model.head}-[0-9a-f]{{8}}", telling_name(model))
+    assert telling_name(load_model(model_file)) == telling_name(model)
+    nudged = model.weights | {"head.1.bias": np.nextafter(model.weights["head.1.bias"], np.float32(np.inf))}
+    assert telling_name(replace(model, weights=nudged)) != telling_name(model)
+    assert telling_name(replace(model, metadata={"device": "h200"})).startswith(f"h200/{model.head}-")
 
 
 @pytest.mark.parametrize(
