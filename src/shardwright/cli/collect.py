@@ -7,15 +7,32 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from shardwright.cli.collect_collectives import collectives_collected
+from shardwright.cli.collect_options import (
+    BatchSizes,
+    Collectives,
+    Hosts,
+    Kinds,
+    Memory,
+    OptimizerName,
+    Output,
+    PoolName,
+    Runs,
+    SampleCount,
+    Seconds,
+    SequenceShare,
+    Space,
+    Timeout,
+    World,
+)
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
-from shardwright.cli.options import AsJson, BackendName, Device, OtherHardware, Seed, option
+from shardwright.cli.options import AsJson, BackendName, Device, OtherHardware, Seed
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
@@ -32,84 +49,23 @@ _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
 def run(
     *,
     context: typer.Context,
-    output: Annotated[
-        Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")
-    ],
-    samples: Annotated[
-        int | None,
-        option(
-            "--samples",
-            "-n",
-            metavar="N",
-            text="Samples the store is to hold in the end. (default 8000, of collectives 2000)",
-        ),
-    ] = None,
-    collectives: Annotated[
-        bool, typer.Option("--collectives", help="Measure collectives between processes, in place of kernels.")
-    ] = False,
+    output: Output,
+    samples: SampleCount = None,
+    collectives: Collectives = False,
     device: Device = "cpu",
-    batch_size: Annotated[
-        list[int] | None,
-        option(
-            "--batch-size",
-            metavar="N",
-            text="Samples a batch; repeat for several. (default: the space's, for collectives four sizes)",
-        ),
-    ] = None,
-    space: Annotated[
-        str | None,
-        option("--space", metavar="NAME", text="How wide to sample: usual, or wide. (default usual, on cuda wide)"),
-    ] = None,
-    optimizer: Annotated[
-        str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")
-    ] = None,
+    batch_size: BatchSizes = None,
+    space: Space = None,
+    optimizer: OptimizerName = None,
     backend: BackendName = None,
-    pool: Annotated[
-        str, typer.Option("--pool", metavar="NAME", help="Table pool that sets are drawn from.")
-    ] = "dlrm-2021",
-    sequence_share: Annotated[
-        float | None,
-        option("--sequence-share", metavar="X", text="Share of sets with sequence tables. (default: the space's)"),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        option(
-            "--memory",
-            metavar="SIZE",
-            text="Room for the tables of a sample. (default 4 GB, on cuda 45% of the card, at most 60 GB)",
-        ),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        option(
-            "--seconds",
-            metavar="N",
-            text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
-        ),
-    ] = None,
-    world: Annotated[
-        int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")
-    ] = None,
-    hosts: Annotated[
-        int | None,
-        option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        option("--kind", metavar="NAME", text="With --collectives: repeat for several. (default all)"),
-    ] = None,
-    runs: Annotated[
-        int | None,
-        option("--runs", metavar="N", text="With --collectives: the median of so many counts. (default 10)"),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        option(
-            "--timeout",
-            metavar="SECONDS",
-            text="With --collectives: a sample that takes longer is skipped. (default 60)",
-        ),
-    ] = None,
+    pool: PoolName = "dlrm-2021",
+    sequence_share: SequenceShare = None,
+    memory: Memory = None,
+    seconds: Seconds = None,
+    world: World = None,
+    hosts: Hosts = None,
+    kind: Kinds = None,
+    runs: Runs = None,
+    timeout: Timeout = None,
     ray: RayAddress = None,
     seed: Seed = 0,
     allow_other_hardware: OtherHardware = False,
