@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from shardwright.cli.named_files import files_named_in
 from shardwright.errors import InvalidInput
 
 _OF_STORES = (".parquet", ".json", ".jsonl")
@@ -21,7 +22,7 @@ def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outpu
 
     Raises:
         InvalidInput: it would lie in a folder that does not exist, is a folder itself, or would take the place of an input, of a file
-            of a sample store, or of another output.
+            that an input names, of a file of a sample store, or of another output.
     """
     if path is None:
         return
@@ -32,6 +33,10 @@ def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outpu
     for other in inputs:
         if other is not None and _same_file(path, other):
             raise InvalidInput(f"{path}: is an input too, which saving would overwrite; name another file to save to")
+        if other is not None and path.is_file() and any(_same_file(path, named) for named in files_named_in(other)):
+            raise InvalidInput(
+                f"{path}: is named in {other}, and saving would overwrite it; name another file to save to"
+            )
         if other is not None and other.is_dir() and _of_store(path, other):
             raise InvalidInput(
                 f"{path}: files in {other} whose names end in {', '.join(_OF_STORES)} are the samples'; name a file elsewhere with -o"

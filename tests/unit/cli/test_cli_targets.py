@@ -49,6 +49,26 @@ def test_an_input_is_not_written_over(tmp_path, monkeypatch):
     check_target(new, inputs=[None, file], outputs=[None, file])
 
 
+def test_a_file_that_an_input_names_is_not_written_over(tmp_path):
+    tables, task, train = (tmp_path / name for name in ("tables.json", "task.yaml", "train.yaml"))
+    tables.write_text('{"tables": []}')
+    task.write_text("tables: {file: tables.json}")
+    train.write_text("groups: [{file: task.yaml}, {pool: {file: train.yaml}, tasks: 3}]")  # names itself: read once
+    for target, source in [(tables, task), (task, train), (tables, train)]:
+        with pytest.raises(InvalidInput, match=f"is named in {source}"):
+            check_target(target, inputs=[None, source])
+    check_target(tmp_path / "plan.json", inputs=[task, train])
+    check_target(task, inputs=[tables])
+
+
+@pytest.mark.parametrize("content", ["", "{", "- file: 3", "file: [x]", "\x00"])
+def test_an_input_that_names_nothing_or_is_broken_is_left_to_who_reads_it(tmp_path, content):
+    source, target = tmp_path / "task.yaml", tmp_path / "plan.json"
+    source.write_text(content)
+    target.write_text("")
+    check_target(target, inputs=[source])
+
+
 def test_two_results_are_not_written_over_each_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="two results"):
