@@ -6,6 +6,7 @@ import shardwright as sw
 from shardwright.search.learned.policy_files import load_policy
 from shardwright.search.learned.records import TrainingRecord, read_figures
 from shardwright.testing.tasks import task_of
+from tests.unit.cli.stores import write_store
 
 SMALL = {
     "dreamshard": [
@@ -132,6 +133,19 @@ def test_a_checkpoint_of_another_training_is_refused(learn, tmp_path):
     outcome = learn("dreamshard", "--checkpoint", tmp_path / "state", "--seed", 1)
     assert outcome.code == 2
     assert "the checkpoint was made with options" in outcome.err
+
+
+@pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
+def test_a_checkpoint_does_not_go_on_under_another_trained_model(cli, train_file, tmp_path, strategy):
+    write_store(tmp_path / "samples")
+    outcomes = []
+    for seed in (0, 1):
+        model = tmp_path / f"model_{seed}.safetensors"
+        assert cli("train", tmp_path / "samples", "-o", model, "--epochs", 1, "--seed", seed).code == 0
+        given = ("--tasks", train_file, "--model", model, "-o", tmp_path / "policy.safetensors")
+        outcomes.append(cli("learn", strategy, *given, *SMALL[strategy], "--checkpoint", tmp_path / "state"))
+    assert [outcome.code for outcome in outcomes] == [0, 2]
+    assert "the checkpoint was made with world 'simulated: cpu/convex-" in outcomes[1].err
 
 
 def test_measured_costs_are_asked_of_this_machine(learn, cli, train_file, tmp_path, monkeypatch):

@@ -1,49 +1,14 @@
 import re
 
-import numpy as np
 import pytest
 
 from shardwright.cost import load_model
 from shardwright.cost.links import FITS, links_of
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.measure.collectives.records import COLLECTIVES
-from shardwright.measure.store import RecordStore, SampleStore
-from shardwright.measure.wire import describe_work
-from shardwright.sharding import Shard, shard_work
-from shardwright.testing.model import SimpleCostModel
-from shardwright.testing.tasks import task_of
+from shardwright.measure.store import RecordStore
+from tests.unit.cli.stores import HARDWARE, write_store
 from tests.unit.cost.links.made import INTRA, rows
-
-HARDWARE = {
-    "device_kind": "cpu",
-    "processor": "Test CPU",
-    "cores": "2",
-    "backend": "fbgemm",
-    "torch": "2",
-    "fbgemm": "1",
-}
-
-
-def write_store(folder, samples=60, hardware=HARDWARE):
-    """A store of samples whose times are those of the simple cost model; every tenth is there twice."""
-    rng = np.random.default_rng(0)
-    task = task_of(30, 1)
-    model = SimpleCostModel()
-    with SampleStore(folder, hardware, {"seed": 0}, allow_other_hardware=True) as store:
-        for sample in range(samples):
-            works = [shard_work(task, Shard.whole(task.tables[i], 0)) for i in rng.integers(0, 30, rng.integers(1, 9))]
-            forward, backward = model.pricing.price(model.encode(works).sum(axis=0))
-            row = {
-                "sample": sample,
-                "batch_size": 256 * (1 + sample % 2),
-                "optimizer": "sgd",
-                "device_kind": "cpu",
-                "runs": 8,
-            }
-            row |= {"sentinel": 1.0, "measured_at": 0, "shards": [describe_work(work) for work in works]}
-            for repeat in range(1 + (sample % 10 == 0)):
-                slower = 1 + 0.02 * repeat
-                store.append(row | {"repeat": repeat, "forward_ms": forward * slower, "backward_ms": backward * slower})
 
 
 def write_collectives(folder, samples=120, hardware=HARDWARE, **options):
