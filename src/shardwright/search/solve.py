@@ -62,12 +62,11 @@ def plan(
     limited = task_for(task, runs_on)
     why_not = chosen.supports(limited)
     if why_not is not None:
-        raise InfeasibleTask(
-            f"strategy '{chosen.name}' cannot plan this task: {why_not}{_other_runtimes(task, limited)}"
-        )
+        hint = _OTHER_RUNTIME if chosen.supports(task) is None else ""
+        raise InfeasibleTask(f"strategy '{chosen.name}' cannot plan this task: {why_not}{hint}")
     proof = prove_infeasible(limited)
     if proof is not None:
-        raise InfeasibleTask(proof + _other_runtimes(task, limited))
+        raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
     if start is not None and isinstance(chosen, WarmStrategy):
