@@ -1,14 +1,14 @@
 """`auto`: every strategy that can be run in the time, the best plan kept.
 
-1. `greedy`, the sorted baselines and `random` take milliseconds; after them there is always a plan.
+1. `greedy` takes milliseconds; after it there is always a plan.
 2. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
-3. On small tasks, each sharding type for all tables.
-4. `certified`, which starts also from uniform plans and from `neuroshard`'s, to a smaller gap and with more kicks than alone.
-5. `dreamshard+`, where a policy is known for the task's devices.
+3. `certified`, which starts also from uniform plans and from `neuroshard`'s, to a smaller gap and with more kicks than alone.
+4. `dreamshard+`, where a policy is known for the task's devices.
+5. The sorted baselines and `random`; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
 
 Left out are `exact` and `rnn`, which take seconds to hours; `autoshard` and `dreamshard`, which place whole tables as `dreamshard+` does
-before it improves them; TorchRec's planner; and strategies that users have registered. With a time limit, what comes first gets at most
-half of what is left.
+before it improves them; TorchRec's planner; and strategies that users have registered. With a time limit, tiers get at most
+half of what is left, and what comes last is asked only if there is time left.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from shardwright.search.flexshard.planning import ALL_TIERS, tier_plan
 from shardwright.search.flexshard.strategy import HOT_AND_COLD, FlexShard
 from shardwright.search.greedy import FusedGreedy
 from shardwright.search.heuristics import HEURISTICS, Random
-from shardwright.search.strategy import Strategy
 from shardwright.search.uniform import UNIFORM
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
-_QUICK: tuple[Strategy, ...] = (FusedGreedy(), *HEURISTICS, Random())
 _SMALL = 4096  # tables × devices up to which every uniform plan is made
 _TIERS = 0.5  # of the time that is left, for what lies beside tiers
 _TOLERANCE = 0.002
@@ -90,12 +88,12 @@ class Auto:
         return Certified().search_from(task, cost_model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
 
     def _attempt_all(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
-        seen.attempt(*_QUICK)
+        seen.attempt(FusedGreedy())
         self._attempt_tiers(task, cost_model, seen, seed)
-        if len(task.tables) * task.topology.devices <= _SMALL:
-            seen.attempt(*UNIFORM)
         patience = min(max(len(task.tables) // 2, _PATIENCE[0]), _PATIENCE[1])
-        seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus())
+        seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus(), *HEURISTICS, Random())
+        if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
+            seen.attempt(*UNIFORM)
 
     def _attempt_tiers(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
         """Offer the plans of `flexshard` and `recshard`, which differ in the tiers alone."""

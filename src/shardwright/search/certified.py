@@ -7,7 +7,8 @@
 4. Plans of others, uniform ones, `greedy`'s and `neuroshard`'s, are improved too where they are not far behind.
 5. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
    Starts and kicks run on two threads; what they find does not depend on how many there are.
-6. The bound is tightened with what the best plan rules out.
+6. What is cut or replicated for a gain of less than a thousandth is put whole again.
+7. The bound is tightened with what the best plan rules out.
 
 It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
 returns the best plan that it has seen, its own or another's.
@@ -54,6 +55,7 @@ _STARTS = (
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 """How much memory counts in the order of the pieces, in bounds per memory of a device, and a factor on a piece's share of it."""
 _LANES = 4  # kicks a round
+_SIMPLER = 0.001  # of the step time: what a plan may be longer with fewer blocks
 _OTHERS = 0.25  # of the time that is left, for the searches of others
 
 
@@ -149,6 +151,8 @@ class Certified:
                     if warm is None and not self._done(prepared, session):
                         self._others(task, session, seen)
                 self._kicks(prepared, session, seed)
+                if warm is None:
+                    session.simplify(_SIMPLER)
             except KeyboardInterrupt:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None:

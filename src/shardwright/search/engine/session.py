@@ -16,10 +16,10 @@ from shardwright.search.engine.filling import filled
 from shardwright.search.engine.objective import refresh_times, set_objective, step_ms
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.resume import state_of
-from shardwright.search.engine.ruin import cut_anew
+from shardwright.search.engine.ruin import clear_item, cut_anew
 from shardwright.search.engine.spreading import respread
 from shardwright.search.engine.starts import Strain, start
-from shardwright.search.engine.state import NOTHING, State, copy_state, lift
+from shardwright.search.engine.state import NOTHING, State, add_piece, copy_state, lift
 from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -129,6 +129,24 @@ class Session:
             self._improve(state)
             self._keep(state)
         return stuck
+
+    def simplify(self, worse: float) -> None:
+        """Put cut and spread items whole, cheap ones first, as long as the step grows by no more than `worse` of it in all.
+
+        A cost model does not tell such plans apart, and every block and kernel call less is one less for it to be wrong about.
+        """
+        assert self.best is not None
+        setting, most = self.assembly.setting, self.best_ms * (1 + worse)
+        whole = setting.first[1 : setting.most.size + 1] - 1
+        parted = np.flatnonzero(((self.best.spread >= 0) | (self.best.pieces > 1)) & setting.legal[whole])
+        for item in parted[np.argsort(setting.price[whole[parted]], kind="stable")].tolist():
+            if self.late:
+                break
+            state = copy_state(self.best)
+            clear_item(setting, state, item)
+            add_piece(state, setting, item, int(setting.first[item + 1] - setting.first[item]))
+            if place_greedily(state, setting, 0.0) < 0 and (found := self._value(state)) <= most:
+                self.best, self.best_ms = state, found
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:
         """A few kicks in a row on each of some lanes; whether the best state became notably better."""
