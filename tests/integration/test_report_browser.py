@@ -58,6 +58,18 @@ def test_it_opens_everywhere_and_fits(visit, files, scheme, viewport):
     assert min(sizes) > 100
 
 
+def test_times_of_two_devices_are_not_compared(visit, tmp_path):
+    times = MeasuredTimes((100.0,) * 4, (200.0,) * 4, "h200")
+    write_report([entry_of(mixed_plan(), "mixed", measured=times)], tmp_path / "report.html")
+    page = visit(tmp_path / "report.html")
+    text = page.locator("#measured").inner_text()
+    assert "measured 300.0 ms (predicted for cpu, measured on h200: the times differ" in text
+    assert "%" not in text
+    page.get_by_role("group", name=re.compile("^Time of forward lookup")).focus()
+    page.keyboard.press("Home")
+    assert page.locator("#spoken").inner_text().endswith("difference: –")
+
+
 def test_one_plan_needs_no_comparison(visit, files):
     page = visit(files["one"])
     assert not {"Side by side", "Predicted and measured kernels"} & set(headings(page))

@@ -17,6 +17,7 @@ from shardwright.cli.attempts import (
     save_each,
 )
 from shardwright.cli.dependencies import require_torch
+from shardwright.cli.devices import other_device
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, note
@@ -59,19 +60,22 @@ def run(
     with progress("planning") as report:
         attempts = plan_with_each(placed, names, cost_model, report, seed=seed, time_limit=time_limit)
     files = save_each(attempts, output) if output is not None else []
+    unlike = None
     if measure:
         print_hardware_note(cost_model, device)
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
+        unlike = other_device(placed.topology.device, device)
     document = {
         "task": str(task),
         "cost_model": cost_model.name,
+        "note": unlike,
         "strategies": [attempt_dict(attempt) for attempt in attempts],
         "saved": [str(file) for file in files],
     }
     view = attempts_table(f"{task}, cost model {cost_model.name}", attempts)
     saved = [f"saved {file}" for file in files]
-    emit(document, view, *failures(attempts), *agreement(attempts), *saved, as_json=as_json)
+    emit(document, view, *failures(attempts), *agreement(attempts, unlike), *saved, as_json=as_json)
     if not any(attempt.plan for attempt in attempts):
         note("error: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from shardwright.cost.sequences import traffic_by_kind
 from shardwright.report.blocks import block_data, cell_data, task_data
 from shardwright.report.bottleneck import Bottleneck, bottlenecks
 from shardwright.report.entry import Entry, phase_ms, renamed
+from shardwright.report.measured import not_comparable
 from shardwright.report.numbers import short, shorts
 from shardwright.report.tiers import tiered_tables, tiers_of
 from shardwright.sharding.plan import Plan
@@ -56,6 +57,7 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "traffic": traffic_data(plan),
         "tiered": [tier_data(plan, name) for name in tiered_tables(plan)],
         "measured": measured and [shorts(measured.forward_ms), shorts(measured.backward_ms)],
+        "notComparable": measured and not_comparable(plan.task.topology.device, measured.device),
     }
 
 

@@ -11,7 +11,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
 from shardwright.report.marginal import Marginals, marginals
-from shardwright.report.measured import MeasuredTimes
+from shardwright.report.measured import MeasuredTimes, not_comparable
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 
@@ -57,13 +57,14 @@ def entry_of(
     Raises:
         InvalidInput: the plan has no predicted cost, and there is no cost model for its device.
     """
-    notes = []
+    unlike = measured and not_comparable(plan.task.topology.device, measured.device)
+    notes = [f"Kernels are {unlike}."] if unlike else []
     try:
         model = cost_model or cost_model_for(plan.task.topology.device)
     except InvalidInput as error:
         if plan.cost is None:
             raise
-        return Entry(name, plan, measured=measured, notes=(f"Shares of tables are left out. {error}",))
+        return Entry(name, plan, measured=measured, notes=(*notes, f"Shares of tables are left out. {error}"))
     if plan.cost is None:
         plan = scored(plan, model)
         notes.append(f"The plan held no predicted cost; it was scored with {model.name} for this report.")
