@@ -126,6 +126,8 @@ def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTi
 
 
 def _summary(path: Path, entry: Entry) -> dict[str, object]:
+    from shardwright.report import verdict
+
     plan, measured = entry.plan, entry.measured
     return {
         "plan": str(path),
@@ -133,6 +135,7 @@ def _summary(path: Path, entry: Entry) -> dict[str, object]:
         "step_ms": entry.cost.step_ms,
         "bound_ms": plan.bound_ms,
         "gap": plan.gap,
+        "verdict": verdict(entry),
         "measured_compute_ms": measured.compute_ms if measured else None,
         "measured_on": measured.device if measured else None,
         "notes": list(entry.notes),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, table
@@ -44,7 +45,7 @@ def run(
     """
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import load_model
-    from shardwright.report import bottlenecks, entry_of
+    from shardwright.report import bottlenecks, entry_of, verdict
     from shardwright.sharding import Plan
 
     entry = entry_of(Plan.load(plan), str(plan), cost_model=load_model(model) if model is not None else None)
@@ -52,9 +53,10 @@ def run(
     for text in entry.notes:
         note(f"note: {text}")
     rows = _table_rows(entry)
-    views: list[RenderableType] = [device_table(entry.plan), _waits(entry, found), *_tables_view(rows, tables)]
-    views += [*_tier_views(entry), headline(entry.plan)]
-    emit(_document(plan, entry, found, rows), *views, as_json=as_json)
+    words = verdict(entry)
+    views: list[RenderableType] = [Text(words), "", device_table(entry.plan), _waits(entry, found)]
+    views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
+    emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
 
 
 def _table_rows(entry: Entry) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from shardwright.report.entry import Entry, phase_ms, renamed
 from shardwright.report.measured import not_comparable
 from shardwright.report.numbers import short, shorts
 from shardwright.report.tiers import tiered_tables, tiers_of
+from shardwright.report.verdict import verdict
 from shardwright.sharding.plan import Plan
 from shardwright.task.table import DTYPE_BYTES
 
@@ -40,6 +41,7 @@ def plan_data(entry: Entry) -> dict[str, Any]:
     measured = entry.measured
     return {
         "name": entry.name,
+        "verdict": verdict(entry),
         "notes": list(entry.notes),
         "strategy": plan.strategy,
         "seed": plan.seed,

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.report import entry_of, verdict
 from shardwright.sharding import PHASES
 from tests.unit.report.plans import hostile_plan, mixed_plan
 
@@ -17,6 +18,9 @@ def test_a_plan_in_the_terminal(cli, plan_file):
     outcome = cli("show", plan_file)
     assert (outcome.code, outcome.err) == (0, "")
     plan = mixed_plan()
+    words = verdict(entry_of(plan, "plan"))
+    assert " ".join(outcome.out.split()).startswith(words)
+    assert cli("show", plan_file, "--json").document["verdict"] == words
     assert f"step {plan.cost.step_ms:.3f} ms" in outcome.out
     for title in ("predicted ms per device", "what a step waits for", "tables", "tiers of history, rows hottest first"):
         assert title in outcome.out

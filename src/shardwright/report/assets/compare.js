@@ -6,7 +6,7 @@ function compareSection(plans) {
   const measures = [["step, ms", (plan) => plan.stepMs.toFixed(3) + (plan === first ? "" : against(plan.stepMs, first.stepMs))],
     ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap", (plan) => percent(plan.gap)],
     ...PHASES.map((phase, at) => [`${phase}, ms`, (plan) => plan.phaseMax[at].toFixed(3)]), ["embedding cost, ms", (plan) => plan.embeddingMs.toFixed(3)],
-    ["fullest device", (plan) => percent(plan.fullest, 0)], ["memory in all", (plan) => bytes(sum(plan.held))],
+    ["fullest device", (plan) => used(plan.fullest)], ["memory in all", (plan) => bytes(sum(plan.held))],
     ...plans.reduce((links, plan) => (plan.traffic.length > links.length ? plan.traffic : links), []).map((link) => [`${link.pass}, ${link.link}`,
       (plan) => bytes((plan.traffic.find((one) => one.pass === link.pass && one.link === link.link) || { sent: 0 }).sent)]),
     ["strategy", (plan) => plan.strategy || "–"], ["search, s", (plan) => (plan.searchS === null ? "–" : plan.searchS.toFixed(2))]];
