@@ -13,7 +13,7 @@ import pytest
 from tests.unit.report.plans import HOSTILE, hostile_plan, many_tiered_plan, mixed_plan, row_wise_plan
 
 import shardwright as sw
-from shardwright.report import MeasuredTimes, entry_of, write_report
+from shardwright.report import MeasuredTimes, entry_of, verdict, write_report
 from shardwright.workload import random_task
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
@@ -74,6 +74,9 @@ def test_one_plan_needs_no_comparison(visit, files):
     page = visit(files["one"])
     assert not {"Side by side", "Predicted and measured kernels"} & set(headings(page))
     assert "at most 11.1% above the best possible" in page.locator(".hero").inner_text()
+    assert "below 1% of its memory" in page.locator(".hero .facts").inner_text()
+    plan = mixed_plan(bound_ms=0.9 * mixed_plan().cost.step_ms)
+    assert page.locator(".verdict").inner_text() == verdict(entry_of(plan, "mixed"))
     assert page.locator("#contents a").count() == len(headings(page))
 
 
