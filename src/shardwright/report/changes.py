@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.cost.communication import Traffic, traffic
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
-from shardwright.errors import InvalidInput, InvalidPlan
+from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.report.marginal import Marginals
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PlanCost
@@ -121,7 +121,7 @@ def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | No
         return None
     try:
         cost = score(replace(plan.task, batch_size=size), plan.shards, cost_model)
-    except InvalidInput:
+    except ShardwrightError:  # more than a task may have, or than the model can price
         return None
     if _lacking(plan, cost) or cost.step_ms < base:  # no larger batch takes less time: such a prediction is wrong
         return None
