@@ -133,8 +133,10 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
     return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
 
 
-def agreement(attempts: Sequence[Attempt]) -> list[str]:
-    """A line that says how far predicted and measured times are apart; none where nothing was measured."""
+def agreement(attempts: Sequence[Attempt], unlike: str | None = None) -> list[str]:
+    """A line that says how far predicted and measured times are apart, or why they are not compared; none where nothing was measured."""
+    if unlike:
+        return [unlike] if any(attempt.measured for attempt in attempts) else []
     off = [
         abs(attempt.plan.cost.compute_ms / attempt.measured.compute_ms - 1)
         for attempt in attempts

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from rich.console import RenderableType
 
 from shardwright.cli.attempts import (
     agreement,
@@ -18,6 +19,7 @@ from shardwright.cli.attempts import (
     save_each,
 )
 from shardwright.cli.dependencies import require_torch
+from shardwright.cli.devices import other_device
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, RunsOn, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, note
@@ -67,19 +69,29 @@ def run(
             placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
         )
     files = save_each(attempts, output) if output is not None else []
+    unlike = None
     if measure:
         print_hardware_note(cost_model, device)
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
+        unlike = other_device(placed.topology.device, device)
     document = {
         "task": str(task),
         "cost_model": cost_model.name,
+        "note": unlike,
         "strategies": [attempt_dict(attempt) for attempt in attempts],
         "saved": [str(file) for file in files],
     }
     view = attempts_table(f"{task}, cost model {cost_model.name}", attempts)
     saved = [f"saved {file}" for file in files]
-    emit(document, view, *bound_line(attempts), *failures(attempts), *agreement(attempts), *saved, as_json=as_json)
+    views: list[RenderableType] = [
+        view,
+        *bound_line(attempts),
+        *failures(attempts),
+        *agreement(attempts, unlike),
+        *saved,
+    ]
+    emit(document, *views, as_json=as_json)
     if not any(attempt.plan for attempt in attempts):
         note("error: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)

@@ -59,6 +59,9 @@ class PlanCost:
 
     devices: tuple[DeviceCost, ...]
 
+    def __repr__(self) -> str:
+        return f"<PlanCost: step {self.step_ms:.3f} ms, embedding cost {self.embedding_cost_ms:.3f} ms, {len(self.devices)} devices>"
+
     @property
     def step_ms(self) -> float:
         """Sum over the four phases of the maximum over devices: collectives wait for the slowest."""

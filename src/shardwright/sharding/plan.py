@@ -53,6 +53,17 @@ class Plan:
         object.__setattr__(self, "shards", tuple(self.shards))
         object.__setattr__(self, "rank_maps", dict(self.rank_maps))
 
+    def __repr__(self) -> str:
+        from shardwright.sharding.display import plan_line
+
+        return plan_line(self)
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook."""
+        from shardwright.sharding.display import plan_html
+
+        return plan_html(self)
+
     @property
     def gap(self) -> float | None:
         """(step − bound) / bound: how far, at most, the plan is from the best possible one. None without a bound."""
