@@ -13,7 +13,7 @@ import pytest
 from tests.unit.report.plans import HOSTILE, hostile_plan, many_tiered_plan, mixed_plan, row_wise_plan
 
 import shardwright as sw
-from shardwright.report import MeasuredTimes, entry_of, write_report
+from shardwright.report import MeasuredTimes, entry_of, verdict, write_report
 from shardwright.workload import random_task
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
@@ -58,10 +58,25 @@ def test_it_opens_everywhere_and_fits(visit, files, scheme, viewport):
     assert min(sizes) > 100
 
 
+def test_times_of_two_devices_are_not_compared(visit, tmp_path):
+    times = MeasuredTimes((100.0,) * 4, (200.0,) * 4, "h200")
+    write_report([entry_of(mixed_plan(), "mixed", measured=times)], tmp_path / "report.html")
+    page = visit(tmp_path / "report.html")
+    text = page.locator("#measured").inner_text()
+    assert "measured 300.0 ms (predicted for cpu, measured on h200: the times differ" in text
+    assert "%" not in text
+    page.get_by_role("group", name=re.compile("^Time of forward lookup")).focus()
+    page.keyboard.press("Home")
+    assert page.locator("#spoken").inner_text().endswith("difference: –")
+
+
 def test_one_plan_needs_no_comparison(visit, files):
     page = visit(files["one"])
     assert not {"Side by side", "Predicted and measured kernels"} & set(headings(page))
     assert "at most 11.1% above the best possible" in page.locator(".hero").inner_text()
+    assert "below 1% of its memory" in page.locator(".hero .facts").inner_text()
+    plan = mixed_plan(bound_ms=0.9 * mixed_plan().cost.step_ms)
+    assert page.locator(".verdict").inner_text() == verdict(entry_of(plan, "mixed"))
     assert page.locator("#contents a").count() == len(headings(page))
 
 

@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
+from shardwright.cost.analytic import AnalyticModel
 from shardwright.cost.communication import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
-from shardwright.search.flexshard.bound import communication_bound, tier_bound
+from shardwright.search.flexshard.bound import communication_bound, plans_bound, tier_bound
 from shardwright.search.flexshard.dealing import Level, deals
 from shardwright.search.flexshard.rates import rates_of
 from shardwright.search.flexshard.relaxation import Relaxation
-from shardwright.search.registry import best_strategy, strategy_named
+from shardwright.search.registry import strategy_named
 from shardwright.sharding import Plan, memory_account
+from shardwright.sharding.runtimes import task_for
 from shardwright.task import Exchange
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import plans, tasks
@@ -53,6 +55,23 @@ def test_no_plan_communicates_less_than_the_bound(data):
     bound, _ = communication_bound(tight)
     assert bound <= communication(tight, shards) * (1 + 1e-6) + 1e-12
     assert communication_bound(task)[0] <= bound * (1 + 1e-3) + 1e-9  # more memory, a lower bound
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_plan_is_below_the_bound_on_kernels_and_links(data):
+    """Any blocks and replicas, and tiers at any boundaries."""
+    task = data.draw(sequence_tasks())
+    if data.draw(st.booleans()):
+        task = replace(task, tables=[replace(table, pooled=False) for table in task.tables])
+        ends = [sorted(data.draw(st.tuples(*[st.integers(0, table.rows)] * 2))) for table in task.tables]
+        everywhere = [Level(1.0, np.arange(task.topology.devices))]
+        shards = [shard for deal in deals(task, task.tables, np.array(ends), everywhere) for shard in deal.shards()]
+    else:
+        shards = data.draw(plans(task))
+    bound, scope = plans_bound(with_memory(task, memory_account(task, shards).total), AnalyticModel("h100"))
+    assert scope == "all"
+    assert bound <= score(task, shards, AnalyticModel("h100")).step_ms * (1 + 1e-6) + 1e-12
 
 
 @given(st.data())
@@ -114,20 +133,21 @@ def test_every_strategy_keeps_every_rule_or_says_that_it_cannot(data, name):
         return
     plan.check()
     assert plan.bound_ms is None or plan.bound_ms <= plan.cost.step_ms * (1 + 1e-6)
-    assert plan.shards == strategy_named(name).search(tight, MODEL, seed=0, deadline=None).shards
+    limited = task_for(tight, "shardwright")
+    assert plan.shards == strategy_named(name).search(limited, MODEL, seed=0, deadline=None).shards
 
 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_strategies_with_a_bound_keep_it_under_any_exchange(data):
-    """What "auto" plans, by whatever strategy: its bound is below the step of any plan in rows of ids."""
+    """What "auto" plans, by whatever strategy: a bound over all plans is below the step of any plan."""
     task = data.draw(sequence_tasks(max_tables=2))
     shards = data.draw(plans(task))
     task = with_memory(task, np.maximum(memory_account(task, shards).total, 10**9))
-    assert best_strategy(task).supports(task) is None
+    assert strategy_named("auto").supports(task) is None
     try:
         plan = sw.plan(task, cost_model=MODEL, time_limit=1.0)
     except InfeasibleTask:
         return
-    if plan.strategy == "flexshard" and plan.bound_ms is not None:
+    if plan.bound_scope != "blocks" and plan.bound_ms is not None:
         assert plan.bound_ms <= score(task, shards, MODEL).step_ms * (1 + 1e-6)

@@ -14,11 +14,12 @@ from shardwright.cli.progress import Report
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
 from shardwright.search import plan, strategy_named
-from shardwright.sharding import Plan
+from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
     from shardwright.measure.plans import MeasuredPlan
+    from shardwright.sharding.runtimes import Runtime
 
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
 CAPTION = (
@@ -50,6 +51,7 @@ def plan_with_each(
     cost_model: CostModel,
     report: Report,
     *,
+    runs_on: Runtime = "shardwright",
     seed: int = 0,
     time_limit: float | None = None,
 ) -> list[Attempt]:
@@ -63,7 +65,9 @@ def plan_with_each(
     for done, strategy in enumerate(chosen):
         report(done, len(chosen), strategy.name)
         try:
-            found = plan(task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit)
+            found = plan(
+                task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runs_on
+            )
             attempts.append(Attempt(strategy.name, found))
         except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
             attempts.append(Attempt(strategy.name, None, str(error)))
@@ -71,26 +75,27 @@ def plan_with_each(
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """A bound that one strategy proved holds for the plans of all, so each plan's gap can be told.
+    """The highest bound that was proven, for the plans of all: it speaks of all plans that the task and its runtime allow.
 
-    What is proven for plans that count rows by id says nothing of tiers; what is proven for tiers holds for all. A plan below the bound
-    is cut in ways that the bound says nothing of.
+    A plan below it lies in blocks that the bound leaves out, and has none.
     """
+    proven = [one.plan for one in attempts if one.plan is not None and one.plan.bound_ms is not None]
+    if not proven:
+        return list(attempts)
+    highest = max(proven, key=lambda plan: plan.bound_ms or 0.0)
+    return [replace(one, plan=_bounded_by(highest, one.plan) if one.plan else None) for one in attempts]
+
+
+def _bounded_by(proven: Plan, plan: Plan) -> Plan:
+    holds = plan.cost is not None and (proven.bound_ms or 0.0) <= plan.cost.step_ms * (1 + 1e-9)
+    return replace(plan, bound_ms=proven.bound_ms if holds else None, bound_scope=proven.bound_scope)
+
+
+def bound_line(attempts: Sequence[Attempt]) -> list[str]:
+    """The bound that all gaps are to, and the plans that it speaks of; none where none was proven."""
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
-    best = {
-        tiered: max((_bound(plan) for plan in plans if plan.tiered or not tiered), default=0.0)
-        for tiered in (False, True)
-    }
-    return [
-        replace(one, plan=replace(one.plan, bound_ms=best[one.plan.tiered]))
-        if one.plan and one.plan.cost and 0 < best[one.plan.tiered] <= one.plan.cost.step_ms * (1 + 1e-9)
-        else one
-        for one in attempts
-    ]
-
-
-def _bound(plan: Plan) -> float:
-    return 0.0 if plan.bound_ms is None else plan.bound_ms
+    proven = next((plan for plan in plans if plan.bound_ms is not None), None)
+    return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
 
 
 def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:
@@ -128,8 +133,10 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
     return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
 
 
-def agreement(attempts: Sequence[Attempt]) -> list[str]:
-    """A line that says how far predicted and measured times are apart; none where nothing was measured."""
+def agreement(attempts: Sequence[Attempt], unlike: str | None = None) -> list[str]:
+    """A line that says how far predicted and measured times are apart, or why they are not compared; none where nothing was measured."""
+    if unlike:
+        return [unlike] if any(attempt.measured for attempt in attempts) else []
     off = [
         abs(attempt.plan.cost.compute_ms / attempt.measured.compute_ms - 1)
         for attempt in attempts
@@ -150,7 +157,9 @@ def attempt_dict(attempt: Attempt) -> dict[str, Any]:
         "step_ms": cost.step_ms if cost else None,
         "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
         "bound_ms": found.bound_ms if found else None,
+        "bound_scope": found.bound_scope if found and found.bound_ms is not None else None,
         "gap": found.gap if found else None,
+        "runs_on": list(found.runs_on) if found else None,
         "search_s": found.search_s if found else None,
     }
 

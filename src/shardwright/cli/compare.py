@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from rich.console import RenderableType
 
 from shardwright.cli.attempts import (
     agreement,
     attempt_dict,
     attempts_table,
+    bound_line,
     failures,
     measure_each,
     plan_with_each,
     save_each,
 )
 from shardwright.cli.dependencies import require_torch
+from shardwright.cli.devices import other_device
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
-from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TaskFile, TimeLimit, option
+from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, RunsOn, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import make_folder
 from shardwright.cost import resolve_cost_model
 from shardwright.search import rival_names, strategy_names
 from shardwright.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.sharding.runtimes import Runtime
 
 
 def run(
@@ -38,10 +44,12 @@ def run(
     rounds: Rounds = 5,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
+    runs_on: RunsOn = "shardwright",
     as_json: AsJson = False,
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
+    All gaps are to one bound, the highest that was proven; the line below the table says which plans it speaks of.
     A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part where it is
     installed, for at most a minute or the time limit.
 
@@ -57,26 +65,38 @@ def run(
     if output is not None:
         make_folder(output)
     with progress("planning") as report:
-        attempts = plan_with_each(placed, names, cost_model, report, seed=seed, time_limit=time_limit)
+        attempts = plan_with_each(
+            placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
+        )
     files = save_each(attempts, output) if output is not None else []
+    unlike = None
     if measure:
         print_hardware_note(cost_model, device)
         with progress("measuring") as report:
             attempts = measure_each(attempts, rounds, report, device)
+        unlike = other_device(placed.topology.device, device)
     document = {
         "task": str(task),
         "cost_model": cost_model.name,
+        "note": unlike,
         "strategies": [attempt_dict(attempt) for attempt in attempts],
         "saved": [str(file) for file in files],
     }
     view = attempts_table(f"{task}, cost model {cost_model.name}", attempts)
     saved = [f"saved {file}" for file in files]
-    emit(document, view, *failures(attempts), *agreement(attempts), *saved, as_json=as_json)
+    views: list[RenderableType] = [
+        view,
+        *bound_line(attempts),
+        *failures(attempts),
+        *agreement(attempts, unlike),
+        *saved,
+    ]
+    emit(document, *views, as_json=as_json)
     if not any(attempt.plan for attempt in attempts):
         note("error: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)
 
 
 def all_names(task: Task) -> tuple[str, ...]:
-    """All strategies, and planners of others that are installed."""
-    return (*strategy_names(), *rival_names(task))
+    """All strategies, planners of others that are installed, and what is planned by default."""
+    return (*strategy_names(), *rival_names(task), "auto")

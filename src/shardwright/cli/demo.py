@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +35,7 @@ from shardwright.task import Task
 _DEVICES = 4
 _ROUNDS = 8
 _BATCH = 1024  # what the bundled CPU model was trained at
+_TASK = "{batch_size: 65536, topology: {preset: h100-8, hosts: 2}, tables: {file: tables.yaml}}"
 
 
 @dataclass(frozen=True)
@@ -133,14 +137,33 @@ def view(scene: Scene, attempts: list[Attempt], cost_model: CostModel) -> Table:
 
 
 def next_steps(folder: Path) -> str:
-    """Commands to try after the demo."""
-    mlperf, paper = folder / "mlperf-dlrm-dcnv2", folder / "paper-40-tables"
+    """What to do next, as lines to paste into a shell: look at the plans, then plan a model of one's own."""
+    program, plans = _program(), folder / "mlperf-dlrm-dcnv2"
+    best, other = (shlex.quote(str(plans / f"{name}.json")) for name in ("certified", "greedy"))
     return "\n".join(
         [
-            f"tasks and plans are in {folder}. Try next:",
-            f"  shardwright plan {paper / 'task.yaml'} -o plan.json",
-            f"  shardwright verify {mlperf / 'greedy.json'}",
-            f"  shardwright compare {paper / 'task.yaml'} --strategies greedy,random --measure",
-            "  shardwright profile YOUR-LOGS/*.parquet -o tables.yaml",
+            f"Tasks and plans are in {folder}. Look at them:",
+            f"  {program} show {best}",
+            f"  {program} report {other} {best} -o demo.html",
+            "",
+            "A model of your own, from its training logs (Parquet or CSV) to a plan, here for two hosts of eight H100:",
+            f"  {program} profile YOUR-LOGS/*.parquet -o tables.yaml",
+            f"  echo {shlex.quote(_TASK)} > task.yaml",
+            f"  {program} plan task.yaml -o plan.json",
+            f"  {program} show plan.json",
+            f"  {program} report plan.json -o report.html",
+            "",
+            "A model in TorchRec, where its planner is made now; the rest of the program stays as it is:",
+            "  from shardwright.integrations.torchrec import ShardwrightPlanner",
+            '  planner = ShardwrightPlanner(topology=topology, batch_size=512, profiles="tables.yaml")',
+            "  plan = planner.collective_plan(model, sharders, process_group)",
         ]
     )
+
+
+def _program() -> str:
+    """How a shell calls this program: by its name where that is on the path, else as it was called now."""
+    if shutil.which("shardwright"):
+        return "shardwright"
+    called = Path(sys.argv[0])
+    return shlex.quote(str(called)) if called.name == "shardwright" else f"{shlex.quote(sys.executable)} -m shardwright"

@@ -17,6 +17,13 @@ def device_type(hardware: Mapping[str, str]) -> str:
     return next((device for device in known if device in name), name)
 
 
+def other_device(plan_for: str, kind: str) -> str | None:
+    """Why times predicted for a device type are not compared with those of this machine's "cpu" or "cuda" device; None if they are."""
+    from shardwright.report import not_comparable
+
+    return not_comparable(plan_for, measured_device(kind))
+
+
 def measured_device(kind: str) -> str:
     """The device type of this machine's "cpu" or "cuda" device."""
     if kind != "cuda":

@@ -26,6 +26,14 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result
 TimeLimit = Annotated[
     float | None, option("--time-limit", metavar="SECONDS", text="A search returns its best plan after this time.")
 ]
+RunsOn = Annotated[
+    str,
+    typer.Option(
+        "--runs-on",
+        metavar="shardwright|torchrec",
+        help="What is to run the plan: TorchRec has no tiers and equal row blocks only.",
+    ),
+]
 Rounds = Annotated[
     int, typer.Option("--rounds", min=1, help="How often everything is measured; the shortest time counts.")
 ]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.options import AsJson, ModelFile, Seed, TaskFile, TimeLimit, option
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, saved
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
 
 if TYPE_CHECKING:
     from shardwright.sharding import Plan
+    from shardwright.sharding.runtimes import Runtime
 
 Start = Annotated[
     Path | None,
@@ -40,7 +41,7 @@ def run(
         Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")
     ] = None,
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="Strategy; 'auto' is the best there is.")
+        str, typer.Option("--strategy", metavar="NAME", help="Strategy; 'auto' keeps the best of all.")
     ] = "auto",
     model: ModelFile = None,
     policy: Annotated[
@@ -57,6 +58,7 @@ def run(
     ] = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
+    runs_on: RunsOn = "shardwright",
     start: Start = None,
     move_cost: MoveCost = 0.0,
     as_json: AsJson = False,
@@ -75,7 +77,7 @@ def run(
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import resolve_cost_model
-    from shardwright.search import best_strategy, strategy_named
+    from shardwright.search import strategy_named
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
     from shardwright.sharding.plan_rank_maps import ENDING, check_rows
@@ -88,8 +90,6 @@ def run(
     if policy is not None:
         chosen = with_policy(chosen, policy)
     placed = sw.Task.load(task)
-    if strategy == "auto":
-        chosen = best_strategy(placed)
     maps = load_rank_maps(rank_maps) if rank_maps is not None else {}
     for name in sorted(maps.keys() & placed.table_by_name.keys()):
         check_rows(maps[name], placed.table_by_name[name])
@@ -105,6 +105,7 @@ def run(
                 cost_model=cost_model,
                 seed=seed,
                 time_limit=time_limit,
+                runs_on=cast("Runtime", runs_on),
                 start=older,
                 move_cost=price,
             )

@@ -113,6 +113,7 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
 
 
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
+    from shardwright.cli.devices import measured_device
     from shardwright.cli.model_notes import print_origin_notes
     from shardwright.measure.plans import measure_plans
     from shardwright.report import MeasuredTimes
@@ -120,17 +121,24 @@ def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTi
     print_origin_notes(plans, device)
     with progress("measuring") as report:
         results = measure_plans(plans, rounds=rounds, device=device, progress=report)
-    return [MeasuredTimes(tuple(one.forward_ms.tolist()), tuple(one.backward_ms.tolist())) for one in results]
+    here = measured_device(device)
+    return [MeasuredTimes(tuple(one.forward_ms.tolist()), tuple(one.backward_ms.tolist()), here) for one in results]
 
 
 def _summary(path: Path, entry: Entry) -> dict[str, object]:
+    from shardwright.report import verdict
+
     plan, measured = entry.plan, entry.measured
     return {
         "plan": str(path),
         "name": entry.name,
         "step_ms": entry.cost.step_ms,
         "bound_ms": plan.bound_ms,
+        "bound_scope": plan.bound_scope,
         "gap": plan.gap,
+        "runs_on": list(plan.runs_on),
+        "verdict": verdict(entry),
         "measured_compute_ms": measured.compute_ms if measured else None,
+        "measured_on": measured.device if measured else None,
         "notes": list(entry.notes),
     }

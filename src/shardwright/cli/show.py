@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, table
@@ -15,10 +16,11 @@ from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.report import Bottleneck, Entry
+    from shardwright.sharding import Plan
 
 _MOST = 20
 _CULPRITS = 3
-_TABLES = ("table", "sharded", "rows", "dim", "devices", "memory", "step less")
+_TABLES = ("table", "sharded", "rows", "dim", "ranks", "share", "memory", "step less")
 _WAITS = ("a step waits for", "device", "ms", "mean", "tables (ms less on it without them)")
 _TIERS = ("tier", "rows from", "to", "lookups", "copies", "blocks")
 
@@ -32,8 +34,9 @@ def run(
     ] = _MOST,
     as_json: AsJson = False,
 ) -> None:
-    """Show a plan: its devices, what a step waits for, its tables and tiers.
+    """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
 
+    "share" is the part of a table that each of its ranks holds.
     "step less" is by how much a step would be shorter without the table, by the cost model. Fused kernels are not sums of their tables,
     so these times do not add up to the step. With --json, all tables are listed.
 
@@ -42,7 +45,7 @@ def run(
     """
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import load_model
-    from shardwright.report import bottlenecks, entry_of
+    from shardwright.report import bottlenecks, entry_of, verdict
     from shardwright.sharding import Plan
 
     entry = entry_of(Plan.load(plan), str(plan), cost_model=load_model(model) if model is not None else None)
@@ -50,13 +53,15 @@ def run(
     for text in entry.notes:
         note(f"note: {text}")
     rows = _table_rows(entry)
-    views: list[RenderableType] = [device_table(entry.plan), _waits(entry, found), *_tables_view(rows, tables)]
-    views += [*_tier_views(entry), headline(entry.plan)]
-    emit(_document(plan, entry, found, rows), *views, as_json=as_json)
+    words = verdict(entry)
+    views: list[RenderableType] = [Text(words), "", device_table(entry.plan), _waits(entry, found)]
+    views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
+    emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
 
 
 def _table_rows(entry: Entry) -> list[dict[str, Any]]:
     """What is to be said of each table, the one without which a step would be shortest first."""
+    from shardwright.sharding.display import ranks_text
     from shardwright.sharding.memory import shard_bytes
 
     plan, costs = entry.plan, entry.marginals
@@ -70,7 +75,9 @@ def _table_rows(entry: Entry) -> list[dict[str, Any]]:
                 "sharding_type": plan.sharding_type(one.name),
                 "rows": one.rows,
                 "dim": one.dim,
-                "devices": sorted({rank for shard in shards for rank in shard.devices}),
+                "devices": (ranks := sorted({rank for shard in shards for rank in shard.devices})),
+                "ranks": ranks_text(ranks, plan.task.topology.devices),
+                "share_of_table": _share_of_table(plan, one.name, ranks),
                 "memory_bytes": sum(shard_bytes(plan.task, shard) * len(shard.devices) for shard in shards),
                 "step_ms_without_it": None if gain is None else entry.cost.step_ms - gain,
                 "step_ms_less": gain,
@@ -88,14 +95,31 @@ def _tables_view(rows: list[dict[str, Any]], most: int) -> list[RenderableType]:
             row["sharding_type"],
             f"{row['rows']:,}",
             str(row["dim"]),
-            str(len(row["devices"])),
+            row["ranks"],
+            _share_text(row["share_of_table"]),
             format_bytes(row["memory_bytes"]),
             ms(row["step_ms_less"]),
         ]
         for row in rows[:most]
     ]
     caption = f"the costliest {most} of {len(rows)} tables" if len(rows) > most else None
-    return [table("tables", _TABLES, cells, caption)]
+    return [table("tables", _TABLES, cells, caption, texts=(0, 4))]
+
+
+def _share_of_table(plan: Plan, name: str, ranks: Sequence[int]) -> list[float]:
+    """The part of a table's weights that each of its ranks holds."""
+    held = dict.fromkeys(ranks, 0)
+    for shard in plan.by_table[name]:
+        for rank in shard.devices:
+            held[rank] += shard.area
+    found = plan.task.table_by_name[name]
+    return [area / (found.rows * found.dim) for area in held.values()]
+
+
+def _share_text(shares: Sequence[float]) -> str:
+    """One share, or the least and the largest."""
+    least, most = (f"{100 * share:.3g}" for share in (min(shares), max(shares)))
+    return f"{most}%" if least == most else f"{least}-{most}%"
 
 
 def _waits(entry: Entry, found: tuple[Bottleneck, ...]) -> RenderableType:
@@ -129,7 +153,9 @@ def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: lis
         "step_ms": entry.cost.step_ms,
         "embedding_cost_ms": entry.cost.embedding_cost_ms,
         "bound_ms": plan.bound_ms,
+        "bound_scope": plan.bound_scope,
         "gap": plan.gap,
+        "runs_on": list(plan.runs_on),
         "devices": [
             {
                 "rank": one.rank,

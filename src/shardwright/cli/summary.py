@@ -7,7 +7,7 @@ from collections import Counter
 from rich.table import Table
 
 from shardwright.cli.output import MISSING, ms, percent, seconds, table
-from shardwright.sharding import PHASES, Plan
+from shardwright.sharding import BOUND_SCOPES, PHASES, Plan
 from shardwright.task.units import format_bytes
 
 _MOST_DEVICES = 32
@@ -36,8 +36,10 @@ def headline(plan: Plan) -> str:
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
     bound = f"bound {ms(plan.bound_ms)} ms (gap {percent(plan.gap)})" if plan.bound_ms is not None else "no bound"
+    holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
     return (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
         f"search {seconds(plan.search_s)} s\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
+        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}"
     )

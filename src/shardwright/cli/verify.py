@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.cli.dependencies import require_torch
-from shardwright.cli.devices import measured_device
+from shardwright.cli.devices import measured_device, other_device
 from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
 from shardwright.cli.output import MISSING, emit, ms, note, percent, table
 from shardwright.cli.progress import progress
@@ -83,13 +83,16 @@ def run(
     print_origin_notes([checked], device)
     with progress("measuring") as report:
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
-    document = _document(plan, checked, measured, tolerance)
+    unlike = other_device(checked.task.topology.device, device)
+    document = _document(plan, checked, measured, tolerance, unlike)
     off = document["relative_difference"]
     summary = (
         f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
-        f"measured {ms(measured.compute_ms)} ms ({_signed(off)})"
+        f"measured {ms(measured.compute_ms)} ms ({unlike or _signed(off)})"
     )
-    emit(document, _view(checked, measured), summary, as_json=as_json)
+    emit(
+        {**document, "measured_on": measured_device(device)}, _view(checked, measured, unlike), summary, as_json=as_json
+    )
     if document["within_tolerance"] is False:
         note(
             f"error: the measured time differs from the predicted one by {_signed(off)}, more than the tolerance of {percent(tolerance)}"
@@ -98,7 +101,7 @@ def run(
 
 
 def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
-    """Say where prediction and measurement are of two kinds of device, and refuse to judge what cannot be compared."""
+    """Refuse to judge what cannot be compared."""
     predicted_for, here = plan.task.topology.device, measured_device(kind)
     if tolerance is not None and plan.cost is None:
         raise InvalidInput("--tolerance: the plan holds no predicted cost to compare with; plan the task again")
@@ -107,13 +110,13 @@ def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
             f"--tolerance: the plan is predicted for {predicted_for} and would be measured on {here}; "
             f"verify it on {predicted_for}, or leave the option away"
         )
-    if predicted_for != here:
-        note(f"note: predicted for {predicted_for}, measured on {here}: the times differ because the devices do")
 
 
-def _document(file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None) -> dict[str, Any]:
+def _document(
+    file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float | None, unlike: str | None
+) -> dict[str, Any]:
     predicted = plan.cost.compute_ms if plan.cost else None
-    off = measured.compute_ms / predicted - 1 if predicted else None
+    off = measured.compute_ms / predicted - 1 if predicted and not unlike else None
     devices = [
         {
             "rank": rank,
@@ -129,16 +132,17 @@ def _document(file: Path, plan: Plan, measured: MeasuredPlan, tolerance: float |
         "predicted_compute_ms": predicted,
         "measured_compute_ms": measured.compute_ms,
         "relative_difference": off,
+        "note": unlike,
         "tolerance": tolerance,
         "within_tolerance": None if tolerance is None or off is None else abs(off) <= tolerance,
         "devices": devices,
     }
 
 
-def _view(plan: Plan, measured: MeasuredPlan) -> rich.table.Table:
+def _view(plan: Plan, measured: MeasuredPlan, unlike: str | None) -> rich.table.Table:
     rows = []
     for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured)):
-        off = (forward + backward) / cost.compute_ms - 1 if cost and cost.compute_ms else None
+        off = (forward + backward) / cost.compute_ms - 1 if cost and cost.compute_ms and not unlike else None
         predicted = (cost.forward_ms, cost.backward_ms) if cost else (None, None)
         rows.append([str(rank), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), _signed(off)])
     return table("kernel ms per device, predicted and measured", _COLUMNS, rows)

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from shardwright.cli.devices import measured_device
-from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.cli.devices import other_device
+from shardwright.cli.output import MISSING, emit, ms, percent, table
 from shardwright.sharding import DeviceCost, Plan
 from shardwright.task.units import format_bytes
 
@@ -51,18 +51,16 @@ def verify_on_torchrec(
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # it warns of topologies that its own factory did not make
     from shardwright.integrations.torchrec.running.run import RunOptions, run_plan
 
-    here = measured_device(device)
-    if plan.task.topology.device != here:
-        note(f"note: predicted for {plan.task.topology.device}, run on {here}: the times differ because the devices do")
     if sharding_plan is not None:
         plan = _saved(plan, sharding_plan)
     run = run_plan(plan, RunOptions(device=device, steps=steps, timeout_s=timeout_s), sharding_plan)
     predicted = plan.cost.step_ms if plan.cost else None
+    unlike = other_device(plan.task.topology.device, device)
     summary = (
         f"step: predicted {ms(predicted)} ms, run by TorchRec {ms(run.step_ms)} ms (median over {steps} steps of the slowest of "
-        f"{len(run.ranks)} ranks, all on this machine)"
+        f"{len(run.ranks)} ranks, all on this machine{f'; {unlike}' if unlike else ''})"
     )
-    emit(_document(file, sharding_plan, run), _times(run), _memory(run), summary, as_json=as_json)
+    emit({**_document(file, sharding_plan, run), "note": unlike}, _times(run), _memory(run), summary, as_json=as_json)
 
 
 def _saved(plan: Plan, file: Path) -> Plan:

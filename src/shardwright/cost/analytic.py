@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class AnalyticModel:
     """
 
     device: str
+    superadditive: ClassVar[bool] = True
+    """The parts of a table, however it is cut and replicated, together cost at least what the whole does."""
 
     @property
     def name(self) -> str:

@@ -4,14 +4,17 @@ Figures need matplotlib and are imported by name: `from shardwright.report impor
 """
 
 from shardwright.report.bottleneck import Bottleneck, Culprit, bottlenecks
+from shardwright.report.changes import Change
 from shardwright.report.entry import Entry, entry_of
 from shardwright.report.marginal import Marginals, marginals
-from shardwright.report.measured import MeasuredTimes, read_measured
+from shardwright.report.measured import MeasuredTimes, not_comparable, read_measured
 from shardwright.report.page import report_page, write_report
 from shardwright.report.tiers import Tier, tiered_tables, tiers_of
+from shardwright.report.verdict import verdict
 
 __all__ = [
     "Bottleneck",
+    "Change",
     "Culprit",
     "Entry",
     "Marginals",
@@ -20,9 +23,11 @@ __all__ = [
     "bottlenecks",
     "entry_of",
     "marginals",
+    "not_comparable",
     "read_measured",
     "report_page",
     "tiered_tables",
     "tiers_of",
+    "verdict",
     "write_report",
 ]

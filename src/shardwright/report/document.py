@@ -12,8 +12,11 @@ from shardwright.cost.sequences import traffic_by_kind
 from shardwright.report.blocks import block_data, cell_data, task_data
 from shardwright.report.bottleneck import Bottleneck, bottlenecks
 from shardwright.report.entry import Entry, phase_ms, renamed
+from shardwright.report.measured import not_comparable
 from shardwright.report.numbers import short, shorts
 from shardwright.report.tiers import tiered_tables, tiers_of
+from shardwright.report.verdict import verdict
+from shardwright.sharding.costs import BOUND_SCOPES
 from shardwright.sharding.plan import Plan
 from shardwright.task.table import DTYPE_BYTES
 
@@ -39,6 +42,7 @@ def plan_data(entry: Entry) -> dict[str, Any]:
     measured = entry.measured
     return {
         "name": entry.name,
+        "verdict": verdict(entry),
         "notes": list(entry.notes),
         "strategy": plan.strategy,
         "seed": plan.seed,
@@ -47,6 +51,8 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "stepMs": cost.step_ms,
         "embeddingMs": cost.embedding_cost_ms,
         "boundMs": plan.bound_ms,
+        "boundScope": BOUND_SCOPES[plan.bound_scope],
+        "runsOn": list(plan.runs_on),
         "gap": plan.gap,
         "phases": [shorts(times) for times in phase_ms(cost)],
         "memory": [part.tolist() for part in (memory.weights, memory.optimizer, memory.buffers)],
@@ -56,6 +62,7 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "traffic": traffic_data(plan),
         "tiered": [tier_data(plan, name) for name in tiered_tables(plan)],
         "measured": measured and [shorts(measured.forward_ms), shorts(measured.backward_ms)],
+        "notComparable": measured and not_comparable(plan.task.topology.device, measured.device),
     }
 
 

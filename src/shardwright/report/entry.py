@@ -10,8 +10,9 @@ from shardwright.cost.choice import cost_model_for
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
+from shardwright.report.changes import Change, priced_changes
 from shardwright.report.marginal import Marginals, marginals
-from shardwright.report.measured import MeasuredTimes
+from shardwright.report.measured import MeasuredTimes, not_comparable
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 
@@ -28,6 +29,7 @@ class Entry:
         marginals: leave-one-out times; None where no cost model is at hand.
         measured: measured kernel times, if any.
         notes: what a reader should know about the figures.
+        changes: changes that would save time, the most first; none where no cost model is at hand.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Entry:
     marginals: Marginals | None = None
     measured: MeasuredTimes | None = None
     notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @property
     def cost(self) -> PlanCost:
@@ -57,13 +60,14 @@ def entry_of(
     Raises:
         InvalidInput: the plan has no predicted cost, and there is no cost model for its device.
     """
-    notes = []
+    unlike = measured and not_comparable(plan.task.topology.device, measured.device)
+    notes = [f"Kernels are {unlike}."] if unlike else []
     try:
         model = cost_model or cost_model_for(plan.task.topology.device)
     except InvalidInput as error:
         if plan.cost is None:
             raise
-        return Entry(name, plan, measured=measured, notes=(f"Shares of tables are left out. {error}",))
+        return Entry(name, plan, measured=measured, notes=(*notes, f"Shares of tables are left out. {error}"))
     if plan.cost is None:
         plan = scored(plan, model)
         notes.append(f"The plan held no predicted cost; it was scored with {model.name} for this report.")
@@ -75,7 +79,7 @@ def entry_of(
             f"Shares of tables are by cost model {model.name}, which predicts a step of {again:.3f} ms for this plan; the plan says "
             f"{plan.cost.step_ms:.3f} ms by {plan.cost_model or 'an unnamed model'}. Name that model with --model."
         )
-    return Entry(name, plan, found, measured, tuple(notes))
+    return Entry(name, plan, found, measured, tuple(notes), priced_changes(plan, model, found))
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

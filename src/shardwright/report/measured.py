@@ -28,6 +28,7 @@ class _Device(msgspec.Struct):
 class _Verified(msgspec.Struct):
     devices: list[_Device]
     plan: str = ""
+    measured_on: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,24 @@ class MeasuredTimes:
     Attributes:
         forward_ms: `(devices,)` ms of the lookups.
         backward_ms: `(devices,)` ms of the backward pass, optimizer included.
+        device: type of the device they were measured on, as topologies name it; None if unknown.
     """
 
     forward_ms: tuple[float, ...]
     backward_ms: tuple[float, ...]
+    device: str | None = None
 
     @property
     def compute_ms(self) -> float:
         """Slowest forward plus slowest backward kernel."""
         return max(self.forward_ms) + max(self.backward_ms)
+
+
+def not_comparable(predicted_for: str, measured_on: str | None) -> str | None:
+    """What to say in place of relative differences where times are of two types of devices; None where they are of one."""
+    if measured_on in (None, predicted_for):
+        return None
+    return f"predicted for {predicted_for}, measured on {measured_on}: the times differ because the devices do"
 
 
 def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
@@ -78,7 +88,8 @@ def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
             f"{path}: measured times must not be negative; measure again with: shardwright verify PLAN --json"
         )
     _check_predictions(path, devices, plan)
-    return MeasuredTimes(*(tuple(column) for column in times.T.tolist()))
+    forward, backward = times.T.tolist()
+    return MeasuredTimes(tuple(forward), tuple(backward), content.measured_on)
 
 
 def _check_predictions(path: str | Path, devices: list[_Device], plan: Plan) -> None:

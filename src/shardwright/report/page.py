@@ -17,6 +17,7 @@ from shardwright.files import write_atomically
 from shardwright.report.document import document
 from shardwright.report.entry import Entry
 from shardwright.report.palette import DARK, LIGHT, css_variables
+from shardwright.report.verdict import verdict
 
 _SCRIPTS = (
     "dom.js",
@@ -99,7 +100,9 @@ def _summary(entries: Sequence[Entry]) -> str:
     for entry in entries:
         plan = entry.plan
         bound = f", bound {plan.bound_ms:.3f} ms" if plan.bound_ms is not None else ""
-        lines.append(f"<li>{html.escape(entry.name)}: step {entry.cost.step_ms:.3f} ms{bound}</li>")
+        lines.append(
+            f"<li>{html.escape(f'{entry.name}: step {entry.cost.step_ms:.3f} ms{bound}. {verdict(entry)}')}</li>"
+        )
     return "".join(lines)
 
 

@@ -34,6 +34,7 @@ smallest, over its ways, of the largest of these figures over the way's pieces i
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,8 +94,13 @@ class BoundProof:
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
 
-    def solve(self, phases: Floats = ALL_PHASES) -> Bound:
-        """The best bound over the pieces that are left, on some phases only if `phases` `(4,)` says so by zeros."""
+    def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
+        """The best bound over the pieces that are left.
+
+        Args:
+            phases: `(4,)` 0 for phases that do not count.
+            deadline: `time.monotonic()` at which the bound so far has to do; None for no limit.
+        """
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
         prices, columns = first_prices(self._task, self._pricing.mix, phases), []
@@ -105,7 +111,7 @@ class BoundProof:
             value = self._value(prices, choice, phases)
             if best is None or value > best.ms:
                 best = Bound(value, prices, choice)
-            if not np.isfinite(best.ms):
+            if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
             least, prices = _programme(self._task, self._pricing, columns, phases)

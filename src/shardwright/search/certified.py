@@ -4,12 +4,14 @@
 2. Every table takes the way that is cheapest at these prices while no piece costs more than a share of the bound: whole, in column or row
    blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
 3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`engine.descent`).
-4. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
+4. Plans of others, uniform ones, `greedy`'s and `neuroshard`'s, are improved too where they are not far behind.
+5. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
    Starts and kicks run on two threads; what they find does not depend on how many there are.
-5. The bound is tightened with what the best plan rules out.
+6. What is cut or replicated for a gain of less than a thousandth is put whole again.
+7. The bound is tightened with what the best plan rules out.
 
 It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
-returns the best plan so far.
+returns the best plan that it has seen, its own or another's.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,11 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.best import ROUNDING, BestPlan
+from shardwright.search.greedy import FusedGreedy
+from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.support import why_not_counted
+from shardwright.search.uniform import KINDS, UNIFORM
 from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -49,6 +55,8 @@ _STARTS = (
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 """How much memory counts in the order of the pieces, in bounds per memory of a device, and a factor on a piece's share of it."""
 _LANES = 4  # kicks a round
+_SIMPLER = 0.001  # of the step time: what a plan may be longer with fewer blocks
+_OTHERS = 0.25  # of the time that is left, for the searches of others
 
 
 @dataclass(frozen=True)
@@ -96,11 +104,40 @@ class Certified:
     def _search(
         self, task: Task, cost_model: CostModel, warm: WarmStart | None, seed: int, deadline: float | None
     ) -> Plan:
+        seen = BestPlan(task, cost_model, seed, deadline)
+        try:
+            with seen.until_interrupted():
+                if warm is not None and warm.kept is not None:
+                    seen.offer(Plan(task, warm.kept, self.name, seed))
+                if warm is None:
+                    seen.attempt(FusedGreedy())
+                if seen.plan is None or not seen.late:
+                    return self._searched(task, cost_model, warm, seen, seed, deadline)
+        except KeyboardInterrupt:  # before the first start the best so far is greedy's plan, or the one to start from
+            if seen.plan is None:
+                seen.attempt(FusedGreedy())
+            if seen.plan is None:
+                raise
+        assert seen.plan is not None
+        return replace(seen.plan, strategy=self.name)
+
+    def _searched(
+        self,
+        task: Task,
+        cost_model: CostModel,
+        warm: WarmStart | None,
+        seen: BestPlan,
+        seed: int,
+        deadline: float | None,
+    ) -> Plan:
         from shardwright.search.engine.preparation import prepare
         from shardwright.search.engine.session import Session
         from shardwright.search.engine.warm_session import WarmSession
 
-        prepared = prepare(task, cost_model)
+        try:
+            prepared = prepare(task, cost_model, deadline)
+        except InfeasibleTask as error:
+            return self._of_others(seen, str(error), None)
         if warm:
             warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
@@ -110,8 +147,12 @@ class Certified:
                 if warm is None or warm.resume(session, prepared, late=session.late):
                     stuck = self._starts(task, prepared, session)
                     if stuck >= 0:
-                        return self._placed_by_greedy(task, cost_model, prepared, stuck, seed)
+                        return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
+                    if warm is None and not self._done(prepared, session):
+                        self._others(task, session, seen)
                 self._kicks(prepared, session, seed)
+                if warm is None:
+                    session.simplify(_SIMPLER)
             except KeyboardInterrupt:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None:
@@ -120,26 +161,35 @@ class Certified:
         step_ms = session.best_ms
         if warm:
             shards, step_ms = warm.chosen(shards)
-            if step_ms < prepared.bound_ms:  # a plan to start from may be cut in ways that the bound does not speak of
-                return Plan(task, shards, self.name, seed)
-        return Plan(task, shards, self.name, seed, bound_ms=prepared.tighten(step_ms, late=session.late))
+        elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
+            shards, step_ms = seen.plan.shards, seen.step_ms
+        bound_ms = prepared.tighten(step_ms, late=session.late)
+        if bound_ms is not None and step_ms < bound_ms * (1 - ROUNDING):
+            bound_ms = None  # the plan of another is cut in ways that the bound does not speak of
+        return Plan(task, shards, self.name, seed, bound_ms=bound_ms)
 
-    def _placed_by_greedy(self, task: Task, cost_model: CostModel, prepared: Prepared, stuck: int, seed: int) -> Plan:
-        """What `greedy` makes of constraints that the search has no ways for: two blocks of a table on a device, groups cut in unlike ways.
+    def _others(self, task: Task, session: Session, seen: BestPlan) -> None:
+        """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
+        from shardwright.search.engine.session import Start
+
+        session.survey([Start(np.inf, kind=kind) for kind in KINDS])
+        seen.attempt(NeuroShard(), part=_OTHERS)
+        if seen.interrupted:
+            session.stop()
+        if not session.late:
+            session.adopt([plan for _, plan in seen.seen], task)
+
+    def _of_others(self, seen: BestPlan, why_none: str, bound_ms: float | None) -> Plan:
+        """The best plan of other strategies, for constraints that this search has no ways for, or memory that it cannot fill.
 
         Raises:
-            InfeasibleTask: it finds no plan either.
+            InfeasibleTask: they find no plan either.
         """
-        from shardwright.search.greedy import FusedGreedy
-
-        try:
-            shards = FusedGreedy().search(task, cost_model, seed=seed, deadline=None).shards
-        except InfeasibleTask:
-            raise InfeasibleTask(
-                f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints "
-                f"are too tight; {prepared.remedy_of(stuck)}"
-            ) from None
-        return Plan(task, shards, self.name, seed, bound_ms=prepared.bound_ms)
+        seen.attempt(FusedGreedy(), NeuroShard(), *UNIFORM)
+        if seen.plan is None:
+            raise InfeasibleTask(why_none)
+        valid = bound_ms is not None and 0 < bound_ms <= seen.step_ms
+        return replace(seen.plan, strategy=self.name, bound_ms=bound_ms if valid else None)
 
     def _starts(self, task: Task, prepared: Prepared, session: Session) -> int:
         """A plan from every start, most promising first; in tight memory, large pieces are placed first, and at last devices are filled.
@@ -179,3 +229,10 @@ class Certified:
 
     def _done(self, prepared: Prepared, session: Session) -> bool:
         return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms
+
+
+def _no_room(prepared: Prepared, stuck: int) -> str:
+    return (
+        f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints "
+        f"are too tight; {prepared.remedy_of(stuck)}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import InvalidInput
+from shardwright.search.auto import Auto
 from shardwright.search.autoshard.strategy import AutoShard
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
@@ -17,7 +18,7 @@ from shardwright.search.torchrec import TorchRec
 from shardwright.search.uniform import UNIFORM
 from shardwright.task.task import Task
 
-AUTO = "certified"
+AUTO = Auto()
 _LEARNED: tuple[Strategy, ...] = (AutoShard(), DreamShard(), DreamShardPlus())
 _BUILT_IN: tuple[Strategy, ...] = (
     Random(),
@@ -42,7 +43,7 @@ def register(strategy: Strategy) -> Strategy:
     Raises:
         InvalidInput: another strategy has this name.
     """
-    if _known().get(strategy.name, strategy) != strategy:
+    if {AUTO.name: AUTO, **_known()}.get(strategy.name, strategy) != strategy:
         raise InvalidInput(f"strategy name {strategy.name!r} is taken; register yours under another name")
     _STRATEGIES[strategy.name] = strategy
     return strategy
@@ -54,17 +55,10 @@ def strategy_named(name: str) -> Strategy:
     Raises:
         InvalidInput: no strategy has this name.
     """
-    name = AUTO if name == "auto" else name
-    known = _known()
+    known = {AUTO.name: AUTO, **_known()}
     if name not in known:
-        raise InvalidInput(f"unknown strategy {name!r}; known strategies are auto, {', '.join(known)}")
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known)}")
     return known[name]
-
-
-def best_strategy(task: Task) -> Strategy:
-    """What "auto" is on a task: `certified`, or `flexshard` where sequence tables are exchanged in ways that only it counts."""
-    first, second = _STRATEGIES[AUTO], _STRATEGIES["flexshard"]
-    return second if first.supports(task) is not None and second.supports(task) is None else first
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:

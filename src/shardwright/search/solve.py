@@ -12,14 +12,18 @@ from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.best import ROUNDING
+from shardwright.search.flexshard.bound import plans_bound
+from shardwright.search.flexshard.others import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.registry import best_strategy, strategy_named
+from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStrategy
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task
 
-_ROUNDING = 1e-9  # of a step
+_OTHER_RUNTIME = "; the task allows more than what is to run the plan: try another runs_on"
 
 
 def plan(
@@ -29,6 +33,7 @@ def plan(
     cost_model: CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    runs_on: Runtime | None = "shardwright",
     start: Plan | None = None,
     move_cost: float = 0.0,
 ) -> Plan:
@@ -36,10 +41,12 @@ def plan(
 
     Args:
         task: what is placed, and where; never changed.
-        strategy: a name of `strategy_names()`, "auto" for the best there is, or a strategy of your own.
+        strategy: a name of `strategy_names()`, "auto" for the best of all that can be run in the time, or a strategy of your own.
         cost_model: a model, or the path of one made by `shardwright train`; by default the bundled one for the topology's device.
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit.
+        runs_on: what is to run the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
+            for pooled ones. "torchrec": TorchRec for all tables. None: any blocks. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
         move_cost: ms per GB: a GB of `start` is moved to another device only if that shortens a step by more than this. About the ms
             that moving a GB takes, divided by the steps that the job still runs; 0 lets everything move, infinity only what must.
@@ -49,27 +56,36 @@ def plan(
         InvalidInput: the strategy is unknown or cannot start from a plan, the cost model cannot be read, or seed, time_limit or
             move_cost breaks a rule.
     """
-    named = best_strategy(task) if strategy == "auto" else strategy
-    chosen = strategy_named(named) if isinstance(named, str) else named
+    chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost)
     model = resolve_cost_model(cost_model, task.topology.device)
-    why_not = chosen.supports(task)
+    limited = task_for(task, runs_on)
+    why_not = chosen.supports(limited)
     if why_not is not None:
-        raise InfeasibleTask(f"strategy '{chosen.name}' cannot plan this task: {why_not}")
-    proof = prove_infeasible(task)
+        hint = _OTHER_RUNTIME if chosen.supports(task) is None else ""
+        raise InfeasibleTask(f"strategy '{chosen.name}' cannot plan this task: {why_not}{hint}")
+    proof = prove_infeasible(limited)
     if proof is not None:
-        raise InfeasibleTask(proof)
+        raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
     if start is not None and isinstance(chosen, WarmStrategy):
-        found = chosen.search_from(task, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
+        found = chosen.search_from(limited, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
     else:
-        found = chosen.search(task, model, seed=seed, deadline=deadline)
+        found = chosen.search(limited, model, seed=seed, deadline=deadline)
     seconds = time.monotonic() - begin
     found.check()
-    plan = scored(replace(found, search_s=seconds), model)
+    return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+
+
+def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
+    """The plan with a bound over all plans that its runtime can run: where sequence tables may be tiered, over tiers too."""
     step_ms = plan.cost.step_ms if plan.cost is not None else math.inf
-    if plan.bound_ms is not None and step_ms < plan.bound_ms <= step_ms * (1 + _ROUNDING):
+    bound_ms = plan.bound_ms
+    if bound_ms is not None and tiered_tables(limited):
+        bound_ms, scope = plans_bound(limited, model)
+        plan = replace(plan, bound_ms=bound_ms or None, bound_scope=scope)
+    if bound_ms is not None and step_ms < bound_ms <= step_ms * (1 + ROUNDING):
         plan = replace(plan, bound_ms=step_ms)  # both are sums of floats, in other orders
     return plan
 

@@ -61,13 +61,16 @@ class WarmStart:
         cost_model: scores plans.
         start: the plan; its task may have other tables and devices.
         move_cost: ms of step time that a GB to be moved counts for.
+
+    Attributes:
+        kept: the plan's own shards, where they are a plan of the task; None where something must change.
     """
 
     def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
         self._task, self._model = task, cost_model
         self._carried = carry(start, task)
         self._ms_per_byte = min(move_cost, _FORBIDDING) / GB
-        self._kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
+        self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
 
     def settle(self, prepared: Prepared) -> None:
         """Let a search know what devices hold."""
@@ -89,11 +92,11 @@ class WarmStart:
     def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
         """The shards that a search has found, or those of the plan to start from if they cost no more; and their step time."""
         found, moved = self._scored(shards)
-        if self._kept is None:
+        if self.kept is None:
             return shards, found
-        kept, _ = self._scored(self._kept)
+        kept, _ = self._scored(self.kept)
         worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
-        return (shards, found) if worth else (self._kept, kept)
+        return (shards, found) if worth else (self.kept, kept)
 
     def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
         by_table = Plan(self._task, shards).by_table

@@ -1,10 +1,19 @@
-"""The predicted cost of a plan, device by device. Pure data: how it is computed is the cost layer's business."""
+"""The predicted cost of a plan, device by device, and what a bound on it means. Pure data: how it is computed is others' business."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
+
+BoundScope: TypeAlias = Literal["blocks", "all", "links"]
+BOUND_SCOPES: dict[str, str] = {
+    "blocks": "over all plans but grids, replicas on some devices only, and blocks finer than 4 columns or a sixteenth of the rows",
+    "all": "over all plans, tiers and replicas included",
+    "links": "over all plans, tiers and replicas included, of the links alone",
+}
+"""Which plans a proven bound holds for, by scope; the proofs are in `search.bound` and `search.flexshard.bound`."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,9 @@ class PlanCost:
     """
 
     devices: tuple[DeviceCost, ...]
+
+    def __repr__(self) -> str:
+        return f"<PlanCost: step {self.step_ms:.3f} ms, embedding cost {self.embedding_cost_ms:.3f} ms, {len(self.devices)} devices>"
 
     @property
     def step_ms(self) -> float:

@@ -10,7 +10,7 @@ import msgspec
 from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert
-from shardwright.sharding.costs import DeviceCost, PlanCost
+from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.plan_rank_maps import RankMapsEntry, load_beside, rank_maps_entry, save_beside
 from shardwright.sharding.shard import RowOrder, Shard
@@ -51,8 +51,10 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     step_ms: float | None = None
     embedding_cost_ms: float | None = None
     bound_ms: float | None = None
+    bound_scope: BoundScope = "blocks"
     gap: float | None = None
     search_s: float | None = None
+    runs_on: list[str] = []  # for readers; it follows from the shards
     devices: list[_DeviceFile] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
     change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
@@ -76,8 +78,10 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
         step_ms=cost.step_ms if cost else None,
         embedding_cost_ms=cost.embedding_cost_ms if cost else None,
         bound_ms=plan.bound_ms,
+        bound_scope=plan.bound_scope,
         gap=plan.gap,
         search_s=plan.search_s,
+        runs_on=list(plan.runs_on),
         devices=[msgspec.convert(device, _DeviceFile, from_attributes=True) for device in cost.devices] if cost else [],
         shards=[
             _ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table], s.tier or msgspec.UNSET)
@@ -130,6 +134,7 @@ def load_plan(path: Path) -> Plan:
             cost_model=content.cost_model,
             cost=cost,
             bound_ms=content.bound_ms,
+            bound_scope=content.bound_scope,
             search_s=content.search_s,
         )
         plan.check()

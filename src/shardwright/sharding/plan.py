@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.sharding.checking import check_plan, shards_by_table
-from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.costs import BoundScope, PlanCost
 from shardwright.sharding.memory import MemoryAccount, memory_account
 from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.runtimes import runtimes_of
 from shardwright.sharding.shard import Shard, sharding_type_of
 from shardwright.task.task import Task
 
@@ -30,8 +31,8 @@ class Plan:
         seed: seed the strategy was given.
         cost_model: name of the cost model it was searched and scored with.
         cost: predicted cost; None before scoring.
-        bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown. It holds for all plans of the task whose
-            tables are cut in the ways that `shardwright.search.bound` names, rows counted by id; that of a tiered plan holds for tiers too.
+        bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown.
+        bound_scope: which plans of the task the bound holds for; `BOUND_SCOPES` says it in words.
         search_s: seconds the search took; None if unknown.
         rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
             by `with_rank_maps`.
@@ -44,12 +45,24 @@ class Plan:
     cost_model: str = ""
     cost: PlanCost | None = None
     bound_ms: float | None = None
+    bound_scope: BoundScope = "blocks"
     search_s: float | None = None
     rank_maps: Mapping[str, RankMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", tuple(self.shards))
         object.__setattr__(self, "rank_maps", dict(self.rank_maps))
+
+    def __repr__(self) -> str:
+        from shardwright.sharding.display import plan_line
+
+        return plan_line(self)
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook."""
+        from shardwright.sharding.display import plan_html
+
+        return plan_html(self)
 
     @property
     def gap(self) -> float | None:
@@ -81,6 +94,11 @@ class Plan:
     def tiered(self) -> bool:
         """Whether a table's rows are counted by hotness."""
         return any(shard.row_order == "hotness" for shard in self.shards)
+
+    @cached_property
+    def runs_on(self) -> tuple[str, ...]:
+        """What can run every table of the plan: "shardwright", "torchrec", both or neither; see `shardwright.sharding.runtimes`."""
+        return runtimes_of(self)
 
     def sharding_type(self, table: str) -> str:
         """The field's name for how a table is sharded."""

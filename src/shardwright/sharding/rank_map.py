@@ -41,6 +41,9 @@ class RankMap:
         if (np.diff(self.ascending) == 0).any():
             raise InvalidInput("rank map: an id occurs twice among the hottest; every id has one rank")
 
+    def __repr__(self) -> str:
+        return f"<RankMap: {self.hottest.size:,} hottest ids of {self.rows:,} rows>"
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RankMap):
             return NotImplemented

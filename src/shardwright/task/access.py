@@ -74,6 +74,16 @@ class AccessProfile:
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "share", share)
 
+    def __repr__(self) -> str:
+        curve = (
+            f"zipf {self.exponent:g}"
+            if self.exponent
+            else "uniform"
+            if self.rows.size == 2
+            else f"{self.rows.size} points"
+        )
+        return f"<AccessProfile: {self.total_rows:,.0f} rows, {curve}>"
+
     @classmethod
     def uniform(cls, rows: float) -> AccessProfile:
         """Every one of `rows` rows is equally likely."""

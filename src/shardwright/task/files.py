@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,7 @@ class _TaskFile(Struct, forbid_unknown_fields=True):
 
 
 class _TablesFile(Struct, forbid_unknown_fields=True):
-    tables: list[Any]
+    tables: list[Any] | dict[str, Any]
     format: int = FORMAT
 
 
@@ -78,7 +79,8 @@ def load_tables(path: str | Path) -> tuple[Table, ...]:
     """
     document, place = parse_document(path, "tables file"), Place(str(path))
     check_format(document, place, "tables file", FORMAT)
-    return _tables(convert(document, _TablesFile, place).tables, place.at("tables"))
+    tables, place = convert(document, _TablesFile, place).tables, place.at("tables")
+    return _tables(tables, place) if isinstance(tables, list) else _tables_by_name(tables, place)
 
 
 def save_tables(tables: Iterable[Table], path: str | Path) -> None:
@@ -128,10 +130,25 @@ def task_to_dict(task: Task) -> dict[str, Any]:
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:
     if isinstance(content, list):
         return _tables(content, place)
+    if not isinstance(content.get("file"), str):
+        return _tables_by_name(content, place)
     file = convert(content, _TablesElsewhere, place).file
     if folder is None:
         raise InvalidInput(f"{place}: names the file {file!r}, which only a task file may do; list the tables here")
     return load_tables(folder / file)
+
+
+def _tables_by_name(content: dict[str, Any], place: Place) -> tuple[Table, ...]:
+    """The tables of a mapping of names to what a list would say of each."""
+    for name, fields in content.items():
+        if not isinstance(fields, dict) or "name" in fields:
+            shown = reprlib.repr(fields)
+            raise InvalidInput(
+                f"{place.at(name)}: {shown} is no table under its name; "
+                "write tables as a list, [{name: user_id, rows: 1000, dim: 64}, …], "
+                "by name, {user_id: {rows: 1000, dim: 64}, …}, or as {file: <path of a tables file>}"
+            )
+    return tuple(table_from_dict({"name": name, **fields}, place.at(name)) for name, fields in content.items())
 
 
 def _tables(items: list[Any], place: Place) -> tuple[Table, ...]:

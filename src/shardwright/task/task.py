@@ -59,6 +59,9 @@ class Task:
                 )
         self.constraints.check(seen, self.topology.devices)
 
+    def __repr__(self) -> str:
+        return f"<Task: {len(self.tables)} tables, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}>"
+
     @cached_property
     def table_by_name(self) -> dict[str, Table]:
         """The tables by name."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import parse_bandwidth, parse_bytes
+from shardwright.task.units import format_bytes, parse_bandwidth, parse_bytes
 from shardwright.task.values import checked_whole, listed, real
 
 MAX_DEVICES = 65_536
@@ -61,6 +61,14 @@ class Topology:
             if latency is None or not 0 <= latency < math.inf:
                 raise InvalidInput(f"topology: {field} is {reprlib.repr(value)}, must be a finite number of at least 0")
             object.__setattr__(self, field, latency)
+
+    def __repr__(self) -> str:
+        low, high = (format_bytes(size) for size in (min(self.memory_bytes), max(self.memory_bytes)))
+        memory = low if low == high else f"{low} to {high}"
+        intra, inter = (format_bytes(speed) for speed in self.link_bandwidth)
+        between = f", {inter}/s between hosts" if self.hosts > 1 else ""
+        devices = f"{self.hosts} × {self.devices_per_host} {self.device}"
+        return f"<Topology: {devices}, {memory} each, {intra}/s inside a host{between}>"
 
     def _memory_per_device(self) -> tuple[int, ...]:
         given = None if isinstance(self.memory, Set) else listed(self.memory)  # a set has no order to rank its sizes by

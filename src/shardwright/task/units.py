@@ -15,6 +15,8 @@ _BYTES = {"B": 1} | {
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
 _BITS = {prefix + "bit": 1000**power / 8 for power, prefix in enumerate(("", "K", "M", "G", "T"))}
+LEAST_BARE = 1_000_000
+"""Smallest size or bandwidth that a file may give without a unit."""
 _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]+)?(/s)?\s*")
 
 
@@ -38,6 +40,19 @@ def parse_bandwidth(value: object, field: str = "bandwidth") -> float:
         InvalidInput: the value is no bandwidth, is not positive, or its unit is unknown.
     """
     return _parse(value, field, per_second=True)
+
+
+def check_unit(value: object, field: str, *, per_second: bool = False) -> None:
+    """Refuse a small number without a unit, as in "memory: 80": whoever writes it hardly means bytes.
+
+    Raises:
+        InvalidInput: the value is a bare number below `LEAST_BARE`.
+    """
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    bare = float(match[1].replace("_", "")) if match and not match[2] else real(value)
+    if bare is not None and 0 < bare < LEAST_BARE:
+        unit, example = ("bytes per second", f"'{bare:g} GB/s'") if per_second else ("bytes", f"'{bare:g} GB'")
+        raise InvalidInput(f"{field}: {reprlib.repr(value)} would be {bare:g} {unit}; add a unit, as in {example}")
 
 
 def format_bytes(size: float) -> str:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -65,6 +66,19 @@ def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tm
     assert "on average" in outcome.out
     assert sorted(path.name for path in folder.iterdir()) == ["dim.json", "greedy.json"]
     assert sw.Plan.load(folder / "dim.json").strategy == "dim"
+
+
+def test_measured_times_of_another_device_are_not_compared(cli, task_file, model_file, fake_measuring):
+    task = sw.Task.load(task_file)
+    replace(task, topology=replace(task.topology, device="h200")).save(task_file)
+    arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,greedy", "--measure")
+    outcome = cli(*arguments)
+    note = "predicted for h200, measured on cpu: the times differ because the devices do"
+    assert outcome.code == 0
+    assert note in outcome.out
+    assert "on average" not in outcome.out
+    assert cli(*arguments, "--json").document["note"] == note
+    assert cli(*arguments[:-1], "--json").document["note"] is None
 
 
 def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_file, monkeypatch, fake_measuring):

@@ -1,9 +1,14 @@
+import shlex
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cli.demo import scenes
+from shardwright.cli.demo import next_steps, scenes
 from shardwright.measure.plans import MeasuredPlan
+from tests.unit.report.plans import mixed_plan
 
 
 def test_the_tasks_are_those_promised():
@@ -35,10 +40,47 @@ def test_everything_is_planned_measured_shown_and_saved(cli, tmp_path, model_fil
         files = {path.name for path in (folder / name).iterdir()}
         assert files == {"task.yaml", *(f"{strategy}.json" for strategy in able)}
         assert sw.Plan.load(folder / name / "greedy.json").task == sw.Task.load(folder / name / "task.yaml")
-    for line in outcome.out.splitlines():
-        if line.startswith("  shardwright "):
-            files = [word for word in line.split() if str(folder) in word]
-            assert all(sw.Plan.load(file) if file.endswith(".json") else sw.Task.load(file) for file in files)
+    assert outcome.out.rstrip().endswith(next_steps(folder))
+
+
+def test_what_is_told_to_do_next_can_be_done(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    folder = tmp_path / "a folder"
+    (folder / "mlperf-dlrm-dcnv2").mkdir(parents=True)
+    for strategy in ("certified", "greedy"):
+        mixed_plan().save(folder / "mlperf-dlrm-dcnv2" / f"{strategy}.json")
+    (tmp_path / "day.csv").write_text("user,item\n" + "".join(f"{n % 7},{n % 31}\n" for n in range(500)))
+    commands = [line.strip() for line in next_steps(folder).splitlines() if line.startswith(("  shard", "  echo"))]
+    for command in commands:
+        words = shlex.split(command.replace("YOUR-LOGS/*.parquet", "day.csv"))
+        if words[0] == "echo":
+            Path(words[3]).write_text(words[1])
+            continue
+        outcome = cli(*words[1:])
+        assert outcome.code == 0, (command, outcome.err)
+    assert [shlex.split(one)[1] for one in commands if not one.startswith("echo")] == [
+        "show", "report", "profile", "plan", "show", "report",
+    ]  # fmt: skip
+    assert {table.name for table in sw.Plan.load("plan.json").task.tables} == {"user", "item"}
+    lines = [line.strip() for line in next_steps(folder).splitlines()]
+    compile(
+        "\n".join(lines[lines.index("from shardwright.integrations.torchrec import ShardwrightPlanner") :]), "", "exec"
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_path", "called", "program"),
+    [
+        (True, "/x/.venv/bin/shardwright", "shardwright"),
+        (False, ".venv/bin/shardwright", ".venv/bin/shardwright"),
+        (False, "/x/shardwright/__main__.py", f"{sys.executable} -m shardwright"),
+    ],
+)
+def test_the_program_is_named_so_that_a_shell_finds_it(monkeypatch, tmp_path, on_path, called, program):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if on_path else None)
+    monkeypatch.setattr("sys.argv", [called, "demo"])
+    assert f"\n  {program} plan task.yaml -o plan.json\n" in next_steps(tmp_path)
 
 
 @pytest.mark.parametrize("options", [["-o", "/dev/null/x"], ["--model", "nope.safetensors"]])

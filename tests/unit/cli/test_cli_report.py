@@ -4,6 +4,7 @@ import re
 import pytest
 
 import shardwright as sw
+from shardwright.report import entry_of, verdict
 from tests.unit.report.plans import mixed_plan, row_wise_plan
 from tests.unit.report.test_measured import verified
 
@@ -38,6 +39,7 @@ def test_the_json_document_says_what_was_written(cli, plan_files, tmp_path):
     assert outcome.document["report"] == str(target)
     assert outcome.document["bytes"] == target.stat().st_size
     (plan,) = outcome.document["plans"]
+    assert plan["verdict"] == data_of(target)["plans"][0]["verdict"] == verdict(entry_of(row_wise_plan(), "before"))
     assert (plan["plan"], plan["step_ms"], plan["notes"]) == (str(plan_files[0]), row_wise_plan().cost.step_ms, [])
 
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.report import entry_of, verdict
 from shardwright.sharding import PHASES
 from tests.unit.report.plans import hostile_plan, mixed_plan
 
@@ -17,13 +18,22 @@ def test_a_plan_in_the_terminal(cli, plan_file):
     outcome = cli("show", plan_file)
     assert (outcome.code, outcome.err) == (0, "")
     plan = mixed_plan()
+    words = verdict(entry_of(plan, "plan"))
+    assert " ".join(outcome.out.split()).startswith(words)
+    assert cli("show", plan_file, "--json").document["verdict"] == words
     assert f"step {plan.cost.step_ms:.3f} ms" in outcome.out
     for title in ("predicted ms per device", "what a step waits for", "tables", "tiers of history, rows hottest first"):
         assert title in outcome.out
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["hot", "0", "40"] in [row[:3] for row in rows]
-    assert {"table_wise", "column_wise", "row_wise", "data_parallel", "tiered"} <= {
-        row[1] for row in rows if len(row) == 8
+    start = rows.index(["table", "sharded", "rows", "dim", "ranks", "share", "memory", "step", "less"])
+    assert {row[0]: row[1:2] + row[4:6] for row in rows[start + 2 : start + 8]} == {
+        "whole": ["table_wise", "1", "100%"],
+        "columns": ["column_wise", "0,2", "50%"],
+        "rows": ["row_wise", "0,3", "25-75%"],
+        "everywhere": ["data_parallel", "all", "100%"],
+        "some": ["data_parallel", "0,3", "100%"],
+        "history": ["tiered", "all", "31%"],  # hot rows, half of the warm and a quarter of the cold
     }
     slowest = max(plan.cost.devices, key=lambda device: device.backward_ms)
     assert ["optimizer", str(slowest.rank), f"{slowest.backward_ms:.3f}"] in [
@@ -42,6 +52,8 @@ def test_the_json_document_lists_everything(cli, plan_file):
     assert [one["phase"] for one in document["bottlenecks"]] == list(PHASES)
     assert {one["table"] for one in document["tables"]} == set(plan.task.table_by_name)
     assert sum(one["memory_bytes"] for one in document["tables"]) == plan.memory.total.sum()
+    rows = next(one for one in document["tables"] if one["table"] == "rows")
+    assert (rows["ranks"], rows["devices"], rows["share_of_table"]) == ("0,3", [0, 3], [0.25, 0.75])
     less = [one["step_ms_less"] for one in document["tables"]]
     assert less == sorted(less, reverse=True)
 

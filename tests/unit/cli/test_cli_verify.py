@@ -47,6 +47,7 @@ def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     assert outcome.code == code
     assert outcome.document["within_tolerance"] is (code == 0)
     assert outcome.document["relative_difference"] == pytest.approx(0.1)
+    assert outcome.document["note"] is None
     assert ("error: the measured time differs from the predicted one by +10.0%" in outcome.err) == (code == 1)
 
 
@@ -77,7 +78,11 @@ def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slo
     replace(plan, task=task).save(plan_file)
     outcome = cli("verify", plan_file)
     assert outcome.code == 0
-    assert "predicted for h200, measured on cpu" in outcome.err
+    assert "ms (predicted for h200, measured on cpu: the times differ because the devices do)" in outcome.out
+    assert "%" not in outcome.out
+    found = cli("verify", plan_file, "--json").document
+    assert (found["relative_difference"], found["within_tolerance"], found["measured_on"]) == (None, None, "cpu")
+    assert found["note"] == "predicted for h200, measured on cpu: the times differ because the devices do"
     outcome = cli("verify", plan_file, "--tolerance", 0.1)
     assert outcome.code == 2
     assert "verify it on h200" in outcome.err

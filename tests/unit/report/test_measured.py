@@ -3,7 +3,8 @@ import json
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.report import read_measured
+from shardwright.report import MeasuredTimes, entry_of, not_comparable, read_measured
+from shardwright.report.document import document
 from tests.unit.report.plans import mixed_plan, row_wise_plan
 
 
@@ -40,6 +41,26 @@ def test_what_verify_prints_is_read(saved):
     times = read_measured(saved(verified(plan)), plan)
     assert times.forward_ms == pytest.approx([1.1 * one.forward_ms for one in plan.cost.devices])
     assert times.compute_ms == pytest.approx(1.1 * plan.cost.compute_ms)
+
+
+def test_the_device_that_was_measured_is_read(saved):
+    plan = mixed_plan()
+    assert read_measured(saved(verified(plan)), plan).device is None
+    assert read_measured(saved({**verified(plan), "measured_on": "h200"}), plan).device == "h200"
+
+
+@pytest.mark.parametrize("measured_on", [None, "h200"])
+def test_times_of_one_device_are_compared(measured_on):
+    assert not_comparable("h200", measured_on) is None
+
+
+def test_times_of_two_devices_are_not_compared():
+    text = "predicted for cpu, measured on h200: the times differ because the devices do"
+    assert not_comparable("cpu", "h200") == text
+    entry = entry_of(mixed_plan(), "plan", measured=MeasuredTimes((1.0,) * 4, (2.0,) * 4, "h200"))
+    assert entry.notes == (f"Kernels are {text}.",)
+    (found,) = document([entry])["plans"]
+    assert (found["measured"][0], found["notComparable"]) == ([1] * 4, text)
 
 
 def test_a_measurement_of_another_plan_is_refused(saved):

@@ -11,6 +11,7 @@ from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import Session
+from shardwright.search.greedy import FusedGreedy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -102,7 +103,9 @@ def test_one_device_takes_everything():
 
 def test_no_time_at_all_still_gives_a_plan():
     plan = sw.plan(task_of(30, 4), strategy="certified", cost_model=MODEL, time_limit=0.0)
-    assert plan.bound_ms <= plan.cost.step_ms
+    assert plan.strategy == "certified"
+    assert plan.bound_ms is None
+    plan.check()
 
 
 def test_an_interrupted_search_returns_the_best_so_far(monkeypatch):
@@ -113,13 +116,49 @@ def test_an_interrupted_search_returns_the_best_so_far(monkeypatch):
     assert search(task_of(20, 4), tolerance=0.0).gap >= 0
 
 
-def test_a_search_interrupted_before_its_first_plan_ends(monkeypatch):
+@pytest.mark.parametrize("where", ["start", "survey", "adopt"])
+def test_a_search_interrupted_before_its_first_plan_returns_that_of_greedy(monkeypatch, where):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "start", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        search(task_of(20, 4))
+    monkeypatch.setattr(Session, where, interrupt)
+    task = task_of(20, 4)
+    greedy = sw.plan(task, strategy="greedy", cost_model=MODEL)
+    found = search(task, tolerance=0.0)
+    assert found.cost.step_ms <= greedy.cost.step_ms
+    assert (shards(found) == shards(greedy)) == (where == "start")
+
+
+def test_an_interrupt_while_greedy_runs_is_answered_with_its_plan(monkeypatch):
+    pending = [KeyboardInterrupt()]
+    place = FusedGreedy.search
+
+    def interrupted_once(self, *arguments, **options):
+        if pending:
+            raise pending.pop()
+        return place(self, *arguments, **options)
+
+    monkeypatch.setattr(FusedGreedy, "search", interrupted_once)
+    task = task_of(20, 4)
+    assert shards(search(task)) == shards(sw.plan(task, strategy="greedy", cost_model=MODEL))
+
+
+def test_what_others_find_in_tight_memory_is_taken(monkeypatch):
+    monkeypatch.setattr(Certified, "_starts", lambda *_: 0)  # as if no start found a device for the first item
+    task = task_of(20, 4)
+    others = [sw.plan(task, strategy=name, cost_model=MODEL).cost.step_ms for name in ("greedy", "neuroshard")]
+    found = search(task)
+    assert found.cost.step_ms <= min(others)
+    assert found.bound_ms <= found.cost.step_ms
+
+
+def test_replicas_everywhere_are_found_where_latency_rules():
+    """Of any other plan, every step waits for the links twice more."""
+    topology = sw.Topology(devices_per_host=4, intra_latency_ms=50.0)
+    tables = [sw.Table(f"t{i}", rows=20_000, dim=16, pooling=5.0) for i in range(10)]
+    task = sw.Task(tables, topology, 1024)
+    replicated = sw.plan(task, strategy="data_parallel", cost_model=MODEL)
+    assert search(task).cost.step_ms <= replicated.cost.step_ms * (1 + 1e-9)
 
 
 def test_a_table_that_fits_nowhere_is_named():

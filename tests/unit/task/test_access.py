@@ -250,3 +250,9 @@ def test_bad_exponents(exponent: object) -> None:
 def test_bad_counts(counts: list[float]) -> None:
     with pytest.raises(InvalidInput, match="counts must hold at least one access"):
         AccessProfile.from_counts(counts)
+
+
+def test_profiles_print_without_their_points() -> None:
+    assert repr(AccessProfile.zipf(10**6, 1.05)) == "<AccessProfile: 1,000,000 rows, zipf 1.05>"
+    assert repr(AccessProfile.uniform(50)) == "<AccessProfile: 50 rows, uniform>"
+    assert repr(AccessProfile.from_counts([3, 2, 1])) == "<AccessProfile: 3 rows, 4 points>"

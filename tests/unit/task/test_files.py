@@ -109,7 +109,16 @@ def test_saved_tasks_are_short() -> None:
     bare = task_to_dict(Task([Table("t", 5, 4, 2.5)], Topology(1, 2, memory=[1, 2]), 8))
     assert "constraints" not in bare
     assert bare["tables"] == [{"name": "t", "rows": 5, "dim": 4, "pooling": 2.5}]
-    assert bare["topology"]["memory"] == [1, 2]
+    assert bare["topology"]["memory"] == ["1 B", "2 B"]
+
+
+def test_small_sizes_are_written_with_their_unit() -> None:
+    topology = Topology(2, 1, memory=[1, 10**6], intra_bandwidth=0.125, inter_bandwidth=1e-7)
+    task = Task([Table("t", 5, 4)], topology, 8)
+    document = task_to_dict(task)
+    assert document["topology"]["memory"] == ["1 B", 1_000_000]
+    assert document["topology"]["intra_bandwidth"] == "0.125 B/s"
+    assert task_from_dict(document) == task
 
 
 def test_a_profile_that_is_no_longer_its_zipf_is_written_in_points() -> None:
@@ -148,6 +157,35 @@ def test_tables_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
     assert task.tables == TASK.tables
 
 
+def test_tables_by_name(tmp_path: Path) -> None:
+    by_name = "{user_id: {rows: 1000, dim: 64, access: {zipf: 1.05}}, file: {rows: 5, dim: 4}, 7: {rows: 5, dim: 4}}"
+    expected = (
+        Table("user_id", 1000, 64, access=AccessProfile.zipf(1000, 1.05)),
+        Table("file", 5, 4),
+        Table("7", 5, 4),
+    )
+    assert load(tmp_path, f"batch_size: 8\ntopology: h100-8\ntables: {by_name}\n").tables == expected
+    (tmp_path / "tables.yaml").write_text(f"tables: {by_name}")
+    assert load_tables(tmp_path / "tables.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ("{user_id: 1000}", "tables.user_id: 1000 is no table under its name; write tables as a list, [{name: user_id"),
+        ("{fil: data.yaml}", "tables.fil: 'data.yaml' is no table under its name; write"),
+        ("{a: {name: b, rows: 5, dim: 4}}", "tables.a: {'dim': 4, 'name': 'b', 'rows': 5} is no table under its name"),
+        ("{a: {rows: 5}}", "tables.a: the field 'dim' is missing; add it"),
+        ("{a: {rows: 0, dim: 4}}", "tables.a: table 'a': rows is 0, must be"),
+        ("{}", "tables: a task needs at least one table"),
+    ],
+)
+def test_bad_tables_by_name(tmp_path: Path, tables: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        load(tmp_path, f"batch_size: 8\ntopology: h100-8\ntables: {tables}\n")
+    assert message in str(error.value)
+
+
 def test_errors_in_a_file_of_tables_name_it(tmp_path: Path) -> None:
     (tmp_path / "tables.yaml").write_text("tables: [{name: a, rows: 5}]")
     with pytest.raises(InvalidInput, match=r"tables\.yaml: tables\[0\]: the field 'dim' is missing; add it"):
@@ -155,7 +193,7 @@ def test_errors_in_a_file_of_tables_name_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"other\.yaml: there is no such tables file"):
         load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: {file: other.yaml}\n")
     (tmp_path / "tables.yaml").write_text("tables: {file: tables.yaml}")
-    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables: Expected `array`, got `object`"):
+    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables\.file: 'tables\.yaml' is no table under its name"):
         load_tables(tmp_path / "tables.yaml")
     (tmp_path / "tables.yaml").write_text("format: 7\ntables: []")
     with pytest.raises(InvalidInput, match=r"format is 7, this version of shardwright reads tables files of format 1"):
@@ -224,7 +262,13 @@ def test_a_task_inside_of_another_document_lists_its_tables() -> None:
             "memory: 120 gigs",
             "topology: memory: unknown unit 'gigs' in '120 gigs'; known units are B",
         ),
-        ("memory: 120 GB", "memory: [1, 2]", "topology: memory lists 2 sizes for 16 devices"),
+        ("memory: 120 GB", "memory: [1 GB, 2 GB]", "topology: memory lists 2 sizes for 16 devices"),
+        ("memory: 120 GB", "memory: 2", "topology: memory: 2 would be 2 bytes; add a unit, as in '2 GB'"),
+        ("memory: 120 GB", "memory: 1.5", "topology: memory: 1.5 would be 1.5 bytes; add a unit, as in '1.5 GB'"),
+        ("memory: 120 GB", "memory: '80'", "topology: memory: '80' would be 80 bytes; add a unit, as in '80 GB'"),
+        ("memory: 120 GB", "memory: [80 GB, 80]", "topology: memory: 80 would be 80 bytes; add a unit"),
+        ("memory: 120 GB", "memory: 0", "topology: memory: 0 must be at least 1 byte"),
+        ("450 GB/s", "450", "intra_bandwidth: 450 would be 450 bytes per second; add a unit, as in '450 GB/s'"),
         ("memory: 120 GB", "memory: true", "topology.memory: Expected"),
         ("hosts: 2", "preset: h100", "task.yaml: topology: unknown preset 'h100'; known presets are cpu"),
         ("hosts: 2", "host: 2", "topology: unknown field 'host'; did you mean 'hosts'?"),

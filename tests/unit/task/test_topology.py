@@ -107,3 +107,10 @@ def test_bad_topologies(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput) as error:
         Topology(**({"hosts": 2, "devices_per_host": 2} | changes))  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+def test_a_topology_prints_as_one_line() -> None:
+    topology = Topology(2, 8, "h200", "120 GB", "450 GB/s", "50 GB/s")
+    assert repr(topology) == "<Topology: 2 × 8 h200, 120.0 GB each, 450.0 GB/s inside a host, 50.0 GB/s between hosts>"
+    mixed = Topology(1, 2, memory=["1 GB", "2 GB"])
+    assert repr(mixed) == "<Topology: 1 × 2 cpu, 1.0 GB to 2.0 GB each, 10.0 GB/s inside a host>"

@@ -19,9 +19,9 @@ from torchrec.distributed.types import (
 )
 
 from shardwright.errors import InvalidPlan
-from shardwright.integrations.torchrec.patterns import Pattern
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.integrations.torchrec.sequences import patterns_of
+from shardwright.sharding.patterns import Pattern
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 

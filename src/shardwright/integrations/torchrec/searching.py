@@ -72,6 +72,7 @@ class Search:
             cost_model=self.cost_model,
             seed=self.seed,
             time_limit=self.limit(problem),
+            runs_on="torchrec",
         )
         result = runnable(searched.answer(found, problem), problem)
         if not choices:

@@ -18,7 +18,7 @@ function deviceSection(plan, base) {
       columns({ ...shared, title: "Predicted time of each device (ms)", note: `Slowest by phase – ${waits}.`, unit: "ms", describe,
         series: PHASES.map((text, at) => ({ name: "phase-" + at, text, values: plan.phases[at] })),
         lines: same ? [{ name: "ink", text: `all four phases in ${base.name}`, values: base.totals }] : [] }),
-      columns({ ...shared, title: "Memory of each device", note: far ? `Weights, optimizer state and the buffers of one batch; the fullest device holds ${percent(plan.fullest)} of its limit, which is above the picture.` :
+      columns({ ...shared, title: "Memory of each device", note: far ? `Weights, optimizer state and the buffers of one batch; the fullest device holds ${used(plan.fullest)} of its limit, which is above the picture.` :
           "Weights, optimizer state and the buffers of one batch, against the limit.", unit: "bytes", describe: full,
         series: MEMORY.map((text, at) => ({ name: "memory-" + at, text, values: plan.memory[at] })),
         lines: far ? [] : [{ name: "warn", text: "limit", values: plan.task.limit }] }));

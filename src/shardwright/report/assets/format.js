@@ -22,8 +22,10 @@ function bytes(value) {
 
 const percent = (share, digits = 1) =>
   share === null || share === undefined ? "–" : (100 * share).toFixed(digits).replace("-", MINUS) + "%";
-// The same without the unit and to four places, for lists in which small times hardly matter.
+// Milliseconds without the unit and to four places, for lists in which small times hardly matter.
 const plainMs = (value) => (Math.abs(value) < 0.00005 ? "0" : value.toFixed(Math.abs(value) >= 10 ? 2 : Math.abs(value) >= 1 ? 3 : 4).replace("-", MINUS));
+// How full memory is: a little is not nothing.
+const used = (share) => (share > 0 && share < 0.01 ? "below 1%" : percent(share, 0));
 const signed = (share) => (share > 0 ? "+" : "") + percent(share);
 const span = ([start, stop]) => `${integer(start)} … ${integer(stop)}`;
 const plural = (count, one, many = one + "s") => `${integer(count)} ${count === 1 ? one : many}`;

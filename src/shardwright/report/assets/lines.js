@@ -61,7 +61,7 @@ const circles = (points, radius) => points.map(([x, y]) =>
   `M${(x - radius).toFixed(1)} ${y.toFixed(1)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0z`).join("");
 
 // Predicted (ring) and measured (disc) time of each device.
-function pairs({ title, predicted, measured, name }) {
+function pairs({ title, predicted, measured, name, notComparable }) {
   const height = 190;
   const draw = (available) => {
     const left = 48;
@@ -90,6 +90,6 @@ function pairs({ title, predicted, measured, name }) {
     };
   };
   const describe = (at) => [`device ${at}`, [["predicted", ms(predicted[at])], ["measured", ms(measured[at])],
-    ["difference", predicted[at] ? signed(measured[at] / predicted[at] - 1) : "–"]]];
+    ["difference", predicted[at] && !notComparable ? signed(measured[at] / predicted[at] - 1) : "–"]]];
   return figure({ title, draw, describe });
 }

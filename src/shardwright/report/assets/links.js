@@ -41,8 +41,10 @@ function measuredSection(plan) {
   const measured = most(forward) + most(backward);
   const off = range(plan.devices).map((device) => [plan.phases[0][device] + plan.phases[3][device], forward[device] + backward[device]]).filter(([value]) => value > 0)
     .map(([value, found]) => Math.abs(found / value - 1));
-  const intro = `Slowest forward plus slowest backward kernel: predicted ${ms(predicted)}, measured ${ms(measured)} (${signed(predicted ? measured / predicted - 1 : 0)}). ` +
-    `Over the devices, kernels differ from their prediction by ${percent(off.length ? sum(off) / off.length : 0)} on average. Links were not measured. Rings are predicted times, discs measured ones.`;
+  const apart = plan.notComparable || signed(predicted ? measured / predicted - 1 : 0);
+  const average = plan.notComparable ? "" : `Over the devices, kernels differ from their prediction by ${percent(off.length ? sum(off) / off.length : 0)} on average. `;
+  const intro = `Slowest forward plus slowest backward kernel: predicted ${ms(predicted)}, measured ${ms(measured)} (${apart}). ${average}` +
+    "Links were not measured. Rings are predicted times, discs measured ones.";
   return section("measured", "Predicted and measured kernels", intro,
-    both.map(([times, found, phase, name]) => pairs({ title: `Time of ${name} on each device (ms)`, predicted: times, measured: found, name: "phase-" + phase })));
+    both.map(([times, found, phase, name]) => pairs({ title: `Time of ${name} on each device (ms)`, predicted: times, measured: found, name: "phase-" + phase, notComparable: plan.notComparable })));
 }

@@ -7,11 +7,12 @@ function section(id, title, intro, ...children) {
 function summarySection(plans, plan) {
   const { task } = plan;
   const verdict = plan.boundMs === null ? "No lower bound was proven for this task, so how much better a plan could be is not known." :
-    `No plan of this task${plan.tiered.length ? "" : ", tiers aside,"} can take less than ${ms(plan.boundMs)} by the same cost model: this one is at most ${percent(plan.gap)} above the best possible.`;
-  const facts = [["strategy", plan.strategy || "–"], ["cost model", plan.costModel || "–"], ["search", plan.searchS === null ? "–" : `${plan.searchS.toFixed(2)} s`],
+    `No plan can take less than ${ms(plan.boundMs)} by the same cost model: this one is at most ${percent(plan.gap)} above the best possible, ${plan.boundScope}.`;
+  const facts = [["strategy", plan.strategy || "–"], ["runs on", plan.runsOn.join(", ") || "–"], ["cost model", plan.costModel || "–"], ["search", plan.searchS === null ? "–" : `${plan.searchS.toFixed(2)} s`],
     ["devices", task.hosts > 1 ? `${task.hosts} hosts × ${task.perHost} ${task.device}` : `${task.perHost} × ${task.device}`], ["tables", integer(plan.names.length)],
-    ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", percent(plan.fullest, 0) + " of its memory"]];
+    ["batch", integer(task.batch) + " samples"], ["optimizer", task.optimizer], ["embedding cost", ms(plan.embeddingMs)], ["fullest device", used(plan.fullest) + " of its memory"]];
   return el("section", { id: "summary", "aria-labelledby": "summary-title" }, el("h2", { id: "summary-title", class: "unseen" }, "Summary"),
+    el("p", { class: "verdict" }, plan.verdict),
     el("div", { class: "hero" },
       el("div", { class: "figure-of-merit" }, el("p", { class: "label" }, "Predicted time of a step"), el("p", { class: "big" }, ms(plan.stepMs)), el("p", {}, verdict)),
       el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))))),

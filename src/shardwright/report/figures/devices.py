@@ -43,7 +43,7 @@ def memory_bars(plan: Plan, *, title: str = "Memory of each device", palette: Pa
         edges = np.arange(len(limits) + 1) - 0.5
         one.stairs(limits, edges, color=palette.warn, linestyle="--", linewidth=1.2, label="limit", baseline=None)
     else:
-        title += f" (at most {100 * fullest:.1f}% of the limit)"
+        title += " (below 1% of the limit)" if fullest < 0.01 else f" (at most {100 * fullest:.0f}% of the limit)"
     one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value) if value else "0"))
     label(one, palette, title, x="device")
     legend(figure, palette)

@@ -54,11 +54,11 @@ class Prepared:
 
         Args:
             step_ms: step time of a plan.
-            late: time is up: strike out what that plan rules out once only, which brings most of it.
+            late: time is up: the bound stays as it is.
         """
         if self._proof is None or self._bound is None:
             return None
-        for _ in range(1 if late else _TIGHTENINGS):  # what is struck out may make more of the rest impossible
+        for _ in range(0 if late else _TIGHTENINGS):  # what is struck out may make more of the rest impossible
             before = self._bound.ms
             self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
@@ -82,8 +82,13 @@ class Prepared:
         return (alike if len(limits) > 1 else "") + remedy
 
 
-def prepare(task: Task, cost_model: CostModel) -> Prepared:
+def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) -> Prepared:
     """Make a task ready for a search.
+
+    Args:
+        task: the task.
+        cost_model: prices its shards.
+        deadline: `time.monotonic()` at which the bound is not made tighter any more; None for no limit.
 
     Raises:
         InfeasibleTask: constraints and the memory of single devices leave no way for a table.
@@ -95,7 +100,7 @@ def prepare(task: Task, cost_model: CostModel) -> Prepared:
             f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
         )
     proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
-    bound = proof.solve() if proof else None
+    bound = proof.solve(deadline=deadline) if proof else None
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = (

@@ -15,10 +15,14 @@ from shardwright.search.engine.descent import descend
 from shardwright.search.engine.filling import filled
 from shardwright.search.engine.objective import refresh_times, set_objective, step_ms
 from shardwright.search.engine.placing import join_kin, place_greedily
-from shardwright.search.engine.ruin import cut_anew
+from shardwright.search.engine.resume import state_of
+from shardwright.search.engine.ruin import clear_item, cut_anew
 from shardwright.search.engine.spreading import respread
 from shardwright.search.engine.starts import Strain, start
-from shardwright.search.engine.state import NOTHING, State, copy_state, lift
+from shardwright.search.engine.state import NOTHING, State, add_piece, copy_state, lift
+from shardwright.sharding.carry import Carried, carry
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
 
 _AT_ONCE = 200_000  # changes times devices of a descent between two looks at the clock
 _MOST_CHANGES = 200_000  # of one descent: a stop for degenerate cost models
@@ -34,6 +38,8 @@ _PIECES_KICKED = (
 )
 _WORSE = 0.01  # of the step time: how much a kick may cost and still be gone on from, on some lanes
 _NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
+_PROMISING = 0.25  # of the step time: how far behind the best a further start may be and still be improved
+_LIMIT_BESIDE = 0.5  # how far items are cut that an adopted plan does not settle; see `starts.start`
 _LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
 
 
@@ -46,12 +52,14 @@ class Start:
         memory_weight: ms that a byte of memory counts for in the order of the pieces.
         spreading: factor on the prices of spreads; infinite for none.
         memory_share: share of the largest device's memory that a piece may take.
+        kind: sharding type of all items that may have it; None for any.
     """
 
     limit: float
     memory_weight: float = 0.0
     spreading: float = 1.0
     memory_share: float = 1.0
+    kind: str | None = None
 
 
 class Session:
@@ -105,6 +113,14 @@ class Session:
             self.failed += state is None
         return NOTHING if any(state is not None for state, _ in found) else found[-1][1]
 
+    def survey(self, starts: Sequence[Start]) -> None:
+        """Further starts: each is kept as it is if it is the best, and improved if it is not far behind."""
+        self._take_up([state for state, _ in self._pool.map(self._made, starts) if state is not None])
+
+    def adopt(self, plans: Sequence[Plan], task: Task) -> None:
+        """The same with plans for the task, as far as its pieces can say what lies where."""
+        self._take_up([state for plan in plans if (state := self._adopted(carry(plan, task), task)) is not None])
+
     def fill(self) -> int:
         """A start for tight memory, improved; returns an item that found no room in it, or -1."""
         state, stuck = filled(self.assembly)
@@ -113,6 +129,24 @@ class Session:
             self._improve(state)
             self._keep(state)
         return stuck
+
+    def simplify(self, worse: float) -> None:
+        """Put cut and spread items whole, cheap ones first, as long as the step grows by no more than `worse` of it in all.
+
+        A cost model does not tell such plans apart, and every block and kernel call less is one less for it to be wrong about.
+        """
+        assert self.best is not None
+        setting, most = self.assembly.setting, self.best_ms * (1 + worse)
+        whole = setting.first[1 : setting.most.size + 1] - 1
+        parted = np.flatnonzero(((self.best.spread >= 0) | (self.best.pieces > 1)) & setting.legal[whole])
+        for item in parted[np.argsort(setting.price[whole[parted]], kind="stable")].tolist():
+            if self.late:
+                break
+            state = copy_state(self.best)
+            clear_item(setting, state, item)
+            add_piece(state, setting, item, int(setting.first[item + 1] - setting.first[item]))
+            if place_greedily(state, setting, 0.0) < 0 and (found := self._value(state)) <= most:
+                self.best, self.best_ms = state, found
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:
         """A few kicks in a row on each of some lanes; whether the best state became notably better."""
@@ -126,13 +160,36 @@ class Session:
             self._keep(state)
         return bool(self.best_ms < best_ms * (1 - _NOTABLE))
 
-    def _started(self, how: Start) -> tuple[State | None, int]:
+    def _made(self, how: Start) -> tuple[State | None, int]:
         price = self._spread_price * how.spreading
-        state, stuck = start(self.assembly, how.limit, how.memory_weight, self._strain, price, how.memory_share)
-        if stuck >= 0:
-            return None, stuck
-        self._improve(state)
-        return state, NOTHING
+        state, stuck = start(
+            self.assembly, how.limit, how.memory_weight, self._strain, price, how.memory_share, how.kind
+        )
+        return (state, NOTHING) if stuck < 0 else (None, stuck)
+
+    def _started(self, how: Start) -> tuple[State | None, int]:
+        state, stuck = self._made(how)
+        if state is not None:
+            self._improve(state)
+        return state, stuck
+
+    def _adopted(self, carried: Carried, task: Task) -> State | None:
+        """A plan as a full state; what the plan does not settle lies as in a start of this session."""
+        cold, _ = start(self.assembly, _LIMIT_BESIDE, 0.0, self._strain, self._spread_price)
+        if (cold.pieces + (cold.spread >= 0) == 0).any():
+            return None  # an item found no way in this start
+        return state_of(carried, task, self.assembly, cold)
+
+    def _take_up(self, states: Sequence[State]) -> None:
+        """Keep full states as they are, and improve those that are not far behind the best."""
+        before = [self._value(state) for state in states]
+        for state in states:
+            self._keep(copy_state(state))
+        near = [state for state, ms in zip(states, before, strict=True) if ms <= self.best_ms * (1 + _PROMISING)]
+        if not self.late:
+            list(self._pool.map(self._improve, near))
+            for state in near:
+                self._keep(state)
 
     def _kicks(self, lane: int, seed: Sequence[int]) -> State:
         """Kick a lane's state, and go on from what is better, on odd lanes also from what is a little worse; returns the best seen."""

@@ -33,6 +33,7 @@ def start(
     strain: Strain,
     spread_price: Floats,
     memory_share: float = 1.0,
+    kind: str | None = None,
 ) -> tuple[State, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
@@ -43,6 +44,7 @@ def start(
         strain: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
         memory_share: share of the largest device's memory that a piece may take, likewise.
+        kind: sharding type of all items that may have it; None for any.
 
     Returns:
         The state, and an item that found no device, or -1.
@@ -50,10 +52,12 @@ def start(
     setting = assembly.setting
     state = empty_state(setting)
     price = np.where(setting.legal, setting.price, np.inf)
+    if kind is not None:
+        price, spread_price = _of_one_kind(assembly, price, spread_price, kind)
     room = memory_share * float(setting.memory.max())
     load = np.maximum(strain.pieces / limit, setting.bytes / room)
     spread_load = np.maximum(strain.spreads / limit, setting.spread_bytes / room)
-    smallest = np.minimum.reduceat(np.where(setting.legal, load, np.inf), setting.first[:-1])
+    smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), setting.first[:-1])
     within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(setting.first))
     of_form, uses = cheapest_widths(setting.first, np.where(within, price, np.inf))
     # Ways that meet the limits compete by price, the others by how far they miss them, behind those.
@@ -67,6 +71,26 @@ def start(
     if stuck < 0:
         join_kin(state, setting)
     return state, int(stuck)
+
+
+def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: str) -> tuple[Floats, Floats]:
+    """The prices of pieces and spreads, infinite for all ways but those of one sharding type, of items that may have it."""
+    setting, items = assembly.setting, assembly.setting.most.size
+    form = np.repeat(np.arange(setting.item.size), np.diff(setting.first))
+    whole = np.zeros(price.size, dtype=bool)
+    whole[setting.first[1:] - 1] = True
+    of_kind = (form < items) & (whole == (kind == "table_wise")) & np.isfinite(price)
+    of_kind &= kind in ("table_wise", "column_wise")
+    hosts = [devices[[0, -1]] // setting.links[1] for devices in assembly.spread_devices]
+    on_host = np.array([first == last for first, last in hosts], dtype=bool) & (setting.memory.size > setting.links[1])
+    copies = np.array(assembly.spread_replicated, dtype=bool)
+    kinds = np.where(copies, "data_parallel", np.where(on_host, "table_row_wise", "row_wise"))
+    owner, item = np.repeat(np.arange(items), np.diff(setting.spread_first)), setting.item[form]
+    able = np.isin(np.arange(items), np.concatenate([item[of_kind], owner[kinds == kind]]))
+    return (
+        np.where(of_kind | ~able[item], price, np.inf),
+        np.where((kinds == kind) | ~able[owner], spread_price, np.inf),
+    )
 
 
 def _largest(values: Floats) -> float:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from shardwright.search.engine.resume import state_of
 from shardwright.search.engine.session import Session
-from shardwright.search.engine.starts import start
 from shardwright.search.engine.state import State, copy_state
 from shardwright.search.engine.warm import everything_ms, moving_ms
 from shardwright.sharding.carry import Carried
 from shardwright.task.task import Task
-
-_LIMIT = 0.5  # how far tables are cut that the plan does not settle; see `starts.start`
 
 
 class WarmSession(Session):
@@ -29,10 +25,7 @@ class WarmSession(Session):
             task: the task.
             improve: whether to look for something better, or to keep it as it is.
         """
-        cold, _ = start(self.assembly, _LIMIT, 0.0, self._strain, self._spread_price)
-        if (cold.pieces + (cold.spread >= 0) == 0).any():
-            return False  # a table found no way in this start; the next ones are more careful
-        state = state_of(carried, task, self.assembly, cold)
+        state = self._adopted(carried, task)
         if state is None:
             return False
         self._keep(copy_state(state))

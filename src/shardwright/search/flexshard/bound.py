@@ -14,8 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.flows import Floats
+from shardwright.cost.model import CostModel
 from shardwright.search.flexshard.rates import Ints, Tier, rates_of, row_memory
 from shardwright.search.flexshard.relaxation import Limits, Relaxation
+from shardwright.sharding.costs import BoundScope
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
@@ -32,6 +36,21 @@ def communication_bound(task: Task) -> tuple[float, Relaxation | None]:
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
     found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
     return (found.bound_ms, relaxation) if found else (0.0, relaxation)
+
+
+def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
+    """Ms below which no plan of a task with sequence tables is, tiers and all blocks included, and what that counts.
+
+    Kernels can be counted where a cost model's times are sums of parts of which cutting and replicating a table makes none smaller: then
+    the busiest device takes at least what all tables whole would, shared out evenly.
+    """
+    links = communication_bound(task)[0]
+    pricing = cost_model.pricing
+    if not getattr(cost_model, "superadditive", False) or pricing.hidden.size or (pricing.linear < 0).any():
+        return links, "links"
+    whole = cost_model.encode([shard_work(task, Shard.whole(table, 0)) for table in task.tables])
+    kernels = float(pricing.price(whole.sum(axis=0) / task.topology.devices).sum())
+    return kernels + links, "all"
 
 
 def tier_bound(task: Task, memory: Ints, relaxation: Relaxation) -> float:

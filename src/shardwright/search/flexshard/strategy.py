@@ -11,12 +11,12 @@ from shardwright.search.flexshard.rates import Tier
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
+HOT_AND_COLD: tuple[Tier, ...] = ("cold", "hot")
+
 
 @dataclass(frozen=True)
 class FlexShard:
     """Sequence tables in tiers, chosen together; pooled tables by `certified` in the memory that equal cold rows leave.
-
-    The plan's bound is on its communication alone: no plan of the task has a shorter step than that.
 
     Attributes:
         tiers: tiers to use, "cold" first.
@@ -51,5 +51,5 @@ class FlexShard:
 class RecShard(FlexShard):
     """Two tiers only: rows replicated on all devices, and rows dealt out to all; what a planner without regard to hosts does."""
 
-    tiers: tuple[Tier, ...] = ("cold", "hot")
+    tiers: tuple[Tier, ...] = HOT_AND_COLD
     name: str = "recshard"

@@ -7,7 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
-from shardwright.search.registry import best_strategy, strategy_named, strategy_names
+from shardwright.search.registry import strategy_named, strategy_names
 from shardwright.task import Constraints, Exchange, Table, TableConstraint
 from shardwright.testing import check_strategy
 from shardwright.testing.model import SimpleCostModel
@@ -87,28 +87,34 @@ def test_a_table_without_any_way_is_named():
 
 
 @pytest.mark.parametrize("exchange", [Exchange("device"), Exchange("none", "touched"), Exchange("host", "cheaper")])
-def test_who_counts_other_bytes_says_so_and_auto_takes_flexshard(exchange):
+def test_who_counts_other_bytes_says_so_and_auto_asks_the_others(exchange):
     task = replace(mixed(), exchange=exchange)
     for name in ("certified", "neuroshard", "dreamshard+", "autoshard", "dreamshard", "rnn"):
         assert "strategy flexshard" in strategy_named(name).supports(task)
-    assert best_strategy(task).name == "flexshard"
-    assert sw.plan(task, cost_model=MODEL).strategy == "flexshard"
-    pooled = replace(task, tables=[table for table in task.tables if table.pooled])
-    assert best_strategy(pooled).name == "certified"
+    plan, *others = (sw.plan(task, strategy=name, cost_model=MODEL) for name in ("auto", "flexshard", "row_wise"))
+    assert plan.cost.step_ms <= min(other.cost.step_ms for other in others)
 
 
-def test_by_default_auto_is_certified():
-    assert best_strategy(mixed()).name == "certified"
-
-
-def test_in_a_comparison_tiers_do_not_get_a_bound_that_is_for_blocks():
+def test_auto_keeps_tiers_where_they_are_faster_and_one_bound_is_for_all():
     from shardwright.cli.attempts import plan_with_each
 
     task = with_room(task_of(1.2, batch=32_768), 3.0)
-    attempts = plan_with_each(task, ["certified", "flexshard"], MODEL, lambda *_: None)
-    blocks, tiers = (attempt.plan for attempt in attempts)
-    assert tiers.cost.step_ms < blocks.bound_ms
-    assert tiers.gap > 0
+    attempts = plan_with_each(task, ["certified", "flexshard", "recshard", "auto"], MODEL, lambda *_: None)
+    blocks, *tiers, auto = (attempt.plan for attempt in attempts)
+    assert auto.strategy in ("flexshard", "recshard")
+    assert auto.cost.step_ms == min(plan.cost.step_ms for plan in tiers) < blocks.cost.step_ms
+    assert len({(plan.bound_ms, plan.bound_scope) for plan in (blocks, *tiers, auto)}) == 1
+    assert auto.bound_scope == "links"  # this cost model bounds no kernels of tiers
+    assert 0 < auto.gap < blocks.gap
+
+
+def test_a_plan_for_torchrec_has_no_tiers_and_a_bound_that_leaves_them_out():
+    task = with_room(task_of(1.2, batch=32_768), 3.0)
+    plan = sw.plan(task, cost_model=MODEL, runs_on="torchrec")
+    assert not plan.tiered
+    assert plan.runs_on == ("shardwright", "torchrec")
+    assert plan.bound_scope == "blocks"
+    assert plan.task == task
 
 
 def test_only_flexshard_is_listed():

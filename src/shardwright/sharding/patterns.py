@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrec.distributed.types import ShardingType
-
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
@@ -51,7 +49,7 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
     Raises:
         InvalidPlan: they are none of them; the message names the table.
     """
-    fitting = _fitting(shards, table, topology)
+    fitting = patterns_like(shards, table, topology)
     for kind in types:
         if kind in fitting:
             return Pattern(kind, tuple(fitting[kind]))
@@ -65,32 +63,34 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
     )
 
 
-def _fitting(shards: Sequence[Shard], table: Table, topology: Topology) -> dict[str, list[tuple[Range, Range, int]]]:
-    """Blocks by each sharding type that the shards are."""
+def patterns_like(
+    shards: Sequence[Shard], table: Table, topology: Topology
+) -> dict[str, list[tuple[Range, Range, int]]]:
+    """Blocks by each of TorchRec's sharding types that the shards are; empty where TorchRec cannot run them."""
     everyone = tuple(range(topology.devices))
     if any(shard.row_order != "id" for shard in shards):
         return {}
     found: dict[str, list[tuple[Range, Range, int]]] = {}
     if len(shards) == 1 and shards[0].devices == everyone:
-        found[ShardingType.DATA_PARALLEL.value] = []
+        found["data_parallel"] = []
     if any(len(shard.devices) > 1 for shard in shards):
         return found
     blocks = sorted((shard.columns, shard.rows, shard.devices[0]) for shard in shards)
     as_given = [(rows, columns, rank) for columns, rows, rank in blocks]
     hosts = {topology.host_of(rank) for _, _, rank in as_given}
     if len(shards) == 1:
-        found[ShardingType.TABLE_WISE.value] = as_given
+        found["table_wise"] = as_given
     if all(rows == (0, table.rows) for rows, _, _ in as_given):
-        found[ShardingType.COLUMN_WISE.value] = as_given
+        found["column_wise"] = as_given
         if len(hosts) == 1:
-            found[ShardingType.TABLE_COLUMN_WISE.value] = as_given
+            found["table_column_wise"] = as_given
     whole = (0, table.dim)
     if all(columns == whole for _, columns, _ in as_given) and _equal(as_given, table.rows, everyone):
-        found[ShardingType.ROW_WISE.value] = row_blocks(table.rows, everyone, whole)
+        found["row_wise"] = row_blocks(table.rows, everyone, whole)
     if grid := _on_hosts(as_given, table, topology):
         if all(columns == whole for _, columns, _ in as_given):
-            found[ShardingType.TABLE_ROW_WISE.value] = grid
-        found[ShardingType.GRID_SHARD.value] = grid
+            found["table_row_wise"] = grid
+        found["grid_shard"] = grid
     return found
 
 

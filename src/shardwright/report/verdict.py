@@ -1,0 +1,106 @@
+"""A plan in two sentences: what a step waits for, and which change pays."""
+
+from __future__ import annotations
+
+from shardwright.report.bottleneck import bottlenecks
+from shardwright.report.changes import Change, quoted
+from shardwright.report.entry import Entry
+from shardwright.sharding import BOUND_SCOPES
+
+_WAITING = 0.2  # of a step, spent on waiting for slower devices: more is the first thing to say
+_PLAN = 0.02  # a change of the plan that saves less is not worth a word
+_TASK = 0.05  # nor one of the task, which is harder to get
+_LINKS = 0.1  # and links are the hardest to get
+_CLOSE = 0.1  # the most that a plan close to its bound can save
+
+
+def verdict(entry: Entry) -> str:
+    """What a step waits for, and which of the changes that were priced pays most.
+
+    Args:
+        entry: a plan with its cost, and with priced changes where a cost model was at hand.
+
+    Returns:
+        One or two sentences. Every figure follows from the plan's predicted cost, its bound, or a change that was priced.
+    """
+    if entry.cost.step_ms <= 0:
+        return "No time is predicted for a step."
+    advice = "; ".join([*_other_plan(entry), *_other_task(entry)])
+    return f"{_waits(entry)}, and the fullest device uses {used(_fullest(entry))} of its memory." + (
+        f" {advice[0].upper()}{advice[1:]}." if advice else ""
+    )
+
+
+def used(share: float) -> str:
+    """A share of memory in whole percents; a little is not nothing."""
+    return "below 1%" if 0 < share < 0.01 else _percent(share)
+
+
+def _waits(entry: Entry) -> str:
+    phases, step = bottlenecks(entry, most=1), entry.cost.step_ms
+    lost = [one.ms - one.mean_ms for one in phases]
+    if sum(lost) >= _WAITING * step:
+        worst = phases[lost.index(max(lost))]
+        tables = entry.plan.task.tables
+        busy = f", busy with {quoted(tables[worst.tables[0].table])}" if worst.tables else ""
+        most = "most" if max(lost) >= sum(lost) / 2 else "the largest part"
+        return (
+            f"A device waits {_percent(sum(lost) / step)} of a step for slower ones on average, {most} of it in {worst.name} for device "
+            f"{worst.rank}{busy}"
+        )
+    links = (phases[1].ms + phases[2].ms) / step
+    if links >= 0.5:
+        return f"{_percent(links)} of a step is collectives{_of_links(entry.changes, links)}"
+    kernels = max(phases[0], phases[3], key=lambda one: one.ms)
+    return f"{_percent(1 - links)} of a step is kernels, most of it {kernels.name}"
+
+
+def _of_links(changes: tuple[Change, ...], links: float) -> str:
+    """What most of the collectives' time is, where one thing is."""
+    latency = max((one.gain for one in changes if one.kind == "latency"), default=0.0)
+    if latency >= links / 2:
+        return ", most of it latency"
+    bytes_ = max((one for one in changes if one.kind == "links"), key=lambda one: one.gain, default=None)
+    if bytes_ and 2 * bytes_.gain >= links / 2:
+        return f", most of it bytes {bytes_.text.removeprefix('twice the bandwidth ')}"
+    return ""
+
+
+def _other_plan(entry: Entry) -> list[str]:
+    """What another plan of the same task saves: one that was priced, and the most that the bound allows."""
+    best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
+    found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best else []
+    gap = entry.plan.gap
+    if gap is None:
+        return [*found, "plan with the default strategy for a bound on what another plan saves"]
+    if gap < 0:
+        return found
+    room, scope = gap / (1 + gap), BOUND_SCOPES[entry.plan.bound_scope]
+    if room > _CLOSE:
+        found.append(f"by the bound {scope}, another plan may save up to {_percent(room)}")
+    elif not found:
+        found.append(f"by the bound {scope}, no other plan saves more than {100 * room:.1f}%")
+    return found
+
+
+def _other_task(entry: Entry) -> list[str]:
+    """The change of the task, or of the cluster, that saves most; faster links where nothing nearer does."""
+    priced = [one for one in entry.changes if one.gain >= _TASK]
+    near = next((one for one in priced if one.kind in ("memory", "constraint", "batch")), None)
+    best = near or next((one for one in priced if one.kind == "links" and one.gain >= _LINKS), None)
+    if best is None:
+        return []
+    if best.kind == "batch":
+        return [f"{best.text} would take {_percent(best.gain)} less time a sample"]
+    return [f"{best.text} would save {_percent(best.gain)} of a step"]
+
+
+def _fullest(entry: Entry) -> float:
+    plan = entry.plan
+    return max(
+        int(held) / limit for held, limit in zip(plan.memory.total, plan.task.topology.memory_bytes, strict=True)
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"

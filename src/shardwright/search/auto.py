@@ -1,0 +1,109 @@
+"""`auto`: every strategy that can be run in the time, the best plan kept.
+
+1. `greedy` takes milliseconds; after it there is always a plan.
+2. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
+3. `certified`, which starts also from uniform plans and from `neuroshard`'s, to a smaller gap and with more kicks than alone.
+4. `dreamshard+`, where a policy is known for the task's devices.
+5. The sorted baselines and `random`; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
+
+Left out are `exact` and `rnn`, which take seconds to hours; `autoshard` and `dreamshard`, which place whole tables as `dreamshard+` does
+before it improves them; TorchRec's planner; and strategies that users have registered. With a time limit, tiers get at most
+half of what is left, and what comes last is asked only if there is time left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.best import ROUNDING, BestPlan
+from shardwright.search.certified import Certified
+from shardwright.search.dreamshard.strategy import DreamShardPlus
+from shardwright.search.flexshard.others import place_others, tiered_tables
+from shardwright.search.flexshard.planning import ALL_TIERS, tier_plan
+from shardwright.search.flexshard.strategy import HOT_AND_COLD, FlexShard
+from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.uniform import UNIFORM
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+_SMALL = 4096  # tables × devices up to which every uniform plan is made
+_TIERS = 0.5  # of the time that is left, for what lies beside tiers
+_TOLERANCE = 0.002
+_PATIENCE = (
+    6,
+    16,
+)  # rounds of kicks without a better plan: of small tasks, which make more kicks a round, and of others
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The best plan of all strategies that can be run in the time; it carries the name of the one that found it.
+
+    Attributes:
+        name: name of the strategy.
+    """
+
+    name: str = field(default="auto")
+
+    def supports(self, task: Task) -> str | None:
+        """Any task that `certified` or `flexshard` can plan."""
+        reason = Certified().supports(task)
+        return reason if reason is not None and FlexShard().supports(task) is not None else None
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Run them one after another; at the deadline and on Ctrl-C the best plan so far is returned.
+
+        Raises:
+            InfeasibleTask: none finds a plan; the message is `certified`'s, or that of the last one that was asked.
+        """
+        seen = BestPlan(task, cost_model, seed, deadline)
+        try:
+            with seen.until_interrupted():
+                self._attempt_all(task, cost_model, seen, seed)
+        except KeyboardInterrupt:
+            if seen.plan is None:
+                seen.attempt(FusedGreedy())
+            if seen.plan is None:
+                raise
+        if seen.plan is None:
+            raise seen.refused[-1]
+        bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]
+        bound_ms = max((bound for bound in bounds if bound <= seen.step_ms * (1 + ROUNDING)), default=None)
+        return replace(seen.plan, bound_ms=bound_ms)
+
+    def search_from(
+        self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
+    ) -> Plan:
+        """What `certified` makes of the plan.
+
+        Raises:
+            InvalidInput: `certified` cannot plan the task.
+        """
+        reason = Certified().supports(task)
+        if reason is not None:
+            raise InvalidInput(f"this task cannot be planned from a plan: {reason}; leave the plan out")
+        return Certified().search_from(task, cost_model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
+
+    def _attempt_all(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
+        seen.attempt(FusedGreedy())
+        self._attempt_tiers(task, cost_model, seen, seed)
+        patience = min(max(len(task.tables) // 2, _PATIENCE[0]), _PATIENCE[1])
+        seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus(), *HEURISTICS, Random())
+        if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
+            seen.attempt(*UNIFORM)
+
+    def _attempt_tiers(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
+        """Offer the plans of `flexshard` and `recshard`, which differ in the tiers alone."""
+        tables = tiered_tables(task)
+        if not tables or FlexShard().supports(task) is not None or (seen.plan is not None and seen.late):
+            return
+        try:
+            others = place_others(task, tables, cost_model, seed, seen.until(_TIERS))
+            for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "recshard")):
+                found = tier_plan(task, tiers=tiers, others=others)
+                seen.offer(Plan(task, found.shards, name, seed, bound_ms=found.plans_bound_ms or None))
+        except InfeasibleTask as error:
+            seen.refused.append(error)

@@ -1,0 +1,98 @@
+"""The best plan seen so far: what a search returns, whatever ends it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import score
+from shardwright.errors import InfeasibleTask
+from shardwright.search.strategy import Strategy
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+ROUNDING = 1e-9  # of a step: sums of the same floats in other orders
+
+
+class BestPlan:
+    """Plans of several strategies for one task, compared by predicted step time.
+
+    Args:
+        task: the task.
+        cost_model: prices the plans.
+        seed: the strategies' seed.
+        deadline: `time.monotonic()` from which on no strategy is asked any more; None for no limit.
+
+    Attributes:
+        plan: the best plan so far; None before the first.
+        step_ms: its step time.
+        seen: all plans with their step times, in the order in which they came.
+        refused: why strategies found no plan, in the order in which they said so.
+        interrupted: whether Ctrl-C was pressed, see `until_interrupted`.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
+        self._task, self._model = task, cost_model
+        self._seed, self._deadline = seed, deadline
+        self.plan: Plan | None = None
+        self.step_ms = math.inf
+        self.seen: list[tuple[float, Plan]] = []
+        self.refused: list[InfeasibleTask] = []
+        self.interrupted = False
+
+    @property
+    def late(self) -> bool:
+        """Whether time is up, or Ctrl-C was pressed."""
+        return self.interrupted or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def offer(self, plan: Plan) -> None:
+        """Keep a plan if it is the best so far."""
+        step_ms = score(self._task, plan.shards, self._model).step_ms
+        self.seen.append((step_ms, plan))
+        if self.plan is None or step_ms < self.step_ms:
+            self.plan, self.step_ms = plan, step_ms
+
+    def attempt(self, *strategies: Strategy, part: float = 1.0) -> None:
+        """Offer the plans of strategies that support the task, as long as there is time, and in any case until there is a plan.
+
+        Args:
+            strategies: asked one after another.
+            part: part of the time left that each of them gets.
+        """
+        for strategy in strategies:
+            if self.plan is not None and self.late:
+                return
+            if strategy.supports(self._task) is None:
+                try:
+                    self.offer(strategy.search(self._task, self._model, seed=self._seed, deadline=self.until(part)))
+                except InfeasibleTask as error:
+                    self.refused.append(error)
+
+    def until(self, part: float) -> float | None:
+        """`time.monotonic()` after a part of the time that is left; None for no limit."""
+        now = time.monotonic()
+        return None if self._deadline is None else now + part * max(0.0, self._deadline - now)
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Notice Ctrl-C also where a strategy answers it with its own best plan. Python lets the main thread alone see to signals."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+
+        def notice(number: int, frame: FrameType | None) -> None:
+            self.interrupted = True
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, notice)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
