@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pkgutil
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -34,27 +33,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         files = Path(scratch, "material")
         files.mkdir()
         _prepare(files)
-        numbers = range(options.first, options.first + options.cases) if options.case is None else [options.case]
         start, records = time.monotonic(), []
-        for record in _all(numbers, options.seed, files, Path(scratch), options.workers):
-            records.append(record)
-            if record["findings"] or options.case is not None:
-                print(json.dumps(record, indent=1, ensure_ascii=True), file=sys.stderr)
-            if options.case is None and len(records) % 500 == 0:
-                print(f"{len(records)}/{len(numbers)} cases, {time.monotonic() - start:.0f} s", file=sys.stderr)
         if options.case is not None:
-            _keep(options.case, options.seed, files, options.keep)
+            folder = options.keep or Path(scratch, "case")
+            records = [judged(options.case, options.seed, files, folder)]
+            print(json.dumps(records[0], indent=1), file=sys.stderr)
+        for record in _all(options.cases if options.case is None else 0, options.seed, files, options.workers):
+            records.append(record)
+            if record["findings"]:
+                print(json.dumps(record, indent=1), file=sys.stderr)
+            if len(records) % 500 == 0:
+                print(f"{len(records)}/{options.cases} cases, {time.monotonic() - start:.0f} s", file=sys.stderr)
     return _told(records, time.monotonic() - start, options)
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--case", type=int, help="only this one, and say everything about it")
-    parser.add_argument("--keep", type=Path, help="with --case: put its files here")
+    parser.add_argument("--keep", type=Path, help="with --case: a folder to make, for its files")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} among the results")
     return parser.parse_args(arguments)
@@ -79,27 +78,28 @@ def _prepare(files: Path) -> None:
     gc.freeze()
 
 
-def _all(numbers: Sequence[int], seed: int, files: Path, scratch: Path, workers: int) -> Iterator[dict[str, Any]]:
-    """Records of all cases, as they end."""
+def _all(count: int, seed: int, files: Path, workers: int) -> Iterator[dict[str, Any]]:
+    """Records of the first cases, as they end."""
     context = multiprocessing.get_context("fork")
     queue, following = context.SimpleQueue(), context.Value("l", 0)
 
     def work() -> None:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
         while True:
             with following.get_lock():
-                index, following.value = following.value, following.value + 1
-            if index >= len(numbers):
+                number, following.value = following.value, following.value + 1
+            if number >= count:
                 return
+            folder = files.with_name(f"case-{number}")
             try:
-                queue.put(judged(numbers[index], seed, files, scratch))
+                queue.put(judged(number, seed, files, folder))
             except BaseException as error:
-                queue.put(f"case {numbers[index]}: {''.join(traceback.format_exception(error))}")
+                queue.put(f"case {number}: {''.join(traceback.format_exception(error))}")
+            shutil.rmtree(folder, ignore_errors=True)
 
-    crew = [context.Process(target=work, daemon=True) for _ in range(min(workers, len(numbers)))]
+    crew = [context.Process(target=work, daemon=True) for _ in range(min(workers, count))]
     for worker in crew:
         worker.start()
-    for _ in numbers:
+    for _ in range(count):
         record = queue.get()
         if isinstance(record, str):
             raise SystemExit(f"the fuzz itself fails in {record}")
@@ -108,28 +108,19 @@ def _all(numbers: Sequence[int], seed: int, files: Path, scratch: Path, workers:
         worker.join()
 
 
-def judged(number: int, seed: int, files: Path, scratch: Path) -> dict[str, Any]:
-    """Run a case and judge it."""
-    folder = scratch / f"case-{number}"
+def judged(number: int, seed: int, files: Path, folder: Path) -> dict[str, Any]:
+    """Run a case in a folder of its own, which is made, and judge it."""
     folder.mkdir()
     case = cases.draw_case(number, seed, files, folder)
     before = verdict.snapshot(folder)
     start = process.fresh(case.argv) if case.interpreter else process.forked(case.argv)
     ran = process.run(start, folder, case.limits)
-    found = [text for text in verdict.findings(case, ran, before) if text]
-    shutil.rmtree(folder, ignore_errors=True)
     return {
         "case": number, "command": case.command, "mode": case.mode, "argv": case.argv, "code": ran.code, "seconds": ran.seconds,
-        "inputs": {name: f"{one.kind} {one.done}".strip() for name, one in case.inputs.items()}, "memory": ran.memory, "findings": found,
+        "inputs": {name: f"{one.kind} {one.done}".strip() for name, one in case.inputs.items()}, "memory": ran.memory,
+        "findings": verdict.findings(case, ran, before),
         "stderr": ran.err[-3000:].decode("utf-8", "backslashreplace"), "stdout": ran.out[-500:].decode("utf-8", "backslashreplace"),
     }  # fmt: skip
-
-
-def _keep(number: int, seed: int, files: Path, folder: Path | None) -> None:
-    if folder is not None:
-        folder.mkdir(parents=True)
-        cases.draw_case(number, seed, files, folder)
-        print(f"its files: {folder}", file=sys.stderr)
 
 
 def _row(name: str, records: Sequence[dict[str, Any]]) -> list[object]:
@@ -169,9 +160,6 @@ def _told(records: list[dict[str, Any]], seconds: float, options: argparse.Names
 
 if __name__ == "__main__":
     if not all(name in os.environ for name in ONE_THREAD):  # read when the libraries are loaded
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]],
-            os.environ | dict.fromkeys(ONE_THREAD, "1"),
-        )
+        os.environ |= dict.fromkeys(ONE_THREAD, "1")
+        os.execv(sys.executable, [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]])
     sys.exit(main())

@@ -74,8 +74,8 @@ def broken_rules(task: dict[str, Any], plan: dict[str, Any]) -> list[str]:
     """The rules that a plan file breaks, given the content of its task file."""
     devices = task["topology"]["hosts"] * task["topology"]["devices_per_host"]
     shards = {table["name"]: [s for s in plan["shards"] if s["table"] == table["name"]] for table in task["tables"]}
-    found = [f"{len(plan['shards'])} shards, {sum(map(len, shards.values()))} of tables of the task"]
-    found = found if sum(map(len, shards.values())) != len(plan["shards"]) else []
+    strangers = len(plan["shards"]) - sum(map(len, shards.values()))
+    found = [f"{strangers} shards are not of tables of the task"] if strangers else []
     for table in task["tables"]:
         found += [f"table {table['name']!r}: {text}" for text in _tiling(table, shards[table["name"]], devices)]
     if found:
@@ -115,8 +115,8 @@ def _memory(task: dict[str, Any], plan: dict[str, Any], shards: dict[str, Any], 
             samples = -(-task["batch_size"] // holders)
             share = rows / table["rows"] if shard.get("row_order", "id") == "id" else rows == table["rows"]
             lookups = math.floor(task["batch_size"] * table["pooling"] * share / holders * (1 - 1e-12))
-            values = 8 * width * (samples if table["pooled"] else lookups)
-            size = rows * width * {"fp32": 4, "fp16": 2}[table["dtype"]] + state[task["optimizer"]]
+            values = 8 * width * (samples if table.get("pooled", True) else lookups)
+            size = rows * width * {"fp32": 4, "fp16": 2}[table.get("dtype", "fp32")] + state[task["optimizer"]]
             for rank in shard["devices"]:
                 used[rank] += size + 8 * lookups + 8 * (samples + 1) + values
     limits = task["topology"]["memory"]

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +66,14 @@ def forked(argv: list[str]) -> Callable[[], int]:
     return run
 
 
-def run(function: Callable[[], int], folder: Path, limits: Limits, environment: Mapping[str, str] | None = None) -> Ran:
+def run(function: Callable[[], int], folder: Path, limits: Limits) -> Ran:
     """Run a function in a child whose working folder is `folder`, until it ends or breaks a limit."""
     ours, theirs = zip(os.pipe(), os.pipe(), strict=True)
     before = _resident(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child is in the command
     pid = os.fork()
     if not pid:
-        _child(function, folder, theirs, limits, environment or {})
+        _child(function, folder, theirs, limits)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for end in theirs:
         os.close(end)
@@ -144,25 +144,20 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _child(
-    function: Callable[[], int], folder: Path, ends: tuple[int, ...], limits: Limits, environment: Mapping[str, str]
-) -> None:
+def _child(function: Callable[[], int], folder: Path, ends: tuple[int, ...], limits: Limits) -> None:
     """Never returns."""
     code = 1
     atexit._clear()  # what the process at the other end of the fork has to tidy is not ours
     try:
         _settle(folder, ends, limits)
-        os.environ |= environment
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         code = function()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except KeyboardInterrupt as error:
         code = 130  # before the command began, or after it ended, it is no fault of its own
-        if any(
-            _PACKAGE in frame.filename and "__main__" not in frame.filename
-            for frame in traceback.extract_tb(error.__traceback__)
-        ):
+        places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        if any(_PACKAGE in place and "__main__" not in place for place in places):
             traceback.print_exc()
     except BaseException:
         traceback.print_exc()
