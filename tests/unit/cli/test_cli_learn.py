@@ -221,7 +221,7 @@ def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_fi
     given = ("plan", task_file, "--model", model_file)
     for strategy, says in {
         "greedy": "strategy 'greedy' takes no policy",
-        "auto": "strategy 'certified' takes no policy",
+        "auto": "strategy 'auto' takes no policy",
         "autoshard": "the policy is one of strategy 'dreamshard', not of 'autoshard'",
     }.items():
         outcome = cli(*given, "--strategy", strategy, "--policy", policy)
