@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -11,6 +11,7 @@ from shardwright.sharding.rank_map import RankMap
 from shardwright.task import Table
 from shardwright.workload.profile.column import ColumnProfile
 from shardwright.workload.profile.curve import access_profile, flat_profile
+from shardwright.workload.profile.doubts import Doubt, doubts
 from shardwright.workload.profile.ranking import hottest_ids
 
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
@@ -97,6 +98,14 @@ class ProfileResult:
             for name, column in self.columns.items()
             if column.is_numbered
         }
+
+    def doubts(self, tables: Sequence[Table]) -> list[Doubt]:
+        """The columns that are hardly features, such as times, labels and keys of sessions; none of events, which name their columns.
+
+        Args:
+            tables: what `tables` returned.
+        """
+        return [] if self.is_events else doubts(self.columns.values(), tables)
 
     def notes(self) -> list[str]:
         """What was found, a line for the log and one for each column, for people."""
