@@ -16,7 +16,8 @@ from shardwright.workload.profile.ranking import hottest_ids
 
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
-_LARGEST_ROW = 2**48
+LARGEST_ROW = 2**48
+"""Largest id that is taken for the number of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,7 @@ class ProfileResult:
                 raise InvalidInput(
                     f"column '{column.name}' holds text, which has no largest id; use rows='distinct' or exclude the column"
                 )
-            if column.max_id > _LARGEST_ROW:
+            if column.max_id > LARGEST_ROW:
                 raise InvalidInput(
                     f"column '{column.name}': its largest id {column.max_id} is no row number (above 2**48); use rows='distinct'"
                 )
