@@ -56,7 +56,7 @@ def run(
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
         make_folder(output)
-    with progress("planning") as report:
+    with progress("planning", compiles=True) as report:
         attempts = plan_with_each(placed, names, cost_model, report, seed=seed, time_limit=time_limit)
     files = save_each(attempts, output) if output is not None else []
     if measure:
