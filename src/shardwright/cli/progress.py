@@ -76,7 +76,8 @@ def progress(title: str, total: float | None = None, detail: str = "", *, compil
         RemainingColumn(),
         TextColumn("{task.fields[detail]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
+    # Libraries that are imported meanwhile may keep stdout for the process's end, so it is not to be a stand-in of rich's.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bars:
         bar = bars.add_task(title, total=total, detail=detail)
 
         def report(done: float, total: float | None = None, detail: str = "") -> None:
