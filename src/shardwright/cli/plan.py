@@ -98,7 +98,7 @@ def run(
     print_model_notes(cost_model, placed)
 
     def search(price: float) -> sw.Plan:
-        with progress("searching"):
+        with progress("searching", compiles=True):
             return sw.plan(
                 placed,
                 strategy=chosen,
