@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput
+from shardwright.files import is_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +46,8 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
 
     _check_distinct(folders)
     name = COLLECTIVES.identity
-    measured = [folder for folder in folders if (folder / name).exists()]
-    kernels = [folder for folder in folders if (folder / IDENTITY).exists() or folder not in measured]
+    measured = [folder for folder in folders if not is_missing(folder / name)]
+    kernels = [folder for folder in folders if not is_missing(folder / IDENTITY) or folder not in measured]
     if not kernels:
         raise InvalidInput(
             f"{measured[0]}: holds collectives but no kernel samples, which every model needs; name a folder with some too, or add some: "
@@ -64,8 +66,9 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
 
 def _check_distinct(folders: Sequence[Path]) -> None:
     """Samples read twice would lie both in what is trained on and in what is held out."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for folder in folders:
-        if folder.resolve() in seen:
+        place = os.path.realpath(folder)
+        if place in seen:
             raise InvalidInput(f"{folder}: is named twice, so that its samples would count twice; name it once")
-        seen.add(folder.resolve())
+        seen.add(place)

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.files import write_atomically
+from shardwright.files import input_size, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +101,7 @@ def read_part(path: Path, columns: pa.Schema | None = None) -> tuple[dict[str, A
     import pyarrow.parquet as pq
 
     try:
+        size = input_size(path, "part")
         with pq.ParquetFile(
             path,
             page_checksum_verification=True,
@@ -108,7 +109,7 @@ def read_part(path: Path, columns: pa.Schema | None = None) -> tuple[dict[str, A
             thrift_container_size_limit=_LARGEST_STRING,
         ) as part:
             identity = _identity_of(part.schema_arrow, columns or schema())
-            _check_claims(part.metadata, path.stat().st_size)
+            _check_claims(part.metadata, size)
             table = part.read(use_threads=False)
             table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import is_missing, write_atomically
 from shardwright.measure.hardware import MACHINE, Fingerprint
 from shardwright.measure.identity import check_claim, check_hardware, read_identity
 from shardwright.measure.journal import Journal, Row, read_journal
@@ -202,7 +202,7 @@ def _claim(
     """Check this collection against what the store holds; returns its identity, which becomes the identity of an empty store."""
     mine = {"format": FORMAT, "hardware": dict(hardware), "request": dict(request)}
     path = folder / records.identity
-    found = read_identity(folder, records.identity) if path.exists() else None
+    found = read_identity(folder, records.identity) if not is_missing(path) else None
     if found is not None and (parts or any(folder.glob(f"{records.prefix}-*.parquet"))):
         check_claim(path, found, mine, allow_other, records.decisive)
         return mine
