@@ -12,14 +12,13 @@ import typer
 
 from shardwright.cli.output import note, print_json
 from shardwright.errors import ShardwrightError
-
-INTERRUPTED = 130
+from shardwright.interrupts import CODE
 
 
 class Interrupted(ShardwrightError):
     """The user pressed Ctrl-C in a command that has something to say about it."""
 
-    exit_code = INTERRUPTED
+    exit_code = CODE
 
 
 def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
@@ -28,7 +27,7 @@ def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
     Anything else that is raised is a fault of ours: it keeps its traceback.
 
     Args:
-        command: returns an exit code or None; typer turns Ctrl-C into `INTERRUPTED`.
+        command: returns an exit code or None; typer turns Ctrl-C into `interrupts.CODE`.
         as_json: whether the error goes to stdout as a JSON document too.
     """
     try:
@@ -70,7 +69,7 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
         message = _usage_message(error)
         return _report("UsageError", message, 2, as_json) if message else 2  # without arguments, help was printed
     assert isinstance(code, int)
-    return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == INTERRUPTED else code
+    return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == CODE else code
 
 
 def _usage_message(error: typer.TyperException) -> str:

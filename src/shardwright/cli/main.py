@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from shardwright.cli import collect, compare, demo, learn, plan, profile, report, reproduce, show, train, verify
-from shardwright.cli.errors import INTERRUPTED, exit_code_of
+from shardwright.cli.errors import exit_code_of
 from shardwright.cli.output import note
+from shardwright.interrupts import CODE
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in (
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # outside of a command, which typer ends
         note("error: interrupted")
-        return INTERRUPTED
+        return CODE
 
 
 def _run(arguments: list[str]) -> int:
