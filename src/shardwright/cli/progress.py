@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from shardwright.cli.output import printable
+
 
 class Report(Protocol):
     """Says how far the work is."""
@@ -52,9 +54,9 @@ def progress(title: str, total: float | None = None) -> Iterator[Report]:
         TextColumn("{task.fields[detail]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
-        bar = bars.add_task(title, total=total, detail="")
+        bar = bars.add_task(printable(title), total=total, detail="")
 
         def report(done: float, total: float | None = None, detail: str = "") -> None:
-            bars.update(bar, completed=done, total=total, detail=detail)
+            bars.update(bar, completed=done, total=total, detail=printable(detail))
 
         yield report

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, some_of
 from shardwright.files import is_missing
+from shardwright.schema import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from shardwright.cost.dataset import Samples
     from shardwright.cost.links import Collectives
 
 
@@ -22,14 +24,30 @@ class Stores:
     """The content of sample stores.
 
     Attributes:
+        folders: the stores that have kernel samples.
         hardware: fingerprint of the machine that measured kernels.
         kernels: kernel samples of each store that has some.
         collectives: measured collectives of all stores, by number of devices and hosts.
     """
 
+    folders: list[Path]
     hardware: dict[str, str]
     kernels: list[pa.Table]
     collectives: list[Collectives]
+
+    def samples(self) -> Samples:
+        """The kernel samples of all stores, to train on.
+
+        Raises:
+            InvalidInput: a store holds what cannot be trained on; the message names it.
+        """
+        from shardwright.cost.dataset import join, samples_of
+
+        parts = []
+        for folder, measured in zip(self.folders, self.kernels, strict=True):
+            with Place(str(folder)).naming():
+                parts.append(samples_of(measured))
+        return join(parts)
 
 
 def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Stores:
@@ -57,10 +75,14 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
     for folder in () if allow_other_hardware else measured:
         check_hardware(folder / name, read_identity(folder, name)["hardware"], hardware, MACHINE)
     allowed: dict[str, Any] = {"allow_other_hardware": allow_other_hardware}
+    collectives = [read_collectives(folder, **allowed) for folder in measured]
+    with Place(some_of(measured)).naming():
+        fitted = collectives_of(collectives)
     return Stores(
+        folders=kernels,
         hardware=hardware,
         kernels=[read_samples(folder, hardware=hardware, **allowed) for folder in kernels],
-        collectives=collectives_of([read_collectives(folder, **allowed) for folder in measured]),
+        collectives=fitted,
     )
 
 
