@@ -55,9 +55,8 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
             raise InvalidInput(
                 f"{path}: cannot be written ({error.strerror}); name a file in a folder you may write to"
             ) from error
-        raise ShardwrightError(
-            f"{path}: writing failed ({error.strerror}); what was there before is untouched"
-        ) from error
+        kept = "whoever reads it has a part" if is_stream(path) else "what was there before is untouched"
+        raise ShardwrightError(f"{path}: writing failed ({error.strerror}); {kept}") from error
 
 
 def is_stream(path: str | Path) -> bool:
