@@ -74,11 +74,11 @@ def status(path: str | Path) -> os.stat_result | None:
     """What a path leads to, through links; None if there is nothing.
 
     Raises:
-        OSError: no file can have this path: its name is too long, a link leads to itself, a folder on the way is none or closed.
+        OSError: no file can have this path: its name is too long, a link leads to itself, a folder on the way is closed.
     """
     try:
         return Path(path).stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
         raise OSError(errno.EINVAL, "a path has no NUL characters", str(path)) from None

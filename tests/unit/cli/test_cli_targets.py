@@ -22,11 +22,11 @@ def test_a_file_is_no_folder(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     for path in (file, file / "inside"):
-        with pytest.raises(InvalidInput, match="is no folder|Not a directory"):
+        with pytest.raises(InvalidInput, match="is no folder"):
             check_folder(path)
         with pytest.raises(InvalidInput, match="cannot be made"):
             make_folder(path)
-    with pytest.raises(InvalidInput, match="its folder does not exist|Not a directory"):
+    with pytest.raises(InvalidInput, match="its folder does not exist"):
         check_target(file / "plan.json")
 
 
