@@ -28,6 +28,19 @@ def _cut(text: str, most: int) -> str:
     return f"{text[: most - end]}…({len(text) - most} characters)…{text[-end:]}"
 
 
+def printable(text: str, keep: str = "", most: int = _MOST, most_word: int = _MOST_WORD) -> str:
+    """Text that cannot steer a terminal, whatever a name in it holds: a space for what is no character, and no endless names.
+
+    Args:
+        text: the text.
+        keep: characters that stay although they steer it.
+        most: characters beyond which the middle is left out.
+        most_word: the same of a word.
+    """
+    kept = "".join(character if character.isprintable() or character in keep else " " for character in text)
+    return shortened(kept, most, most_word)
+
+
 def some_of(names: Sequence[object], most: int = 5) -> str:
     """The first of some names: "a, b and 812 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

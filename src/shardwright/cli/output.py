@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from shardwright.errors import shortened
+from shardwright.errors import printable
 
 MISSING = "–"
 _PIPE_WIDTH = 140
@@ -57,19 +57,6 @@ def print_json(document: dict[str, Any]) -> None:
 def note(text: str) -> None:
     """Print one line on stderr, whatever the text holds."""
     print(printable(text), file=sys.stderr, flush=True)
-
-
-def printable(text: str, keep: str = "", most: int = 2000, most_word: int = 400) -> str:
-    """Text that cannot steer a terminal, whatever a name in it holds: a space for what is no character, and no endless names.
-
-    Args:
-        text: the text.
-        keep: characters that stay although they steer it.
-        most: characters beyond which the middle is left out.
-        most_word: the same of a word.
-    """
-    kept = "".join(character if character.isprintable() or character in keep else " " for character in text)
-    return shortened(kept, most, most_word)
 
 
 def console_on_stdout() -> Console:

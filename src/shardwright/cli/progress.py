@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from shardwright.cli.output import printable
+from shardwright.errors import printable
 
 
 class Report(Protocol):

@@ -40,7 +40,7 @@ def unpacked(path: Path, max_bytes: int | None = None) -> Iterator[Path]:
     Raises:
         InvalidInput: the file cannot be read, is damaged, or unpacks to more than `max_bytes`.
     """
-    size = input_size(path, "data set of .pt or .pt.gz")
+    size = input_size(path, "data set")
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cli.output import emit, ms, note, percent, print_json, printable, saved, seconds, show, table
+from shardwright.cli.output import emit, ms, note, percent, print_json, saved, seconds, show, table
 from shardwright.cli.progress import progress
+from shardwright.errors import printable
 
 
 def test_json_has_null_for_what_is_no_finite_number(capsys):

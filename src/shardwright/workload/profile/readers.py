@@ -71,7 +71,7 @@ def open_log(path: Path, list_separator: str | None = None) -> LogReader:
 def _first_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise InvalidInput(f"{path}: is a directory; name its files, for example {path}/*.parquet")
-    input_size(path, "log")
+    input_size(path)
     try:
         with path.open("rb") as file:
             return file.read(4)
