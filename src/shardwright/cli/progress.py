@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from shardwright.errors import printable
+
 _COMPILING = "compiling (the first time on this machine)"
 
 
@@ -77,11 +79,12 @@ def progress(title: str, total: float | None = None, detail: str = "", *, compil
         TextColumn("{task.fields[detail]}", markup=False),
     )
     # Libraries that are imported meanwhile may keep stdout for the process's end, so it is not to be a stand-in of rich's.
+    title = printable(title)
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bars:
         bar = bars.add_task(title, total=total, detail=detail)
 
         def report(done: float, total: float | None = None, detail: str = "") -> None:
-            bars.update(bar, completed=done, total=total, detail=detail)
+            bars.update(bar, completed=done, total=total, detail=printable(detail))
 
         if not (compiles and shown):
             yield report

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, printable
 from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
 from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress=Printer(),
         )
     except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to go on", file=sys.stderr)

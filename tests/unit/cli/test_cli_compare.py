@@ -105,7 +105,10 @@ def test_where_all_fail_the_command_does(cli, tmp_path, model_file, fake_measuri
     outcome = cli("compare", tmp_path / "task.yaml", "--model", model_file, "--measure", "--json")
     assert outcome.code == 1
     assert all(one["failed"] for one in outcome.document["strategies"])
-    assert outcome.err == "error: no strategy found a plan for this task; the reasons are listed\n"
+    assert (
+        outcome.err
+        == f"error: {tmp_path / 'task.yaml'}: no strategy found a plan for this task; the reasons are listed\n"
+    )
     assert fake_measuring == []
 
 

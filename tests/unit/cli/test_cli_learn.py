@@ -192,7 +192,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
         (["--checkpoint", "no/such/state"], "its folder does not exist"),
         (["--log", "/dev/null/x"], "is no folder"),
         (["--tasks", "none.yaml"], "none.yaml: there is no such training tasks file"),
-        (["--model", "none.safetensors"], "none.safetensors: cannot be read"),
+        (["--model", "none.safetensors"], "none.safetensors: there is no such cost model"),
         (["-o", "no/such/policy"], "its folder does not exist"),
     ],
 )

@@ -124,4 +124,4 @@ def test_rank_maps_that_do_not_fit_end_the_command_before_the_search(cli, task_b
     assert "rank map of table 'a': is of 10 rows, the table has 9" in outcome.document["error"]["message"]
     missing = cli("plan", task_by_hotness, "--rank-maps", tmp_path / "none.safetensors", "--json")
     assert missing.code == 2
-    assert "the rank maps cannot be read" in missing.document["error"]["message"]
+    assert "there is no such file of rank maps" in missing.document["error"]["message"]
