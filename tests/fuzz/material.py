@@ -1,0 +1,114 @@
+"""Small valid files of every kind, made once: what the cases harm, or do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "task": ("task.yaml", "task.json", "hosts.yaml", "ranked.yaml"),
+    "ranked": ("ranked.yaml",),
+    "plan": ("plan.json", "plan.yaml", "hosts.json", "tiered.json"),
+    "ranks": ("ranks.safetensors",),
+    "model": ("model.safetensors", "neuroshard.safetensors", "links.safetensors"),
+    "policy": ("dreamshard.safetensors", "autoshard.safetensors"),
+    "dreamshard": ("dreamshard.state",),
+    "autoshard": ("autoshard.state",),
+    "store": ("samples", "journal", "collectives"),
+    "tasks": ("train.yaml", "files.yaml"),
+    "log": ("log.parquet", "log.csv", "log.tsv", "events.txt", "lists.parquet"),
+    "measured": ("measured.json",),
+    "sharding": ("sharding.json",),
+}
+"""File names by kind; a sample store is a folder."""
+
+COMPANIONS = {"tiered.json": "tiered.ranks.safetensors", "ranked.yaml": "tables.yaml", "files.yaml": "task.yaml"}
+"""Files that name another, and which it is: it has to lie beside."""
+
+SHORT = {
+    "dreamshard": ("--iterations==1", *(f"--option=={name}=2" for name in ("cost_updates", "collected", "explored", "policy_updates"))),
+    "autoshard": ("--steps==20", *(f"--option=={text}" for text in ("unroll=10", "batch=2", "lag=1", "cost_updates=2"))),
+}  # fmt: skip
+"""Options of a training that takes a moment, as parts of a command line of `cases`."""
+
+
+def make(folder: Path) -> None:
+    """Fill an empty folder. Runs in a process of its own, since it starts threads."""
+    from shardwright.cost import save_model
+    from shardwright.testing.tasks import constrained_task, task_of
+    from tests.unit.cli.models import linear_model
+
+    constrained_task().save(folder / "task.yaml")
+    task_of(9, 4).save(folder / "task.json")
+    task_of(8, 2, hosts=2).save(folder / "hosts.yaml")
+    save_model(linear_model(), folder / "model.safetensors")
+    _logs(folder)
+    _stores(folder)
+    _command(folder, "profile log.parquet -o tables.yaml --rank-maps ranks.safetensors --sequence history")
+    _ranked(folder)
+    plans = (("task.yaml", "plan.json"), ("task.json", "plan.yaml"), ("hosts.yaml", "hosts.json"))
+    for task, plan in plans:
+        _command(folder, f"plan {task} --strategy certified --time-limit 0.5 -o {plan}")
+    _command(folder, "plan ranked.yaml --strategy recshard --rank-maps ranks.safetensors -o tiered.json")
+    _command(folder, "train samples -o neuroshard.safetensors --network neuroshard --epochs 1")
+    _command(folder, "train samples collectives -o links.safetensors --epochs 1")
+    (folder / "files.yaml").write_text("groups: [{file: task.yaml}]\n")
+    (folder / "train.yaml").write_text(
+        "groups:\n  - {count: 2, tables: [3, 6], devices: 2, device: cpu, memory: 1 GB, sharding_types: [table_wise]}\n"
+    )
+    for strategy, options in SHORT.items():
+        line = f"learn {strategy} --tasks train.yaml -o {strategy}.safetensors --checkpoint {strategy}.state"
+        _command(folder, line, *(option.replace("==", "=") for option in options))
+    _command(folder, "verify hosts.json --rounds 1 --backend embedding_bag --json", out="measured.json")
+    (folder / "sharding.json").write_text(json.dumps({"format": 1, "modules": {}}))
+
+
+def _command(folder: Path, line: str, *more: str, out: str | None = None) -> None:
+    """Run a command line that must succeed."""
+    from contextlib import chdir, redirect_stdout
+
+    from shardwright.cli.main import main
+
+    with chdir(folder), Path(out or "/dev/null").open("w", encoding="utf-8") as file, redirect_stdout(file):
+        code = main([*line.split(), *more])
+    if code:
+        raise RuntimeError(f"shardwright {line}: exit {code}")
+
+
+def _ranked(folder: Path) -> None:
+    text = "batch_size: 512\ntables: {file: tables.yaml}\ntopology: {hosts: 2, devices_per_host: 2, device: cpu, memory: 8 MB}\n"
+    (folder / "ranked.yaml").write_text(text)
+
+
+def _logs(folder: Path) -> None:
+    import numpy as np
+    import polars as pl
+
+    rng = np.random.default_rng(0)
+    columns = {"user": rng.integers(0, 500, 2000), "item": rng.zipf(1.4, 2000) % 300}
+    log = pl.DataFrame(columns).with_columns(name=pl.Series([f"n{i % 40}" for i in range(2000)]))
+    history = [rng.integers(0, 200, size).tolist() for size in rng.integers(0, 6, 2000)]
+    log.with_columns(history=pl.Series(history)).write_parquet(folder / "log.parquet", row_group_size=700)
+    log.with_columns(tags=pl.Series([["a", None, "b"][: i % 4] for i in range(2000)])).write_parquet(
+        folder / "lists.parquet"
+    )
+    log.write_csv(folder / "log.csv")
+    log.write_csv(folder / "log.tsv", separator="\t")
+    (folder / "events.txt").write_text("\n".join(f"{i % 70} {i % 31}" for i in range(1500)))
+
+
+def _stores(folder: Path) -> None:
+    from shardwright.measure.collectives.records import COLLECTIVES
+    from shardwright.measure.store import RecordStore, SampleStore, read_samples
+    from tests.unit.cli.stores import HARDWARE, write_store
+    from tests.unit.cost.links.made import rows
+
+    write_store(folder / "samples", samples=60)
+    with SampleStore(folder / "open", HARDWARE, {"seed": 0}) as store:
+        for row in read_samples(folder / "samples").to_pylist():
+            store.append(row | {"measured_at": 0})
+        shutil.copytree(folder / "open", folder / "journal")  # as a kill leaves it
+    with RecordStore(folder / "collectives", HARDWARE | {"backend": "gloo"}, {"seed": 0}, COLLECTIVES) as store:
+        for row in rows(60):
+            store.append(row)

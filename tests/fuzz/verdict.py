@@ -1,0 +1,190 @@
+"""What must hold of every case, whatever it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.fuzz.cases import Case
+from tests.fuzz.damage import MARKUP, STEERING
+from tests.fuzz.legal import broken_rules
+from tests.fuzz.material import SHORT
+from tests.fuzz.process import Ran
+
+MOST_ERROR = 2000  # characters of the error
+MOST_NOTES = 20_000  # bytes of everything on stderr
+_LARGE = 1 << 26
+Snapshot = dict[str, str]
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """What lies in a folder and below it, by path: a digest, or what it is."""
+    found: Snapshot = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            found[str(path.relative_to(folder))] = _state(path)
+    return found
+
+
+def _state(path: Path) -> str:
+    info = path.lstat()
+    if stat.S_ISLNK(info.st_mode):
+        return f"link to {path.readlink()}"
+    if not stat.S_ISREG(info.st_mode):
+        return stat.filemode(info.st_mode)[0]
+    if info.st_size > _LARGE:
+        return f"{info.st_size} bytes"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def findings(case: Case, ran: Ran, before: Snapshot) -> list[str]:
+    """What is wrong with what a case did; nothing, as a rule."""
+    return [*_end(case, ran), *_printed(case, ran), *_files(case, ran, before)]
+
+
+def _end(case: Case, ran: Ran) -> Iterator[str]:
+    killed = (
+        case.limits.signals is not None and case.limits.signals[0] == signal.SIGKILL and ran.code == -signal.SIGKILL
+    )
+    if ran.hung:
+        yield f"hangs: killed after {case.limits.seconds:.0f} s"
+    elif ran.memory > case.limits.memory:
+        yield f"takes {ran.memory >> 20} MB"
+    elif ran.code not in (0, 1, 2) and not killed and not (case.limits.signals and ran.code in (130, -signal.SIGINT)):
+        yield f"exit code {ran.code}"
+    if ran.left and not killed:
+        yield "leaves a process behind"
+
+
+def _printed(case: Case, ran: Ran) -> Iterator[str]:
+    out, err = ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace")
+    if "Traceback (most" in err and (not case.interpreter or f"{os.sep}shardwright{os.sep}" in err):
+        places = re.findall(r'File ".*?/shardwright/(.*?)", line (\d+)', err) or [("?", "?")]
+        yield f"traceback at {':'.join(places[-1])}: {err.strip().splitlines()[-1][:200]}"
+        return
+    if ran.code < 0 or case.interpreter:
+        return
+    if len(err) > MOST_NOTES:
+        yield f"prints {len(err)} characters on stderr"
+    shown = out if not any(name.startswith("/dev/") for name in case.argv) else ""
+    if STEERING[:4] in err + shown or not all(one.isprintable() or one == "\n" for one in err + shown):
+        odd = next((one for one in err + shown if not one.isprintable() and one != "\n"), "")
+        yield f"control character {odd!r} on {'stderr' if odd in err else 'stdout'}"
+    errors = [line for line in err.splitlines() if line.startswith("error:")]
+    if ran.code in (1, 2) and case.argv and case.limits.stdout == "pipe":
+        if len(errors) != 1:
+            yield f"{len(errors)} error lines"
+        elif len(errors[0]) > MOST_ERROR:
+            yield f"an error of {len(errors[0])} characters"
+        elif not _named(case, errors[0]):
+            yield f"names no file or option at fault: {errors[0][:200]}"
+    if "--json" in case.argv and case.limits.stdout == "pipe" and shown:
+        try:
+            json.loads(shown, parse_constant=lambda text: 1 / 0)
+        except (ValueError, ZeroDivisionError):
+            yield "--json prints something else than one JSON document" if "--help" not in case.argv else ""
+
+
+def _named(case: Case, error: str) -> bool:
+    """Whether an error names a file of the kind that was harmed, where one was, or any; or an option, or an output."""
+    harmed = {one.kind for one in case.inputs.values() if one.done} or {one.kind for one in case.inputs.values()}
+    files = [one.word for one in case.inputs.values() if one.kind in harmed | {"companion"}]
+    names = [
+        re.split(r"=", text.lstrip("-"))[0]
+        for text in case.argv
+        if len(text) < 50 and (text[:2] == "--" or "=" in text)
+    ]
+    options = [f"{name.replace('-', '_')}{end}" for name in names if name for end in (":", " '", " is ", " of ")]
+    options += [f"{text}:" for text in case.argv if text]
+    words = [*files, *options, *case.words, "strategy '", "Option '", "--"]
+    return not case.inputs or any(word in error for word in words)
+
+
+def _files(case: Case, ran: Ran, before: Snapshot) -> Iterator[str]:
+    after = snapshot(case.folder)
+    killed = ran.code == -signal.SIGKILL
+    for path in sorted(before.keys() | after.keys()):
+        if before.get(path) == after.get(path):
+            continue
+        if path.rpartition("/")[2].startswith(".shardwright-"):
+            if not killed:
+                yield f"leaves {path} behind"
+            continue
+        kind = _kind(case, path)
+        if kind is None:
+            yield f"{'changes' if path in before else 'makes'} {path!r}, which is not its to write"
+        elif path in before and path not in after:
+            yield f"removes {path!r}"
+        elif ran.code == 2 and kind not in ("folder", "store"):
+            yield f"writes {path!r} and exits with 2"
+        elif (why := _broken(case, case.folder / path, kind)) is not None:
+            yield f"writes {path!r}, which is no whole {kind}: {why}"
+    if ran.code == 0 and case.argv and "--help" not in case.argv:
+        for path, kind in case.outputs.items():
+            if kind != "folder" and not os.path.lexists(case.folder / path) and path in case.argv:
+                yield f"exits with 0 without writing {path!r}"
+    if case.legal is not None and ran.code == 0:
+        plan = json.loads((case.folder / next(iter(case.outputs))).read_text())
+        yield from broken_rules(case.legal, plan)
+
+
+def _kind(case: Case, path: str) -> str | None:
+    """What lies at a path that the case may write to; None where it may not."""
+    for name, kind in case.outputs.items():
+        stem = str(Path(name).with_name(f"{Path(name).stem}.ranks.safetensors")) if name.strip("/.") else ""
+        if path == name.rstrip("/"):
+            return kind
+        if kind == "plan" and path == stem:
+            return "ranks"
+        if kind in ("folder", "store") and path.startswith(f"{name.rstrip('/')}/"):
+            return "file of a folder"
+    for name, found in case.inputs.items():
+        written = (found.kind in SHORT and "--checkpoint" in case.argv) or case.command == "collect"
+        if written and (path == name or path.startswith(f"{name}/")):
+            return "checkpoint" if found.kind in SHORT else "file of a folder"
+    return None
+
+
+def _broken(case: Case, path: Path, kind: str) -> str | None:
+    """Why a file that was written does not load again; None if it does."""
+    from shardwright.cost import load_model
+    from shardwright.search.learned.checkpoints import load_checkpoint
+    from shardwright.search.learned.policy_files import load_policy
+    from shardwright.sharding import Plan
+    from shardwright.sharding.rank_map_files import load_rank_maps
+    from shardwright.task.files import load_tables
+
+    readers: dict[str, Callable[[Path], object]] = {
+        "plan": Plan.load, "tables": load_tables, "ranks": load_rank_maps, "model": load_model, "page": _whole_page,
+        "policy": lambda policy: load_policy(policy, case.argv[1]), "checkpoint": load_checkpoint,
+    }  # fmt: skip
+    if not path.is_file():
+        return None
+    try:
+        readers.get(kind, _whole_file)(path)
+    except Exception as error:
+        return str(error)[:200]
+    return None
+
+
+def _whole_page(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if not text.rstrip().endswith("</html>"):
+        raise ValueError("its end is missing")
+    if MARKUP in text:
+        raise ValueError("it holds markup of an input as it was")
+
+
+def _whole_file(path: Path) -> None:
+    """Of a folder of results."""
+    if path.suffix == ".json":
+        json.loads(path.read_text())
+    elif path.suffix == ".parquet" and path.read_bytes()[-4:] != b"PAR1":
+        raise ValueError("its end is missing")
