@@ -184,12 +184,14 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
         "median gap",
     )
     caption = (
-        f"The default (`auto`, no time limit) beside the best plan of all other strategies ({SECONDS:g} s each): {', '.join(RIVALS)}; on every "
-        f"tenth task {' and '.join(SLOW)} too. Above: the default's step against the best of theirs; below zero where it is shorter than all."
+        f"The default (`auto`, no time limit) beside the best plan of all other strategies ({SECONDS:g} s each): "
+        f"{', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step against the best of "
+        "theirs; below zero where it is shorter than all."
     )
+    of_beaten = ("task", "kind", "strategy", "default above it")
     tables = [
         (caption, heads, table),
-        ("Tasks on which another plan is better by more than that.", ("task", "kind", "strategy", "default above it"), beaten or [["none", "", "", ""]]),
+        ("Tasks on which another plan is better by more than that.", of_beaten, beaten or [["none", "", "", ""]]),
         ("Whose plan the default returned.", ("strategy", "tasks"), [[str(name), count] for name, count in winners.most_common()]),
     ]  # fmt: skip
     results_table.write_results("default_plan", "Is the default the best there is?", tables, command)
