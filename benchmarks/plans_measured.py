@@ -63,14 +63,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def progress() -> Callable[[int, int], None]:
+def progress() -> Callable[[int, int, str], None]:
     """A line a minute: how much is done, and how long the rest will take."""
     start = last = time.monotonic()
 
-    def report(done: int, wanted: int) -> None:
+    def report(done: int, wanted: int, detail: str) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last > 60 or done in (100, wanted):
+        if done and (now - last > 60 or done in (100, wanted)):
             last = now
             say(f"{done}/{wanted} measured, {(now - start) / done * (wanted - done) / 60:.0f} minutes left")
 

@@ -160,7 +160,7 @@ def made_plan(task: Task, planner: str, options: argparse.Namespace) -> Plan:
     return sw.plan(task, strategy=planner, time_limit=options.time_limit)
 
 
-def say_progress(done: int, wanted: int) -> None:
+def say_progress(done: int, wanted: int, detail: str) -> None:
     if done % 500 == 0 or done == wanted:
         print(f"{done}/{wanted} measured", file=sys.stderr, flush=True)
 

@@ -9,10 +9,12 @@ plan.save("plan.json")
 
 from __future__ import annotations
 
-from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
-from shardwright.search import plan, register, strategy_names
-from shardwright.sharding import Plan, PlanCost, Shard
-from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
+TYPE_CHECKING = False  # as type checkers read it; importing `typing` takes a while
+if TYPE_CHECKING:
+    from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
+    from shardwright.search import plan, register, strategy_names
+    from shardwright.sharding import Plan, PlanCost, Shard
+    from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
 __version__ = "0.1.0"
 
@@ -34,3 +36,25 @@ __all__ = [
     "register",
     "strategy_names",
 ]
+
+_HOMES = {
+    "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
+    "search": ("plan", "register", "strategy_names"),
+    "sharding": ("Plan", "PlanCost", "Shard"),
+    "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
+}
+"""Where the names come from. They are imported when one is first used: the program takes Ctrl-C before it imports anything large."""
+
+
+def __getattr__(name: str) -> object:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

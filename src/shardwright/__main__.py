@@ -1,19 +1,29 @@
-"""`python -m shardwright`."""
+"""`python -m shardwright`, and the program `shardwright`."""
 
 from __future__ import annotations
 
 import sys
 
+try:
+    from shardwright.interrupts import CODE, end_at_once, raise_outside_imports
+except KeyboardInterrupt:
+    sys.stderr.write("error: interrupted\n")
+    sys.exit(130)
+
 
 def main() -> int:
-    """Run the command line; Ctrl-C while its parts are still being imported ends it with one line too."""
-    try:
-        from shardwright.cli.main import main as run
+    """Run the command line; Ctrl-C ends it with one line, whenever it comes."""
+    end_at_once()
+    from shardwright.cli.main import main as run
 
+    try:
+        raise_outside_imports()
         return run()
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt:  # outside of what reports it
+        sys.stderr.write("error: interrupted\n")
+        return CODE
+    finally:
+        end_at_once()
 
 
 if __name__ == "__main__":

@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+_MOST, _MOST_WORD = 2000, 400  # characters: a few lines of a terminal
+
+
+def shortened(text: str, most: int = _MOST, most_word: int = _MOST_WORD) -> str:
+    """A text that can be read: of too long ones, and of words in them that are too long, the middle is left out.
+
+    Args:
+        text: any text; it may quote what a file holds.
+        most: most characters of the result, but for what says how many are left out.
+        most_word: the same of a word, which is whatever has no spaces.
+    """
+    if len(text) <= min(most, most_word):
+        return text
+    return _cut(re.sub(rf"\S{{{most_word + 1},}}", lambda word: _cut(word[0], most_word), text), most)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = most // 3  # a message begins with the place and ends with the remedy; more of the place is needed
+    return f"{text[: most - end]}…({len(text) - most} characters)…{text[-end:]}"
+
+
+def printable(text: str, keep: str = "", most: int = _MOST, most_word: int = _MOST_WORD) -> str:
+    """Text that cannot steer a terminal, whatever a name in it holds: a space for what is no character, and no endless names.
+
+    Args:
+        text: the text.
+        keep: characters that stay although they steer it.
+        most: characters beyond which the middle is left out.
+        most_word: the same of a word.
+    """
+    kept = "".join(character if character.isprintable() or character in keep else " " for character in text)
+    return shortened(kept, most, most_word)
+
+
+def some_of(names: Sequence[object], most: int = 5) -> str:
+    """The first of some names: "a, b and 812 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
 
 class ShardwrightError(Exception):
-    """Base of all deliberate errors; `exit_code` is what the command line returns for it."""
+    """Base of all deliberate errors; `exit_code` is what the command line returns for it.
+
+    Args:
+        message: what is wrong; shortened where it quotes more than can be read.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class InvalidInput(ShardwrightError, ValueError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import stat
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from shardwright.documents.json_text import dump_json, parse_json
 from shardwright.errors import InvalidInput, ShardwrightError
@@ -20,33 +23,92 @@ MAX_VALUES = 5_000_000
 
 _KINDS = {".json": ".json", ".yaml": ".yaml", ".yml": ".yaml"}
 _LIKE_JSON = re.compile(r'\s*\{\s*["}]')
+_STDOUT = 1
+_DESCRIPTORS = {"/dev/stdout": _STDOUT, "/dev/stderr": 2}
+_BAD_PATH = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.EBADF, errno.ENXIO),
+}
+"""Errors that say the path is wrong, not that writing failed."""
 
 
 def write_atomically(path: str | Path, data: bytes | str) -> None:
     """Write a file so that others see the old content or the new, never a part, whenever the process ends.
 
     The data goes to a temporary file in the same folder, is forced to the disk, and takes the place of `path` in one step. What
-    is not a regular file (a pipe, `/dev/stdout`) is written directly.
+    is no regular file (a pipe, `/dev/stdout`, the `/dev/fd/63` of a shell's `>(…)`) is written directly.
 
     Raises:
         InvalidInput: the path cannot be written to.
         ShardwrightError: writing failed half-way, as on a full disk; the old content is untouched.
     """
     content = data.encode("utf-8") if isinstance(data, str) else data
-    target = Path(path).resolve()  # through links: the link stays one
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(content)
+        if is_stream(path):
+            with _open_stream(path) as stream:
+                stream.write(content)
         else:
-            _replace(target, content)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise InvalidInput(
-            f"{path}: cannot be written ({error.strerror}); name a file in a folder you may write to"
-        ) from error
+            status(path)  # a link that leads to itself must not be replaced
+            _replace(Path(path).resolve(), content)  # through links: the link stays one
     except OSError as error:
-        raise ShardwrightError(
-            f"{path}: writing failed ({error.strerror}); what was there before is untouched"
-        ) from error
+        if error.errno in _BAD_PATH:
+            raise InvalidInput(
+                f"{path}: cannot be written ({error.strerror}); name a file in a folder you may write to"
+            ) from error
+        kept = "whoever reads it has a part" if is_stream(path) else "what was there before is untouched"
+        raise ShardwrightError(f"{path}: writing failed ({error.strerror}); {kept}") from error
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a path is a pipe, a device or an open descriptor: what is written to as it is, and has no files beside it.
+
+    Raises:
+        OSError: no file can have this path, as of `status`.
+    """
+    found = status(path)
+    kind = stat.S_IFMT(found.st_mode) if found else None
+    return _descriptor(path) is not None or kind not in (None, stat.S_IFREG, stat.S_IFDIR)
+
+
+def status(path: str | Path) -> os.stat_result | None:
+    """What a path leads to, through links; None if there is nothing.
+
+    Raises:
+        OSError: no file can have this path: its name is too long, a link leads to itself, a folder on the way is closed.
+    """
+    try:
+        return Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        raise OSError(errno.EINVAL, "a path has no NUL characters", str(path)) from None
+
+
+def is_missing(path: str | Path) -> bool:
+    """Whether there is nothing at a path; not where no file can be, of which whoever reads it in earnest says so."""
+    try:
+        return status(path) is None
+    except OSError:
+        return False
+
+
+def _descriptor(path: str | Path) -> int | None:
+    """The number of the open descriptor that a path names: 1 of `/dev/stdout`, 63 of `/dev/fd/63`."""
+    name = Path(path)
+    if str(name) in _DESCRIPTORS:
+        return _DESCRIPTORS[str(name)]
+    beside = name.name.isdecimal() and os.path.realpath(name.parent) == os.path.realpath("/dev/fd")
+    return int(name.name) if beside else None
+
+
+def _open_stream(path: str | Path) -> BinaryIO:
+    """The descriptor that a path names, not the file behind it, which opening would truncate; else the pipe or device."""
+    number = _descriptor(path)
+    if number is None:
+        return Path(path).open("wb")
+    if number == _STDOUT:
+        sys.stdout.flush()  # what was printed before comes first
+    return os.fdopen(os.dup(number), "wb")
 
 
 def _replace(target: Path, content: bytes) -> None:
@@ -64,30 +126,65 @@ def _replace(target: Path, content: bytes) -> None:
         raise
 
 
-def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file.
+def input_size(
+    path: str | Path, what: str = "file", max_bytes: int | None = None, remedy: str = "check the path"
+) -> int:
+    """Bytes of an input, which is checked before anything opens it: pipes and devices may never end.
 
     Args:
         path: the file.
         what: what the file should be, for messages: "task file".
-        max_bytes: larger files are refused unread.
+        max_bytes: larger files are refused; None for any size.
+        remedy: ends the message where there is no such file.
 
     Raises:
-        InvalidInput: the file is missing, no file, not readable, too large or not UTF-8.
+        InvalidInput: the file is missing, no regular file, or too large.
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such {what}; check the path") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path}: is a folder, expected a {what}; name a file in it") from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: the {what} cannot be read ({error})") from error
-    if len(content) > max_bytes:
+        found = status(path)
+    except OSError as error:
+        raise InvalidInput(f"{path}: the {what} cannot be read ({error.strerror}); {remedy}") from None
+    if found is None:
+        raise InvalidInput(f"{path}: there is no such {what}; {remedy}")
+    if stat.S_ISDIR(found.st_mode):
+        raise InvalidInput(f"{path}: is a folder, expected a {what}; name a file in it")
+    if not stat.S_ISREG(found.st_mode):
         raise InvalidInput(
-            f"{path}: the {what} is larger than {max_bytes} bytes, the most that is read; split it or check the path"
+            f"{path}: is a pipe or device, expected a {what}; save what it gives to a file and name that"
         )
+    if max_bytes is not None and found.st_size > max_bytes:
+        raise InvalidInput(
+            f"{path}: the {what} is larger than {max_bytes} bytes, the most that is read; check that it is the right one"
+        )
+    return found.st_size
+
+
+def read_bytes(path: str | Path, what: str = "file", max_bytes: int | None = MAX_BYTES) -> bytes:
+    """The content of a file, of the size that it has when this is called.
+
+    Args:
+        path: the file.
+        what: what the file should be, for messages: "task file".
+        max_bytes: larger files are refused unread; None for any size.
+
+    Raises:
+        InvalidInput: the file is missing, no regular file, not readable or too large.
+    """
+    size = input_size(path, what, max_bytes)
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InvalidInput(f"{path}: the {what} cannot be read ({error.strerror}); check the path") from error
+
+
+def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file; else as `read_bytes`.
+
+    Raises:
+        InvalidInput: the file cannot be read, or is not UTF-8.
+    """
+    content = read_bytes(path, what, max_bytes)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

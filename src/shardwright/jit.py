@@ -6,10 +6,12 @@ search, tuples of fifty arrays, such wrappers take as long to compile as the fun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from numba import njit
+from numba.core.event import Event, Listener, install_listener
 from numba.extending import register_jitable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -36,3 +38,27 @@ def inner_with(**options: object) -> Callable[[_Function], _Function]:
         return found
 
     return made
+
+
+class _Told(Listener):
+    """Tells when compiling begins and ends, of functions that need others once."""
+
+    def __init__(self, tell: Callable[[bool], None]) -> None:
+        self._tell, self._depth = tell, 0
+
+    def on_start(self, event: Event) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._tell(True)
+
+    def on_end(self, event: Event) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._tell(False)
+
+
+@contextmanager
+def compilation_told(tell: Callable[[bool], None]) -> Iterator[None]:
+    """While this is open, `tell` hears True when numba begins to compile, and False at its end; nothing where the code is in the cache."""
+    with install_listener("numba:compile", _Told(tell)):
+        yield

@@ -39,11 +39,11 @@ class Place:
 
     @contextmanager
     def naming(self, instead_of: str = "") -> Iterator[None]:
-        """Put this place before the message of every `InvalidInput` raised inside, instead of a beginning it may have."""
+        """Put this place before the message of every `InvalidInput` raised inside, once, and instead of a beginning it may have."""
         try:
             yield
         except InvalidInput as error:
-            raise type(error)(f"{self}: {str(error).removeprefix(instead_of)}") from None
+            raise type(error)(f"{self}: {str(error).removeprefix(instead_of).removeprefix(f'{self}: ')}") from None
 
 
 def convert(document: object, kind: type[S], place: Place) -> S:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import input_size, write_atomically
+from shardwright.schema import Place
 
 LARGEST = 64 << 20
 """Most bytes of a file that is read."""
@@ -46,14 +47,13 @@ def load_weights(
     """
     from safetensors import SafetensorError
 
+    input_size(path, what, LARGEST, remedy)
     try:
         return _read(path, wanted, what)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from None
     except SafetensorError as error:
         raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {remedy}") from None
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
 
 
 def _read(
@@ -61,9 +61,7 @@ def _read(
 ) -> tuple[dict[str, str], Weights]:
     from safetensors import safe_open
 
-    if path.stat().st_size > LARGEST:
-        raise InvalidInput(f"{path.stat().st_size} bytes; a {what} has at most {LARGEST}: is this the right file?")
-    with safe_open(path, framework="np") as file:
+    with safe_open(path, framework="np") as file, Place(str(path)).naming():
         header: dict[str, str] = file.metadata() or {}
         chosen = wanted(header)
         names = [name for name in file.keys() if chosen is None or name in chosen]  # noqa: SIM118

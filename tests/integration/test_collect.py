@@ -45,7 +45,7 @@ from shardwright.measure import collect as module, visiting
 from tests.integration.test_collect import SMALL
 visiting._FLUSH_S = 0.05
 
-def report(done, wanted):
+def report(done, wanted, detail):
     print(done, flush=True)
     sys.stdin.readline()
 
@@ -134,7 +134,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
 
 def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    summary = collect(tmp_path, samples=32, seed=3, progress=lambda done, all_: seen.append((done, all_)), **SMALL)
+    summary = collect(tmp_path, samples=32, seed=3, progress=lambda done, all_, _: seen.append((done, all_)), **SMALL)
     assert seen == sorted(seen)
     assert seen[-1] == (34, 34)
     assert (summary.samples, summary.measured) == (32, len(seen))
@@ -187,7 +187,7 @@ def test_a_store_from_a_busy_machine_is_improved_by_collecting_again(
     class StopError(Exception):
         pass
 
-    def stop(done: int, wanted: int) -> None:
+    def stop(done: int, wanted: int, detail: str) -> None:
         if next(calls) == 5:
             raise StopError
 

@@ -106,7 +106,7 @@ def test_collectives_move_what_they_should_and_hold_the_wait_for_late_starters()
 def test_four_ranks_on_two_hosts(tmp_path: Path) -> None:
     wanted = collection(tmp_path, 12, world=4, hosts=2, policy=FEW)
     seen: list[tuple[int, int]] = []
-    summary = collect_collectives(wanted, progress=lambda done, all_: seen.append((done, all_)))
+    summary = collect_collectives(wanted, progress=lambda done, all_, _: seen.append((done, all_)))
     assert seen == [(done, 13) for done in range(1, 14)]
     assert (summary.samples, summary.skipped, summary.measured) == (12, 0, 13)
     for row in read_collectives(tmp_path).to_pylist():
@@ -139,7 +139,7 @@ PARENT = """
 import sys
 from tests.integration.test_collectives import collection, collect_collectives
 
-def report(done, wanted):
+def report(done, wanted, detail):
     print(done, flush=True)
     sys.stdin.readline()
 

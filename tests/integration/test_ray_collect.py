@@ -63,7 +63,7 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
     victims = ["ray::Keeper", "shardwright.measure.worker"]
     killed: list[int] = []
 
-    def kill(done: int, wanted: int) -> None:
+    def kill(done: int, wanted: int, detail: str) -> None:
         """Kill a worker first, and a measuring process later, each in the midst of its work."""
         if len(killed) < len(victims) and done > 4 * (len(killed) + 1):
             for pid in named(os.getpid(), victims[len(killed)])[:1]:
@@ -94,7 +94,7 @@ from shardwright.cluster import open_cluster
 from shardwright.measure.remote import collect_on_cluster
 from tests.integration.test_ray_collect import ONCE, small
 
-def report(done, wanted):
+def report(done, wanted, detail):
     print(done, flush=True)
     sys.stdin.readline()
 

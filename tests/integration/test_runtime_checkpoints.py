@@ -123,7 +123,7 @@ def broken_copy(folder, target, how):
 
 
 MESSAGES = {
-    "part is missing": "cannot be read",
+    "part is missing": "there is no such part of a checkpoint",
     "part cut short": "bytes",
     "part changed": "take another checkpoint",
     "no manifest": "there is no such checkpoint's manifest",

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright import files
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.files import dump_document, parse_document, read_text, write_atomically
+from shardwright.files import dump_document, input_size, parse_document, read_bytes, read_text, write_atomically
 
 
 def test_write_and_read(tmp_path: Path) -> None:
@@ -67,6 +67,21 @@ def test_pipes_are_written_to(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_an_open_descriptor_is_written_to_where_it_stands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "log").open("w+") as log:
+        log.write("kept\n")
+        log.flush()
+        for path in (f"/dev/fd/{log.fileno()}", Path(f"/proc/self/fd/{log.fileno()}")):
+            write_atomically(path, "added\n")
+    assert (tmp_path / "log").read_text() == "kept\nadded\nadded\n"
+    print("before")
+    write_atomically("/dev/stdout", "document\n")
+    assert capfd.readouterr().out == "before\ndocument\n"
+    with pytest.raises(InvalidInput, match="/dev/fd/999: cannot be written"):
+        write_atomically("/dev/fd/999", "x")
+    assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208
+
+
 @pytest.mark.parametrize("name", ["missing/a.txt", "folder", "file/a.txt"])
 def test_paths_that_cannot_be_written(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
@@ -94,8 +109,34 @@ def test_the_size_of_a_file_is_bounded(tmp_path: Path) -> None:
     assert len(read_text(path, max_bytes=100)) == 100
     with pytest.raises(InvalidInput, match="the task file is larger than 99 bytes, the most that is read"):
         read_text(path, "task file", max_bytes=99)
-    with pytest.raises(InvalidInput, match="larger than 1000 bytes"):
-        read_text("/dev/zero", max_bytes=1000)
+
+
+def test_pipes_and_devices_are_no_input_however_they_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "link"):
+        for read in (input_size, read_bytes, read_text, parse_document):
+            with pytest.raises(
+                InvalidInput, match=rf"^{path}: is a pipe or device, expected a file; save what it gives"
+            ):
+                read(path)
+
+
+def test_of_a_file_that_grows_no_more_is_read_than_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    path.write_text("whole")
+    monkeypatch.setattr(files, "input_size", lambda *_: 3)
+    assert read_text(path) == "who"
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "loop", "loop/file"])
+def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InvalidInput, match="the task file cannot be read .(File name too long|Too many levels)"):
+        read_text(tmp_path / name, "task file")
+    with pytest.raises(InvalidInput, match="cannot be written .(File name too long|Too many levels)"):
+        write_atomically(tmp_path / name, "x")
+    assert [(path.name, path.is_symlink()) for path in tmp_path.iterdir()] == [("loop", True)]
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+from numba import njit
 
-from shardwright.jit import compiled, inner, inner_with
+from shardwright.jit import compilation_told, compiled, inner, inner_with
 
 
 @inner
@@ -36,3 +37,16 @@ def test_one_kind_of_arguments_is_compiled_once() -> None:
     for length in range(3):
         _combined(np.arange(float(length)))
     assert len(cast("Any", _combined).signatures) == 1
+
+
+def test_compiling_is_told_once_with_all_that_a_function_needs() -> None:
+    told: list[bool] = []
+    halved = njit(lambda value: value / 2)
+    fresh = njit(lambda value: halved(value) + 1)
+    with compilation_told(told.append):
+        assert fresh(3.0) == fresh(3.0) == 2.5
+        assert told == [True, False]
+        fresh(3)
+        assert told == [True, False] * 2
+    fresh(True)
+    assert len(told) == 4

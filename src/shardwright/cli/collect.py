@@ -133,7 +133,7 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
     from shardwright.measure.collect import collect
     from shardwright.measure.summary import summary_text
 
-    with progress("measuring") as report:
+    with progress("measuring", detail="starting the measuring process") as report:
         summary = collect(output, **options, progress=report)
     text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
     return asdict(summary) | {"folder": str(summary.folder)}, text

@@ -47,7 +47,7 @@ def collectives_collected(
         policy=RunPolicy() if runs is None else RunPolicy(runs=runs),
         allow_other_hardware=allow_other_hardware,
     )
-    with progress("measuring") as report:
+    with progress("measuring", detail="starting the ranks") as report:
         if place:
             summary = collect_in_group(collection, place, timeout_s=timeout_s, progress=report)
         else:

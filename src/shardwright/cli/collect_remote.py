@@ -35,7 +35,7 @@ def kernels_collected_on(
     from shardwright.measure.summary import summary_text
 
     collection = Collection(**options)
-    with open_cluster(address) as cluster, progress("measuring") as report:
+    with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:
         summary = collect_on_cluster(
             cluster,
             output,

@@ -26,6 +26,7 @@ from shardwright.cli.output import emit, note
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import make_folder
 from shardwright.cost import resolve_cost_model
+from shardwright.schema import Place
 from shardwright.search import rival_names, strategy_names
 from shardwright.task import Task
 
@@ -59,12 +60,13 @@ def run(
     if measure:
         require_torch("measuring", "measure")
     placed = Task.load(task)
-    cost_model = resolve_cost_model(model, placed.topology.device)
+    with Place(str(model or task)).naming():
+        cost_model = resolve_cost_model(model, placed.topology.device)
     print_model_notes(cost_model, placed)
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
         make_folder(output)
-    with progress("planning") as report:
+    with progress("planning", compiles=True) as report:
         attempts = plan_with_each(
             placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
         )
@@ -93,7 +95,7 @@ def run(
     ]
     emit(document, *views, as_json=as_json)
     if not any(attempt.plan for attempt in attempts):
-        note("error: no strategy found a plan for this task; the reasons are listed")
+        note(f"error: {task}: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)
 
 

@@ -120,7 +120,7 @@ def play(scene: Scene, folder: Path, cost_model: CostModel, rounds: int, seed: i
 
     make_folder(folder)
     scene.task.save(folder / "task.yaml")
-    with progress(f"{scene.name}: planning") as report:
+    with progress(f"{scene.name}: planning", compiles=True) as report:
         attempts = plan_with_each(scene.task, strategy_names(scene.task), cost_model, report, seed=seed)
     save_each(attempts, folder)
     with progress(f"{scene.name}: measuring real kernels") as report:

@@ -7,28 +7,37 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
 from shardwright.cli.output import note, print_json
-from shardwright.errors import ShardwrightError
-
-INTERRUPTED = 130
+from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.interrupts import CODE
 
 
 class Interrupted(ShardwrightError):
     """The user pressed Ctrl-C in a command that has something to say about it."""
 
-    exit_code = INTERRUPTED
+    exit_code = CODE
+
+
+@contextmanager
+def about(task: Path) -> Iterator[None]:
+    """Put the name of the task's file before what says that no plan exists or was found."""
+    try:
+        yield
+    except InfeasibleTask as error:
+        raise InfeasibleTask(f"{task}: {error}") from error
 
 
 def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
     """Run a command and turn what it raises on purpose, and a stdout that fails, into a message and an exit code.
 
-    Anything else that is raised is a fault of ours: it keeps its traceback.
+    So is what the operating system says of a file. Anything else that is raised is a fault of ours: it keeps its traceback.
 
     Args:
-        command: returns an exit code or None; typer turns Ctrl-C into `INTERRUPTED`.
+        command: returns an exit code or None; typer turns Ctrl-C into `interrupts.CODE`.
         as_json: whether the error goes to stdout as a JSON document too.
     """
     try:
@@ -66,11 +75,17 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
             code = command() or 0
     except ShardwrightError as error:
         return _report(type(error).__name__, str(error), error.exit_code, as_json)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        return _report(
+            type(error).__name__, f"{error.filename}: {error.strerror}; name another path, or mend this", 1, as_json
+        )
     except typer.TyperException as error:
         message = _usage_message(error)
         return _report("UsageError", message, 2, as_json) if message else 2  # without arguments, help was printed
     assert isinstance(code, int)
-    return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == INTERRUPTED else code
+    return _report("KeyboardInterrupt", "interrupted", code, as_json) if code == CODE else code
 
 
 def _usage_message(error: typer.TyperException) -> str:

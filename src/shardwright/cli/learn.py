@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from shardwright.cli.dependencies import require_torch
-from shardwright.cli.errors import Interrupted
+from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.learn_options import options_from_texts
 from shardwright.cli.learn_workers import learning_fleet
 from shardwright.cli.model_notes import print_model_notes
@@ -106,13 +106,14 @@ def run(
     with (
         _resumable(checkpoint),
         learning_fleet(ray, device, how.actors, simulated=simulated) as fleet,
-        progress("learning") as report,
+        progress("learning", detail="the first step", compiles=True) as report,
         one_thread(),
         TrainingRecord(log, report) as record,
     ):
         if fleet is not None and not simulated:
             world = FleetWorld(fleet)
-        policy = _learn(training.tasks, world, how, record, checkpoint, fleet.pool if fleet else None)
+        with about(tasks):
+            policy = _learn(training.tasks, world, how, record, checkpoint, fleet.pool if fleet else None)
     policy = replace(policy, metadata=policy.metadata | {"tasks": training.description})
     save_policy(policy, output)
     document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,16 @@ from typing import Annotated
 import typer
 
 from shardwright.cli import collect, compare, demo, learn, plan, profile, report, reproduce, show, train, verify
-from shardwright.cli.errors import INTERRUPTED, exit_code_of
+from shardwright.cli.errors import exit_code_of
 from shardwright.cli.output import note
+from shardwright.interrupts import CODE
+
+
+def unwrapped(docstring: str) -> str:
+    """A docstring with each paragraph on one line, to be broken where the terminal ends; a paragraph with indented lines stays."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(text if "\n " in text else text.replace("\n", " ") for text in paragraphs)
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in (
@@ -28,7 +37,7 @@ for name, command in (
     ("reproduce", reproduce.run),
     ("demo", demo.run),
 ):
-    app.command(name)(command)
+    app.command(name, help=unwrapped(command.__doc__ or ""))(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # outside of a command, which typer ends
         note("error: interrupted")
-        return INTERRUPTED
+        return CODE
 
 
 def _run(arguments: list[str]) -> int:

@@ -14,8 +14,11 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from shardwright.errors import printable
+
 MISSING = "–"
 _PIPE_WIDTH = 140
+_MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in one
 _LEAST_TEXT = 12  # characters a column of text keeps, if it has as many
 
 
@@ -40,7 +43,10 @@ def show(*views: RenderableType) -> None:
     for view in views:
         if isinstance(view, Table):
             console.width = max(width, _least_width(view))  # a narrower terminal breaks the lines, but nothing is lost
-        console.print(view, soft_wrap=isinstance(view, str))  # lines stay whole, tables are fitted
+        if isinstance(view, str):
+            console.print("\n".join(map(printable, view.split("\n"))), soft_wrap=True)  # lines stay whole
+        else:
+            console.print(view)
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -50,8 +56,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Print one line on stderr, whatever the text holds."""
-    line = "".join(character if character.isprintable() else " " for character in text)
-    print(line, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def console_on_stdout() -> Console:
@@ -79,8 +84,14 @@ def table(
         texts: the columns that hold text, to the left and broken where room is short; the others hold numbers, to the right and
             never broken.
     """
+    columns, rows = _cells(columns), [_cells(row) for row in rows]
     result = Table(
-        title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left"
+        title=printable(title, keep="\n"),
+        caption=caption and printable(caption, keep="\n"),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
     )
     result.collapse_padding = True
     for index, column in enumerate(columns):
@@ -92,6 +103,10 @@ def table(
     for row in rows:
         result.add_row(*row)
     return result
+
+
+def _cells(texts: Sequence[str]) -> list[str]:
+    return [printable(text, most=_MOST_CELL, most_word=_MOST_NAME) for text in texts]
 
 
 def _least_width(view: Table) -> int:
@@ -116,7 +131,7 @@ def seconds(value: float | None) -> str:
 
 def saved(path: Path | None) -> str:
     """Where a result went."""
-    return f"saved {path}" if path is not None else "not saved: name a file with -o"
+    return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
 
 
 def _finite(value: Any) -> Any:

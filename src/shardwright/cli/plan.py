@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import RenderableType
 
+from shardwright.cli.errors import about
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, saved
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
+from shardwright.errors import some_of
 
 if TYPE_CHECKING:
     from shardwright.sharding import Plan
@@ -77,6 +79,7 @@ def run(
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.summary import device_table, headline
     from shardwright.cost import resolve_cost_model
+    from shardwright.schema import Place
     from shardwright.search import strategy_named
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
@@ -91,14 +94,16 @@ def run(
         chosen = with_policy(chosen, policy)
     placed = sw.Task.load(task)
     maps = load_rank_maps(rank_maps) if rank_maps is not None else {}
-    for name in sorted(maps.keys() & placed.table_by_name.keys()):
-        check_rows(maps[name], placed.table_by_name[name])
+    with Place(str(rank_maps)).naming():
+        for name in sorted(maps.keys() & placed.table_by_name.keys()):
+            check_rows(maps[name], placed.table_by_name[name])
     older = sw.Plan.load(start) if start is not None else None
-    cost_model = resolve_cost_model(model, placed.topology.device)
+    with Place(str(model or task)).naming():
+        cost_model = resolve_cost_model(model, placed.topology.device)
     print_model_notes(cost_model, placed)
 
     def search(price: float) -> sw.Plan:
-        with progress("searching"):
+        with progress("searching", compiles=True), about(task):
             return sw.plan(
                 placed,
                 strategy=chosen,
@@ -135,5 +140,5 @@ def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list
     missing = [name for name in by_hotness if name not in found.rank_maps]
     notes = [f"rank maps: {len(found.rank_maps)} of {len(by_hotness)} tables in order of hotness have one of {given}"]
     if missing:
-        notes.append(f"no rank map for {', '.join(missing)}: their ids are taken for ranks, hottest 0")
+        notes.append(f"no rank map for {some_of(missing)}: their ids are taken for ranks, hottest 0")
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from shardwright.cli.first_task import PRESET, FirstTask, planning, profiling_again, writing_and_planning
 from shardwright.cli.options import AsJson, option
-from shardwright.cli.output import emit, percent, saved, table
+from shardwright.cli.output import emit, note, percent, saved, show, table
 from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_target
 from shardwright.errors import InvalidInput
+from shardwright.task import Topology
 
 if TYPE_CHECKING:
     import rich.table
@@ -29,6 +32,7 @@ _COLUMNS = ("table", "rows", "lookups", "pooling", "kind", "hottest 1% of rows")
 
 def run(
     *,
+    context: typer.Context,
     logs: Annotated[
         list[Path],
         typer.Argument(
@@ -74,12 +78,25 @@ def run(
         int | None,
         typer.Option("--rank-map-rows", min=1, help="Most ids of a table in --rank-maps.", show_default=False),
     ] = None,
+    task: Annotated[
+        Path | None,
+        option(
+            "--task", metavar="FILE", text="Write a task of the tables of --output here, to edit; an older one stays."
+        ),
+    ] = None,
+    topology: Annotated[
+        str, typer.Option("--topology", metavar="PRESET", help="Devices of that task; 'cpu' is this machine.")
+    ] = PRESET,
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
+    Columns that look like times, labels or keys of sessions are named, with what a table of them costs. The last line is the command to
+    run next.
+
     Example:
+        shardwright profile logs/*.parquet -o tables.yaml --task task.yaml
         shardwright profile logs/*.parquet -o tables.yaml --rank-maps ranks.safetensors
         shardwright profile /shared/logs/*.parquet -o tables.yaml --ray ray://head:10001
     """
@@ -88,6 +105,7 @@ def run(
     rule = _rows_rule(rows, rank_maps, rank_map_rows)
     check_target(output, inputs=logs, outputs=[rank_maps])
     check_target(rank_maps, inputs=logs)
+    _check_task(task, output, topology, logs, rank_maps)
     with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,
@@ -99,6 +117,7 @@ def run(
             progress=report,
             pool=pool,
         )
+    _check_numbered(found, rows, rank_maps)
     tables = found.tables(dim=dim, rows=rule)
     document, notes = _document(found, tables, output), found.notes()
     if rank_maps is not None:
@@ -106,7 +125,56 @@ def run(
         notes += more
     if output is not None:
         save_tables(found, output, dim=dim, rows=rule)
+    doubted = found.doubts(tables)
+    certain = [one for one in tables if one.name not in {doubt.column for doubt in doubted}]
+    first = FirstTask.of(certain or tables, output, topology) if output is not None and output.is_file() else None
+    if first is not None and task is not None:
+        notes.append(saved(task) if first.save(task) else f"{task} is there already, and stays as it is")
+    document["doubts"] = [
+        {"column": doubt.column, "reason": doubt.reason, "bytes": doubt.table.weight_bytes} for doubt in doubted
+    ]
+    document["next"] = _next(context, first, [doubt.column for doubt in doubted] if certain else [])
     emit(document, _view(found, tables), *notes, saved(output), as_json=as_json)
+    for doubt in doubted:
+        note(
+            f"warning: {doubt}; leave it out with --exclude {shlex.quote(doubt.column)} unless a model is to look it up"
+        )
+    if not as_json:
+        show(f"next:{chr(10) if chr(10) in document['next'] else ' '}{document['next']}")
+
+
+def _check_task(
+    task: Path | None, output: Path | None, topology: str, logs: list[Path], rank_maps: Path | None
+) -> None:
+    """Check, before the logs are read, that the task can be written."""
+    Topology.preset(topology)
+    check_target(task, inputs=logs, outputs=[output, rank_maps])
+    if task is not None and output is None:
+        raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
+
+
+def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
+    """Check that ids are row numbers where the user says that they are."""
+    from shardwright.workload.profile.result import LARGEST_ROW
+
+    wrong = [name for name, one in found.columns.items() if one.max_id is None or one.max_id > LARGEST_ROW]
+    if rows == "max_id" and wrong:
+        remedy = "leave --rows away" if rank_maps else "use --rows distinct"
+        excludes = " ".join(f"--exclude {shlex.quote(name)}" for name in wrong)
+        raise InvalidInput(
+            f"--rows max_id: the ids of {', '.join(map(repr, wrong))} are text or too large, no row numbers; {remedy}, or leave "
+            f"columns out with {excludes}"
+        )
+
+
+def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -> str:
+    """The command to run after this one: without the doubted columns again, else on to a plan."""
+    task, rank_maps = context.params["task"], context.params["rank_maps"]
+    if first is None:
+        return profiling_again(context, doubted, "-o tables.yaml --task task.yaml")
+    if doubted:
+        return profiling_again(context, doubted)
+    return writing_and_planning(first, rank_maps) if task is None else planning(task, rank_maps)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on stderr where that is a terminal, nothing otherwise."""
+"""Progress of long work: a line on stderr where that is a terminal, nothing otherwise; its clock ticks whatever the work does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,24 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from shardwright.errors import printable
+
+_COMPILING = "compiling (the first time on this machine)"
+
 
 class Report(Protocol):
     """Says how far the work is."""
 
     def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
         """Show `done` of `total` (None: as before) with a short detail."""
+
+
+class CountColumn(MofNCompleteColumn):
+    """Done and wanted; nothing where it is not known how much there is to do, or nothing is counted."""
+
+    def render(self, task: Task) -> Text:
+        """The count."""
+        return Text() if task.total is None and not task.completed else super().render(task)
 
 
 class RateColumn(ProgressColumn):
@@ -37,24 +49,49 @@ class RateColumn(ProgressColumn):
         return Text(f"{speed:,.4g}/s" if speed else "", style="progress.data.speed")
 
 
+class RemainingColumn(TimeRemainingColumn):
+    """Estimated time to the end; nothing until it is known."""
+
+    def render(self, task: Task) -> Text:
+        """The time."""
+        return Text() if task.time_remaining is None else super().render(task)
+
+
 @contextmanager
-def progress(title: str, total: float | None = None) -> Iterator[Report]:
-    """A bar that is gone when the work is done; without a total, it only shows that time passes."""
+def progress(title: str, total: float | None = None, detail: str = "", *, compiles: bool = False) -> Iterator[Report]:
+    """A line with a bar, a clock and what is being done, which is gone when the work is done.
+
+    Args:
+        title: what the work is.
+        total: how much there is to do; without, the line shows that time passes.
+        detail: what is being done until the work says more.
+        compiles: whether the work runs compiled searches; the line then says while they are compiled.
+    """
     shown = sys.stderr.isatty()
     console = Console(stderr=True, force_terminal=shown)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        CountColumn(),
         RateColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        RemainingColumn(),
         TextColumn("{task.fields[detail]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bars:
-        bar = bars.add_task(title, total=total, detail="")
+    # Libraries that are imported meanwhile may keep stdout for the process's end, so it is not to be a stand-in of rich's.
+    title = printable(title)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bars:
+        bar = bars.add_task(title, total=total, detail=detail)
 
         def report(done: float, total: float | None = None, detail: str = "") -> None:
-            bars.update(bar, completed=done, total=total, detail=detail)
+            bars.update(bar, completed=done, total=total, detail=printable(detail))
 
-        yield report
+        if not (compiles and shown):
+            yield report
+            return
+        from shardwright.jit import compilation_told
+
+        with compilation_told(
+            lambda begins: bars.update(bar, description=f"{title}: {_COMPILING}" if begins else title, refresh=True)
+        ):
+            yield report

@@ -114,12 +114,11 @@ def run(
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.dataset import join, samples_of
     from shardwright.cost.training import TrainingOptions, train
 
     with progress("training", total=epochs) as report:
         trained = train(
-            join([samples_of(measured) for measured in stores.kernels]),
+            stores.samples(),
             TrainingOptions(head=head, epochs=epochs, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
         )
@@ -127,7 +126,6 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
 
 
 def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.dataset import join, samples_of
     from shardwright.cost.neuroshard.collectives import train_communication
     from shardwright.cost.neuroshard.compute import train_compute
     from shardwright.cost.neuroshard.training import NeuroShardOptions
@@ -138,9 +136,7 @@ def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
         def told(epoch: int, error: float) -> None:
             report(epoch, detail=f"validation error {percent(error)}")
 
-        model, accuracy = train_compute(
-            join([samples_of(measured) for measured in stores.kernels]), options, progress=told
-        )
+        model, accuracy = train_compute(stores.samples(), options, progress=told)
         if not any((part.kind == "all_to_all").any() for part in stores.collectives):
             return Outcome(model, epochs, accuracy)
         trained = train_communication(stores.collectives, options, progress=told)

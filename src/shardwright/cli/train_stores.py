@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, some_of
+from shardwright.files import is_missing
+from shardwright.schema import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from shardwright.cost.dataset import Samples
     from shardwright.cost.links import Collectives
 
 
@@ -20,14 +24,30 @@ class Stores:
     """The content of sample stores.
 
     Attributes:
+        folders: the stores that have kernel samples.
         hardware: fingerprint of the machine that measured kernels.
         kernels: kernel samples of each store that has some.
         collectives: measured collectives of all stores, by number of devices and hosts.
     """
 
+    folders: list[Path]
     hardware: dict[str, str]
     kernels: list[pa.Table]
     collectives: list[Collectives]
+
+    def samples(self) -> Samples:
+        """The kernel samples of all stores, to train on.
+
+        Raises:
+            InvalidInput: a store holds what cannot be trained on; the message names it.
+        """
+        from shardwright.cost.dataset import join, samples_of
+
+        parts = []
+        for folder, measured in zip(self.folders, self.kernels, strict=True):
+            with Place(str(folder)).naming():
+                parts.append(samples_of(measured))
+        return join(parts)
 
 
 def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Stores:
@@ -44,8 +64,8 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
 
     _check_distinct(folders)
     name = COLLECTIVES.identity
-    measured = [folder for folder in folders if (folder / name).exists()]
-    kernels = [folder for folder in folders if (folder / IDENTITY).exists() or folder not in measured]
+    measured = [folder for folder in folders if not is_missing(folder / name)]
+    kernels = [folder for folder in folders if not is_missing(folder / IDENTITY) or folder not in measured]
     if not kernels:
         raise InvalidInput(
             f"{measured[0]}: holds collectives but no kernel samples, which every model needs; name a folder with some too, or add some: "
@@ -55,17 +75,22 @@ def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Store
     for folder in () if allow_other_hardware else measured:
         check_hardware(folder / name, read_identity(folder, name)["hardware"], hardware, MACHINE)
     allowed: dict[str, Any] = {"allow_other_hardware": allow_other_hardware}
+    collectives = [read_collectives(folder, **allowed) for folder in measured]
+    with Place(some_of(measured)).naming():
+        fitted = collectives_of(collectives)
     return Stores(
+        folders=kernels,
         hardware=hardware,
         kernels=[read_samples(folder, hardware=hardware, **allowed) for folder in kernels],
-        collectives=collectives_of([read_collectives(folder, **allowed) for folder in measured]),
+        collectives=fitted,
     )
 
 
 def _check_distinct(folders: Sequence[Path]) -> None:
     """Samples read twice would lie both in what is trained on and in what is held out."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for folder in folders:
-        if folder.resolve() in seen:
+        place = os.path.realpath(folder)
+        if place in seen:
             raise InvalidInput(f"{folder}: is named twice, so that its samples would count twice; name it once")
-        seen.add(folder.resolve())
+        seen.add(place)

@@ -87,7 +87,7 @@ def samples_of(table: Any) -> Samples:
         table: a `pyarrow.Table` as `shardwright.measure.store.read_samples` returns it.
 
     Raises:
-        InvalidInput: the store holds no sample, or a time that is not finite and positive.
+        InvalidInput: the store holds no sample, a time that is not finite and positive, or a shard that cannot be.
     """
     if table.num_rows == 0:
         raise InvalidInput("the sample store holds no samples; collect some first: shardwright collect -o samples/")
@@ -98,10 +98,11 @@ def samples_of(table: Any) -> Samples:
     column = {name: flat.field(name) for name in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
     works = WorkArrays(
         **{name: _floats(column[name]) for name in ("rows", "dim", "samples", "lookups", "pooled")},
-        weight_size=np.array([DTYPE_BYTES[kind] for kind in column["dtype"].to_pylist()], dtype=np.float64),
+        weight_size=_weight_sizes(column["dtype"].to_pylist()),
         reuse_rows=_floats(flat.field("reuse_rows").flatten()).reshape(-1, BINS),
         reuse_lookups=_floats(flat.field("reuse_lookups").flatten()).reshape(-1, BINS),
     )
+    _check_works(works)
     times = np.stack([_floats(table["forward_ms"]), _floats(table["backward_ms"])], axis=1)
     if not np.isfinite(times).all() or (times <= 0).any():
         raise InvalidInput(
@@ -109,6 +110,24 @@ def samples_of(table: Any) -> Samples:
         )
     sample, repeat = (np.asarray(table[name], dtype=np.int64) for name in ("sample", "repeat"))
     return Samples(sample, repeat, starts, works, times)
+
+
+def _weight_sizes(dtypes: Sequence[str]) -> Floats:
+    unknown = sorted(set(dtypes) - set(DTYPE_BYTES))
+    if unknown:
+        raise InvalidInput(
+            f"the samples have tables of dtype {unknown[0]!r}, must be one of {', '.join(DTYPE_BYTES)}; collect the samples again"
+        )
+    return np.array([DTYPE_BYTES[kind] for kind in dtypes], dtype=np.float64)
+
+
+def _check_works(works: WorkArrays) -> None:
+    for name, values in vars(works).items():
+        least = 1 if name in ("rows", "dim", "samples") else 0
+        if not np.isfinite(values).all() or (values < least).any():
+            raise InvalidInput(
+                f"the samples have shards whose {name} is not a finite number of at least {least}; collect them again"
+            )
 
 
 def _floats(column: Any) -> Floats:

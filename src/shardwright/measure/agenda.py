@@ -14,6 +14,11 @@ from shardwright.measure.visits import Visits
 _AGAIN_AFTER_S = 60.0
 
 
+def to_revisit(samples: int) -> str:
+    """What to say of samples that are to be visited again."""
+    return f"{samples} to be revisited: the machine was not quiet" if samples else ""
+
+
 class Agenda:
     """The samples of a store that are not settled yet.
 
@@ -35,6 +40,11 @@ class Agenda:
     def __len__(self) -> int:
         """How many samples there are to take."""
         return len(self._new) + len(self._again)
+
+    @property
+    def unseen(self) -> int:
+        """How many of them were never visited."""
+        return len(self._new)
 
     def take(self) -> Key:
         """The next one, which is not on the agenda any more."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, printable
 from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
 from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
@@ -23,12 +23,12 @@ from shardwright.measure.failures import Failures
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.homes import home_of
 from shardwright.measure.own_backend import is_own
-from shardwright.measure.printer import Printer
+from shardwright.measure.printer import Printer, Progress
 from shardwright.measure.schedule import schedule
 from shardwright.measure.store import SampleStore, read_samples
 from shardwright.measure.summary import CollectSummary, summarise, summary_text
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.visiting import Progress, Visitor
+from shardwright.measure.visiting import Visitor
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
@@ -77,7 +77,7 @@ def collect(
         seconds: stop after this time; by default when all samples are there.
         policy: how often to repeat each measurement; by default the device's own.
         allow_other_hardware: add to a store that was made on other hardware.
-        progress: called after each visit with the measurements that are settled and those wanted.
+        progress: called after each visit with the samples that were measured, those wanted, and how many are to be revisited and why.
 
     Raises:
         InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress=Printer(),
         )
     except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to go on", file=sys.stderr)

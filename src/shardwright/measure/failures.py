@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from shardwright.files import is_missing, read_text
 from shardwright.measure.journal import Key
 
 FAILURES = "failures.jsonl"
@@ -49,10 +50,10 @@ def read_failures(folder: Path) -> dict[Key, str]:
     """Why samples of a store could not be measured; a line that was cut short is left out."""
     path = folder / FAILURES
     found: dict[Key, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in () if is_missing(path) else read_text(path, "list of failures").splitlines():
         try:
             content = json.loads(line)
             found[int(content["sample"]), int(content["repeat"])] = str(content["error"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found

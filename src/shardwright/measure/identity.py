@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import InvalidInput
-from shardwright.files import parse_document
+from shardwright.files import is_missing, parse_document
 from shardwright.measure.hardware import DECISIVE, differences
 from shardwright.measure.parts import FORMAT
 
@@ -29,7 +29,7 @@ def read_identity(folder: Path, name: str = IDENTITY, command: str = COMMAND) ->
         InvalidInput: the folder is no store, or one of another format version.
     """
     path = folder / name
-    if not path.exists():
+    if is_missing(path):
         raise InvalidInput(f"{folder}: is no sample store ({name} is missing); make one with: {command} -o {folder}")
     identity = parse_document(path, "identity of a sample store")
     if not isinstance(identity, dict) or not {"format", "hardware", "request"} <= identity.keys():

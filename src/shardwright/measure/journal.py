@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shardwright.files import is_missing, read_bytes
 from shardwright.measure.parts import schema
 
 Row: TypeAlias = dict[str, Any]
@@ -19,6 +20,8 @@ Group: TypeAlias = tuple[dict[str, Any], list[Row]]
 """An identity, and the samples that have it."""
 
 JOURNAL = "journal.jsonl"
+MAX_BYTES = 1 << 30
+"""Most bytes of a journal that is read; collecting makes a part of it every few hundred samples."""
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -78,11 +81,14 @@ def read_journal(folder: Path, name: str = JOURNAL, columns: Collection[str] | N
         folder: the store.
         name: of the journal.
         columns: names of a sample's columns; by default those of kernel samples.
+
+    Raises:
+        InvalidInput: the journal is no file, or too large to be one.
     """
     path, wanted = folder / name, set(columns or schema().names)
     found: list[Group] = []
     identity: dict[str, Any] | None = None
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+    for line in () if is_missing(path) else read_bytes(path, "journal", MAX_BYTES).split(b"\n"):
         document = _parse(line)
         if "identity" in document:
             identity = document["identity"]
@@ -103,6 +109,6 @@ def _rows_of(groups: list[Group], identity: dict[str, Any]) -> list[Row]:
 def _parse(line: bytes) -> dict[str, Any]:
     try:
         document = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.errors import InvalidInput, ShardwrightError, printable
 from shardwright.files import write_atomically
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.failures import FAILURES, read_failures
@@ -140,10 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = pack(options.stores, options.output, optimizer=options.optimizer, replace=options.replace)
     except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     size = sum(path.stat().st_size for path in options.output.iterdir())
-    print(f"{rows} measurements in {options.output}: {size / 1e6:.1f} MB")
+    print(f"{rows} measurements in {printable(str(options.output))}: {size / 1e6:.1f} MB")
     return 0
 
 

@@ -9,7 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.files import write_atomically
+from shardwright.errors import InvalidInput
+from shardwright.files import input_size, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,11 +97,13 @@ def read_part(path: Path, columns: pa.Schema | None = None) -> tuple[dict[str, A
 
     Raises:
         DamagedPart: the file is cut short, changed, not a part, or of another format version.
+        InvalidInput: it is whole, but a value is missing in it.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
+        size = input_size(path, "part")
         with pq.ParquetFile(
             path,
             page_checksum_verification=True,
@@ -108,14 +111,43 @@ def read_part(path: Path, columns: pa.Schema | None = None) -> tuple[dict[str, A
             thrift_container_size_limit=_LARGEST_STRING,
         ) as part:
             identity = _identity_of(part.schema_arrow, columns or schema())
-            _check_claims(part.metadata, path.stat().st_size)
+            _check_claims(part.metadata, size)
             table = part.read(use_threads=False)
             table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedPart(
             f"the part is damaged ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         ) from error
+    check_filled(path, table)
     return identity, table.replace_schema_metadata(None)
+
+
+def check_filled(path: Path, table: pa.Table) -> None:
+    """Check that no value of a file's samples is missing.
+
+    Raises:
+        InvalidInput: one is; the message names file, column and row.
+    """
+    for name in table.column_names:
+        _check_column(path, name, table[name].combine_chunks())
+
+
+def _check_column(path: Path, name: str, column: Any) -> None:
+    """Refuse a column, or a field of its lists, with a value missing: as a number it would be anything."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        unit, place = "entry" if "." in name else "row", pc.index(column.is_null(), True).as_py()
+        raise InvalidInput(
+            f"{path}: column {name} has no value in {unit} {place} of {len(column)}, must have one in each; remove this file, and collect "
+            "again what it held"
+        )
+    if isinstance(column, pa.StructArray):
+        for field in column.type:
+            _check_column(path, f"{name}.{field.name}", column.field(field.name))
+    elif isinstance(column, (pa.ListArray, pa.FixedSizeListArray)):
+        _check_column(path, f"{name}.element", column.flatten())
 
 
 def _identity_of(found: pa.Schema, columns: pa.Schema) -> dict[str, Any]:

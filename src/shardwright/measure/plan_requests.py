@@ -21,7 +21,8 @@ from shardwright.files import write_atomically
 from shardwright.measure.backends import default_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import Fingerprint, fingerprint
-from shardwright.measure.plans import Floats, Progress, over_rounds, short_policy
+from shardwright.measure.plans import Floats, over_rounds, short_policy
+from shardwright.measure.printer import Progress
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.wire import decode_work, encode_work
 from shardwright.measure.worker_client import Worker, WorkerOptions
@@ -144,7 +145,7 @@ def measure_requests(
             file.flush()
             done.add((number, work))
             if progress:
-                progress(len(done), len(wanted))
+                progress(len(done), len(wanted), "")
     return len(wanted) - len(done)
 
 

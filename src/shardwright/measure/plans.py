@@ -7,7 +7,7 @@ their median on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,13 +18,13 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
 from shardwright.measure.hardware import available_memory
+from shardwright.measure.printer import Progress
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Progress = Callable[[int, int], None]
 
 _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and what else the process needs
 
@@ -77,7 +77,7 @@ def measure_plans(
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
         policy: how often to repeat within a round; by default the device's own, shortened as rounds repeat it anyway.
-        progress: called with the measurements done and wanted.
+        progress: called before each measurement, and after the last, with those done, those wanted, and what is measured.
 
     Returns:
         One result per plan, in order.
@@ -107,16 +107,17 @@ def _measure_distinct(
     """The `(2,)` forward and backward time of each work over the rounds, each round in a new random order."""
     runs: dict[DeviceWork, list[tuple[float, float]]] = {work: [] for work in distinct}
     rng = np.random.default_rng(seed)
-    done = 0
+    total, tell = rounds * len(distinct), progress or (lambda *_: None)
+    tell(0, total, "starting the measuring process")
     with Worker(options) as worker:
-        for _ in range(rounds):
-            for position in rng.permutation(len(distinct)):
-                work = distinct[position]
+        for number in range(rounds):
+            for position, index in enumerate(rng.permutation(len(distinct))):
+                what = f"device {position + 1} of {len(distinct)}, round {number + 1} of {rounds}"
+                tell(number * len(distinct) + position, total, what)
+                work = distinct[index]
                 result = worker.measure(work.works, work.seeds, work.optimizer)
                 runs[work].append((result.forward_ms, result.backward_ms))
-                done += 1
-                if progress:
-                    progress(done, rounds * len(distinct))
+    tell(total, total, "")
     return {work: over_rounds(times, options.device) for work, times in runs.items()}
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import is_missing, write_atomically
 from shardwright.measure.hardware import MACHINE, Fingerprint
 from shardwright.measure.identity import check_claim, check_hardware, read_identity
 from shardwright.measure.journal import Journal, Row, read_journal
-from shardwright.measure.parts import FORMAT, DamagedPart, read_part, rows_to_table, write_part
+from shardwright.measure.parts import FORMAT, DamagedPart, check_filled, read_part, rows_to_table, write_part
 from shardwright.measure.records import KERNELS, Records
 from shardwright.measure.visits import Visits, distinct_visits, merge_visits
 
@@ -153,7 +153,7 @@ def read_samples(
         A table with the columns of `parts.schema()`, one row per sample and repeat.
 
     Raises:
-        InvalidInput: there is no store or no readable sample, or the hardware is not what was asked for.
+        InvalidInput: there is no store or no readable sample, a value is missing in one, or the hardware is not what was asked for.
     """
     return merge_visits(read_records(folder, KERNELS, hardware=hardware, allow_other_hardware=allow_other_hardware))
 
@@ -202,7 +202,7 @@ def _claim(
     """Check this collection against what the store holds; returns its identity, which becomes the identity of an empty store."""
     mine = {"format": FORMAT, "hardware": dict(hardware), "request": dict(request)}
     path = folder / records.identity
-    found = read_identity(folder, records.identity) if path.exists() else None
+    found = read_identity(folder, records.identity) if not is_missing(path) else None
     if found is not None and (parts or any(folder.glob(f"{records.prefix}-*.parquet"))):
         check_claim(path, found, mine, allow_other, records.decisive)
         return mine
@@ -247,9 +247,11 @@ def _journal_table(folder: Path, rows: Sequence[Row], records: Records) -> pa.Ta
     import pyarrow as pa
 
     try:
-        return rows_to_table(rows, records.schema())
+        table = rows_to_table(rows, records.schema())
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InvalidInput(f"{folder / records.journal}: a line is no sample ({error}); remove that line") from error
+    check_filled(folder / records.journal, table)
+    return table
 
 
 def _readable_parts(folder: Path, records: Records) -> Iterator[_Part]:

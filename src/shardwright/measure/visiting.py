@@ -9,10 +9,11 @@ from time import monotonic, sleep, time
 from typing import Any, cast
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.agenda import Agenda
+from shardwright.measure.agenda import Agenda, to_revisit
 from shardwright.measure.drawing import Drawer, DrawnSet
 from shardwright.measure.failures import Failures
 from shardwright.measure.journal import Key
+from shardwright.measure.printer import Progress
 from shardwright.measure.session import Measurement
 from shardwright.measure.store import SampleStore
 from shardwright.measure.worker_client import Worker
@@ -21,9 +22,6 @@ _FLUSH_S = 30.0
 _AHEAD = 3  # samples that are drawn before they are needed
 _MOST_STARTS = 3  # that fail in a row, where a process was measuring before
 _START_AGAIN_S = 10.0  # a driver may need a while to free what a process held that was killed
-
-Progress = Callable[[int, int], None]
-"""Called after each visit with the measurements settled and wanted, in all."""
 
 
 @dataclass
@@ -57,12 +55,12 @@ class Visitor:
         """
         agenda = Agenda(wanted, self.store.visits, self.failures)
         if len(agenda) and monotonic() < self.stop_at:
-            for left in self._visits(agenda):
+            for _ in self._visits(agenda):
                 if progress:
-                    progress(len(wanted) - left, len(wanted))
+                    progress(len(wanted) - agenda.unseen, len(wanted), to_revisit(len(agenda) - agenda.unseen))
 
-    def _visits(self, agenda: Agenda) -> Iterator[int]:
-        """Visit after visit; yields after each how many samples are not settled."""
+    def _visits(self, agenda: Agenda) -> Iterator[None]:
+        """Visit after visit; yields after each."""
         flushed = monotonic()
         with _Measuring(self.start, self.spent) as measuring:
             while len(agenda) and monotonic() < self.stop_at:
@@ -73,7 +71,7 @@ class Visitor:
                 if monotonic() - flushed > _FLUSH_S:
                     self.store.flush()
                     flushed = monotonic()
-                yield len(agenda)
+                yield
 
     def _measure(self, key: Key, measuring: _Measuring) -> None:
         """Visit a sample."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import input_size, is_missing, read_bytes, write_atomically
 from shardwright.reproduce.experiment import Piece, Row, Value
 
 VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
@@ -78,8 +78,9 @@ def _version(row: Row, names: tuple[str, ...], current: Mapping[tuple[Value, ...
 
 
 def _read_parquet(path: Path) -> list[Row]:
-    if not path.exists():
+    if is_missing(path):
         return []
+    input_size(path, "table of results")
     try:
         rows: list[Row] = pl.read_parquet(path).to_dicts()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -90,14 +91,14 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _read_journal(path: Path) -> list[Row]:
-    if not path.exists():
+    if is_missing(path):
         return []
-    text = path.read_text("utf-8", errors="replace")
+    text = read_bytes(path, "journal of results", None).decode("utf-8", "replace")
     rows: list[Row] = []
     for line in text[: text.rfind("\n") + 1].splitlines():
         try:
             rows += json.loads(line)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(
                 f"{path}: is no journal of results ({error}); remove it, or name another folder with -o"
             ) from None

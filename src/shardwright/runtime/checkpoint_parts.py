@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from shardwright.errors import InvalidInput
+from shardwright.files import read_bytes
 from shardwright.runtime.embedding import TieredEmbedding
 from shardwright.runtime.manifest import Entry, Part
 from shardwright.runtime.optimizers import STATES
@@ -111,10 +112,7 @@ def read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> tupl
 
 
 def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror}); copy the whole checkpoint folder") from error
+    content = read_bytes(path, "part of a checkpoint, whose folder must be whole", None)
     if len(content) != part.bytes or zlib.crc32(content) != part.crc32:
         raise InvalidInput(
             f"{path}: has {len(content)} bytes, or others than the {part.bytes} that were written; take another checkpoint"

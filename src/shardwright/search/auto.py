@@ -103,6 +103,8 @@ class Auto:
         try:
             others = place_others(task, tables, cost_model, seed, seen.until(_TIERS))
             for tiers, name in ((ALL_TIERS, "flexshard"), (HOT_AND_COLD, "recshard")):
+                if seen.plan is not None and seen.late:
+                    return
                 found = tier_plan(task, tiers=tiers, others=others)
                 seen.offer(Plan(task, found.shards, name, seed, bound_ms=found.plans_bound_ms or None))
         except InfeasibleTask as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shardwright.errors import InvalidInput
+from shardwright.files import is_stream
 from shardwright.schema import Place
 from shardwright.sharding.layout import RowLayout
 from shardwright.sharding.rank_map import RankMap
@@ -90,7 +91,7 @@ def save_beside(plan: Plan, path: Path) -> None:
     Raises:
         InvalidInput: the file cannot be written, or `path` is a pipe or device, beside which no file belongs.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if is_stream(path):
         raise InvalidInput(f"{path}: is no file, and a plan with rank maps is two files; name a file with -o")
     save_rank_maps(plan.rank_maps, _beside(path))
 

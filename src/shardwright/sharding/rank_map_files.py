@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import input_size, write_atomically
 from shardwright.schema import Place, check_format, convert
 from shardwright.sharding.rank_map import RankMap
 
@@ -79,9 +79,8 @@ def load_rank_maps(path: str | Path, sha256: str | None = None) -> dict[str, Ran
     from safetensors import SafetensorError
 
     file = Path(path)
+    input_size(file, "file of rank maps", LARGEST, _REMEDY)
     try:
-        if (size := file.stat().st_size) > LARGEST:
-            raise InvalidInput(f"{path}: {size} bytes, a file of rank maps has at most {LARGEST}; {_REMEDY}")
         if sha256 is not None and (found := _digest(file)) != sha256:
             raise InvalidInput(
                 f"{path}: its SHA-256 is {found}, the plan was saved with {sha256}; put back the file that was saved with the plan, "

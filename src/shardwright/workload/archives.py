@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.files import input_size
 from shardwright.task.units import format_bytes
 
 MOST_EXPANSION, LEAST_LIMIT = 20, 64_000_000
@@ -39,6 +40,7 @@ def unpacked(path: Path, max_bytes: int | None = None) -> Iterator[Path]:
     Raises:
         InvalidInput: the file cannot be read, is damaged, or unpacks to more than `max_bytes`.
     """
+    size = input_size(path, "data set")
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
@@ -49,7 +51,7 @@ def unpacked(path: Path, max_bytes: int | None = None) -> Iterator[Path]:
     if not is_gzip:
         yield path
         return
-    limit = max(LEAST_LIMIT, MOST_EXPANSION * path.stat().st_size) if max_bytes is None else max_bytes
+    limit = max(LEAST_LIMIT, MOST_EXPANSION * size) if max_bytes is None else max_bytes
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
         plain = Path(folder) / "plain.pt"
         _gunzip(path, plain, limit)

@@ -35,7 +35,7 @@ def no_rivals(monkeypatch):
 def test_planners_of_others_take_part_where_they_are_installed(task_file):
     names = compare.all_names(sw.Task.load(task_file))
     assert names[: len(sw.strategy_names())] == sw.strategy_names()
-    assert names[len(sw.strategy_names()) :] == (("torchrec",) if find_spec("torchrec") else ())
+    assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))
 
 
 @pytest.mark.usefixtures("no_rivals")
@@ -43,9 +43,11 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0
     found = outcome.document["strategies"]
-    assert [one["strategy"] for one in found] == list(sw.strategy_names())
+    assert [one["strategy"] for one in found] == [*sw.strategy_names(), "auto"]
     task = sw.Task.load(task_file)
-    able = sw.strategy_names(task)
+    able = (*sw.strategy_names(task), "auto")
+    assert found[-1]["step_ms"] == min(one["step_ms"] for one in found if one["step_ms"] is not None)
+    assert len({(one["bound_ms"], one["bound_scope"]) for one in found if one["failed"] is None}) == 1
     assert [one["strategy"] for one in found if one["failed"] is None] == list(able)
     for one in (one for one in found if one["strategy"] in able):
         plan = sw.plan(task, strategy=one["strategy"], cost_model=str(model_file))
@@ -103,7 +105,10 @@ def test_where_all_fail_the_command_does(cli, tmp_path, model_file, fake_measuri
     outcome = cli("compare", tmp_path / "task.yaml", "--model", model_file, "--measure", "--json")
     assert outcome.code == 1
     assert all(one["failed"] for one in outcome.document["strategies"])
-    assert outcome.err == "error: no strategy found a plan for this task; the reasons are listed\n"
+    assert (
+        outcome.err
+        == f"error: {tmp_path / 'task.yaml'}: no strategy found a plan for this task; the reasons are listed\n"
+    )
     assert fake_measuring == []
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cli.errors import Interrupted, exit_code_of
-from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed
+from shardwright.cli.errors import Interrupted, about, exit_code_of
+from shardwright.errors import InfeasibleTask, InvalidInput, MeasurementFailed, shortened, some_of
 
 
 def raiser(error):
@@ -76,3 +76,28 @@ def test_a_full_disk_behind_stdout_is_one_line(monkeypatch, capsys, length):
 def test_another_os_error_is_a_fault_of_ours():
     with pytest.raises(OSError, match="disk"):
         exit_code_of(raiser(OSError(5, "disk")), as_json=False)
+
+
+def test_what_the_system_says_of_a_file_is_one_line(capsys, tmp_path):
+    assert exit_code_of(raiser(PermissionError(13, "Permission denied", str(tmp_path))), as_json=False) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied; name another path, or mend this\n"
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "a name " * 20_000, f"'{'x' * 9999}' and '{'y' * 9999}'"])
+def test_a_message_is_a_few_lines_long_and_keeps_its_place_and_its_remedy(text):
+    said = str(InvalidInput(f"task.yaml: tables[3].name: {text} is too long; choose a shorter one"))
+    assert said.startswith("task.yaml: tables[3].name: ")
+    assert said.endswith(" is too long; choose a shorter one")
+    assert " characters)…" in said
+    assert len(said) < 2100
+    assert shortened(said, 3000) == said
+
+
+def test_of_many_names_the_first_are_said():
+    assert some_of(["a", "b"], 2) == "a, b"
+    assert some_of([f"t{number}" for number in range(817)]) == "t0, t1, t2, t3, t4 and 812 more"
+
+
+def test_an_error_about_a_task_names_its_file():
+    with pytest.raises(InfeasibleTask, match=r"^task\.yaml: no plan$"), about(Path("task.yaml")):
+        raise InfeasibleTask("no plan")

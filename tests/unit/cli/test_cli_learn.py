@@ -192,7 +192,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
         (["--checkpoint", "no/such/state"], "its folder does not exist"),
         (["--log", "/dev/null/x"], "is no folder"),
         (["--tasks", "none.yaml"], "none.yaml: there is no such training tasks file"),
-        (["--model", "none.safetensors"], "none.safetensors: cannot be read"),
+        (["--model", "none.safetensors"], "none.safetensors: there is no such cost model"),
         (["-o", "no/such/policy"], "its folder does not exist"),
     ],
 )
@@ -221,7 +221,7 @@ def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_fi
     given = ("plan", task_file, "--model", model_file)
     for strategy, says in {
         "greedy": "strategy 'greedy' takes no policy",
-        "auto": "strategy 'certified' takes no policy",
+        "auto": "strategy 'auto' takes no policy",
         "autoshard": "the policy is one of strategy 'dreamshard', not of 'autoshard'",
     }.items():
         outcome = cli(*given, "--strategy", strategy, "--policy", policy)

@@ -1,9 +1,11 @@
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
 import shardwright
-from shardwright import __main__
 from shardwright.cli.main import main
 
 COMMANDS = ("profile", "collect", "train", "learn", "plan", "compare", "verify", "show", "report", "demo")
@@ -32,6 +34,15 @@ def test_the_help_of_a_command_has_an_example_and_the_json_option(cli, command):
     assert outcome.code == 0
     assert f"shardwright {command} " in outcome.out.split("Example:")[1]
     assert "--json" in outcome.out
+
+
+def test_the_help_breaks_lines_only_where_the_terminal_ends(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
+    lines = [line.strip() for line in cli("plan", "--help").out.splitlines()]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("Where the plan of"))
+    assert "With --json the document is the plan file itself" in lines[begin + 1]
+    assert "shardwright plan task.yaml -o plan.json" in lines
 
 
 @pytest.mark.parametrize(
@@ -80,8 +91,61 @@ def test_ctrl_c_before_a_command_runs_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
-def test_ctrl_c_while_parts_are_imported_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr("builtins.__import__", _interrupt)
-    code = __main__.main()
-    monkeypatch.undo()
-    assert (code, capsys.readouterr().err) == (130, "error: interrupted\n")
+def interrupted_after(program, delay_s):
+    """Exit code and stderr of a program that gets SIGINT so long after its first line of output."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
+def test_ctrl_c_while_parts_are_imported_is_one_line(delay_s):
+    program = """
+import sys
+from shardwright import __main__, interrupts
+interrupts.end_at_once()
+print(flush=True)
+sys.argv = ["shardwright", "learn", "dreamshard", "--tasks", "/nope", "-o", "/tmp/nope"]  # which imports torch
+__main__.main()
+import time
+time.sleep(60)
+"""
+    assert interrupted_after(program, delay_s) in [
+        (130, "error: interrupted\n"),
+        (130, "error: stopped; nothing is saved: name a --checkpoint to be able to go on\n"),
+        (130, "error: /nope: there is no such training tasks file; check the path\nerror: interrupted\n"),
+    ]
+
+
+def test_ctrl_c_within_an_import_waits_for_its_end(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\nprint(flush=True)\ntime.sleep(0.5)\ndone = True\n")
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(tmp_path)!r})
+from shardwright.interrupts import raise_outside_imports
+raise_outside_imports()
+try:
+    import slow
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("whole" if sys.modules["slow"].done else "half", file=sys.stderr)
+"""
+    assert interrupted_after(program, 0.1) == (0, "whole\n")
+
+
+def test_ctrl_c_that_the_shell_has_turned_off_stays_off():
+    program = """
+import os, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from shardwright.interrupts import end_at_once, raise_outside_imports
+end_at_once()
+raise_outside_imports()
+print(flush=True)
+import time
+time.sleep(0.3)
+"""
+    assert interrupted_after(program, 0.0) == (0, "")

@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from shardwright.cli.output import emit, ms, percent, print_json, saved, seconds, show, table
+from shardwright.cli.output import emit, ms, note, percent, print_json, saved, seconds, show, table
+from shardwright.cli.progress import progress
+from shardwright.errors import printable
 
 
 def test_json_has_null_for_what_is_no_finite_number(capsys):
@@ -44,3 +47,33 @@ def test_text_is_broken_where_room_is_short_and_numbers_never(monkeypatch, capsy
     assert any("123,456,789" in line and "0.125" in line and line.startswith(" backward") for line in lines)
     start = next(line for line in lines if "123,456,789" in line).index("0.125") + 5
     assert "".join(line[start:].strip() for line in lines[-5:]).replace(" ", "").endswith("again0.176")
+
+
+HOSTILE = "plan\x1b]0;title\x07\x1b[31m\u202e\x9b2J\r\x00.json"
+
+
+def test_nothing_that_is_printed_steers_a_terminal(capsys):
+    view = table(HOSTILE, [HOSTILE, "b"], [[HOSTILE, HOSTILE + "\n"]], f"one\n{HOSTILE}")
+    emit({}, view, f"first\nsecond {HOSTILE}", saved(Path(HOSTILE + "\nspoofed")), as_json=False)
+    note(HOSTILE)
+    printed = capsys.readouterr()
+    assert not {*printed.out, *printed.err} & {*HOSTILE} - {*printable(HOSTILE)}
+    assert "first\nsecond plan ]0;title  [31m" in printed.out
+    assert "\nspoofed" not in printed.out
+
+
+def test_endless_names_are_cut_in_the_middle(capsys):
+    name = "begin" + "x" * 100_000 + "end"
+    emit({}, table(name, ["table", "ms"], [[name, "1.0"], [" ".join(["x"] * 50_000), "2.0"]]), name, as_json=False)
+    note(name)
+    printed = capsys.readouterr()
+    assert printed.out.count("begin") == 3
+    assert len(printed.out) < 6000
+    assert len(printed.err) < 500
+
+
+def test_a_progress_line_does_not_steer_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress(HOSTILE) as report:
+        report(1, 2, HOSTILE)
+    assert "\x1b]0;" not in capsys.readouterr().err

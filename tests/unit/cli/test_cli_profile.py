@@ -1,5 +1,12 @@
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from shardwright.task import Task
 from shardwright.task.files import load_tables
 
 
@@ -41,6 +48,14 @@ def test_the_options_reach_the_profiler(cli, log):
         ("user,item\n1,2\n", ["--sequence", "user"], "'user' is not a profiled column of lists"),
         ("user,item\n1,2\n", ["--rows", "most"], "Invalid value for '--rows'"),
         ("user,item\n-1,2\n", [], "negative"),
+        (
+            "user,a b,item\nx,y,1\n",
+            ["--rows", "max_id"],
+            "no row numbers; use --rows distinct, or leave columns out with --exclude user --exclude 'a b'",
+        ),
+        (f"user\n{2**62}\n", ["--rows", "max_id"], "'user' are text or too large, no row numbers; use --rows distinct"),
+        ("user,item\n1,2\n", ["--task", "task.yaml"], "save them with -o tables.yaml"),
+        ("user,item\n1,2\n", ["--topology", "x"], "unknown preset 'x'; known presets are cpu, rtx2080ti-4"),
     ],
 )
 def test_bad_logs_and_options(cli, tmp_path, content, options, says):
@@ -66,3 +81,94 @@ def test_the_log_and_other_results_are_not_written_over(cli, log, tmp_path, monk
     assert cli("profile", log, *targets).code == 2
     assert log.read_bytes() == before
     assert not (tmp_path / "x.yaml").exists()
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    """Two days with a time, keys of sessions and a label, and the folder they lie in."""
+    monkeypatch.chdir(tmp_path)
+    Path("my logs").mkdir()
+    for day in range(2):
+        lines = [
+            f"{1_700_000_000 + 86_400 * day + 50 * line},s{day}-{line},{line % 7},{line % 2}" for line in range(1500)
+        ]
+        Path(f"my logs/day{day}.csv").write_text("\n".join(["time,the session,user,clicked", *lines]))
+    return sorted(Path("my logs").glob("*.csv"))
+
+
+def pasted(command, folder):
+    """What a shell makes of a command that was printed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "COLUMNS": "140"}
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_what_is_hardly_a_feature_is_said_with_its_cost(cli, logs):
+    outcome = cli("profile", *logs, "--dim", 16, "--rank-maps", "ranks.safetensors")
+    assert outcome.code == 0
+    time, session, label = outcome.err.splitlines()
+    assert "warning: 'time' looks like a time: its ids are from 1,700,000,000 to 1,700,161,350" in time
+    assert "takes 108.8 GB (1,700,161,351 rows x dim 16 x 4 bytes); leave it out with --exclude time unless" in time
+    assert "leave it out with --exclude 'the session' unless" in session
+    assert "'clicked' looks like a label" in label
+    document = cli("profile", *logs, "--json").document
+    assert [one["column"] for one in document["doubts"]] == ["time", "the session", "clicked"]
+    assert document["doubts"][0]["bytes"] == 3000 * 64 * 4
+    assert cli("profile", *logs, "--column", "user").err == ""
+
+
+def test_the_next_commands_lead_to_a_plan(cli, logs, tmp_path):
+    following = cli("profile", *logs, "--json", "--dim", 8).document["next"]
+    assert following == (
+        "shardwright profile 'my logs'/*.csv --dim 8 -o tables.yaml --task task.yaml "
+        "--exclude time --exclude 'the session' --exclude clicked"
+    )
+    done = pasted(following, tmp_path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "next: shardwright plan task.yaml -o plan.json"
+    task = Task.load("task.yaml")
+    assert [table.name for table in task.tables] == ["user"]
+    assert (task.topology.devices, task.batch_size) == (8, 8192)
+    pasted("shardwright plan task.yaml -o plan.json --strategy greedy", tmp_path)
+    assert Path("plan.json").exists()
+
+
+def test_a_task_to_write_is_printed_where_none_is_asked_for(cli, logs, tmp_path):
+    Path("out put").mkdir()
+    options = ("--column", "user", "-o", "out put/tables.yaml", "--rank-maps", "ranks.safetensors", "--topology", "cpu")
+    following = cli("profile", *logs, *options).out.split("next:\n")[1]
+    *_, last = following.splitlines()
+    assert last == "shardwright plan 'out put/task.yaml' --rank-maps ranks.safetensors -o plan.json"
+    pasted(f"{following.rstrip()} --strategy greedy", tmp_path)
+    assert Task.load("out put/task.yaml").topology.device == "cpu"
+    again = cli("profile", *logs, *options).out
+    assert "cat > 'out put/tables-task.yaml'" in again  # the first one may have been edited
+
+
+def test_a_task_has_hosts_for_its_tables_and_is_never_written_over(cli, logs):
+    options = ("--column", "time", "--column", "user", "-o", "tables.yaml", "--dim", 64)
+    large = cli("profile", *logs, *options, "--rank-maps", "r", "--column", "clicked", "--json", "--task", "task.json")
+    assert large.code == 0
+    assert Task.load("task.json").topology.hosts == 1  # what is doubted is not counted
+    assert " --rank-maps r --task task.json --exclude time --exclude clicked" in large.document["next"]
+    numbers = ("profile", *logs, "--column", "time", "-o", "t.yaml", "--rows", "max_id", "--task", "sub.yaml")
+    assert cli(*numbers).out.splitlines()[-1] == "next: shardwright plan sub.yaml -o plan.json"
+    task = Task.load("sub.yaml")
+    assert task.topology.hosts == 2  # 442 GB, and half of the memory is to stay free
+    Path("sub.yaml").write_text("mine")
+    assert "sub.yaml is there already, and stays as it is" in cli(*numbers).out
+    assert Path("sub.yaml").read_text() == "mine"
+
+
+def test_options_are_given_again_but_for_doubted_columns(cli, logs):
+    Path("lists.csv").write_text("ids,x\n" + "".join(f"{line} {line + 5000},a\n" for line in range(2000)))
+    given = ("lists.csv", "--pooled", "ids", "--list-separator", "|", "-o", "tables.yaml")
+    following = cli("profile", *given, "--json").document["next"]
+    assert shlex.split(following)[1:] == shlex.split(
+        "profile lists.csv -o tables.yaml --list-separator '|' --exclude ids"
+    )
+    assert cli(*shlex.split(following)[1:]).code == 0

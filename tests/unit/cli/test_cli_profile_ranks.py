@@ -49,7 +49,10 @@ def test_the_document_names_the_rank_maps(cli, log, tmp_path):
         (["--rank-maps", "no/such/folder"], "its folder does not exist"),
         (["--rank-maps", "x", "--rank-map-rows", "0"], "Invalid value for '--rank-map-rows'"),
         (["--rank-maps", "x", "--column", "name"], "no column has row numbers"),
-        (["--rank-maps", "x", "--rows", "max_id"], "column 'name' holds text"),
+        (
+            ["--rank-maps", "x", "--rows", "max_id"],
+            "the ids of 'name' are text or too large, no row numbers; leave --rows away",
+        ),
     ],
 )
 def test_options_that_contradict_each_other(cli, log, tmp_path, monkeypatch, options, says):
@@ -80,7 +83,10 @@ class ByHotness:
 def task_by_hotness(tmp_path, monkeypatch):
     import shardwright.search
 
-    monkeypatch.setattr(shardwright.search, "strategy_named", lambda name: ByHotness())
+    known = shardwright.search.strategy_named
+    monkeypatch.setattr(
+        shardwright.search, "strategy_named", lambda name: ByHotness() if name == "by_hotness" else known(name)
+    )
     tables = (Table("a", 9, 4, pooled=False), Table("b", 9, 4, pooled=False))
     path = tmp_path / "task.yaml"
     Task(tables, Topology(hosts=1, devices_per_host=2, memory="1 MB"), batch_size=8).save(path)
@@ -118,4 +124,4 @@ def test_rank_maps_that_do_not_fit_end_the_command_before_the_search(cli, task_b
     assert "rank map of table 'a': is of 10 rows, the table has 9" in outcome.document["error"]["message"]
     missing = cli("plan", task_by_hotness, "--rank-maps", tmp_path / "none.safetensors", "--json")
     assert missing.code == 2
-    assert "the rank maps cannot be read" in missing.document["error"]["message"]
+    assert "there is no such file of rank maps" in missing.document["error"]["message"]

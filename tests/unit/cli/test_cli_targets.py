@@ -84,3 +84,22 @@ def test_files_of_a_store_are_not_written_over(tmp_path, name):
     with pytest.raises(InvalidInput, match="are the samples'"):
         check_target(tmp_path / name, inputs=[tmp_path])
     check_target(tmp_path / "model.safetensors", inputs=[tmp_path])
+
+
+@pytest.mark.parametrize("check", [check_target, check_folder])
+@pytest.mark.parametrize("name", ["x" * 256, "loop", "loop/inside"])
+def test_what_no_path_can_be_is_refused(tmp_path, check, name):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(
+        InvalidInput, match="(File name too long|Too many levels of symbolic links).; name another with -o"
+    ):
+        check(tmp_path / name)
+    (tmp_path / "new").mkdir()
+    check_target(tmp_path / "new.json", inputs=[tmp_path / name], outputs=[tmp_path / name])  # who reads it says why
+
+
+def test_descriptors_are_written_to_if_they_are_open(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        check_target(Path(f"/dev/fd/{log.fileno()}"))
+    with pytest.raises(InvalidInput, match="is no open descriptor"):
+        check_target(Path("/dev/fd/999"))

@@ -97,7 +97,7 @@ def test_what_holds_no_requests_is_refused(tmp_path: Path, content: bytes) -> No
 def test_each_work_is_measured_in_every_round(worker: type[FakeWorker], requests: Requests, tmp_path: Path) -> None:
     path, seen = tmp_path / "results.jsonl", []
     missing = measure_requests(
-        requests, path, device="cpu", rounds=3, progress=lambda done, wanted: seen.append((done, wanted))
+        requests, path, device="cpu", rounds=3, progress=lambda done, wanted, _: seen.append((done, wanted))
     )
     assert missing == 0
     assert seen == [(done, 12) for done in range(1, 13)]

@@ -68,10 +68,16 @@ def test_the_shortest_times_of_each_device(worker: type[FakeWorker], small_task:
 
 def test_equal_device_work_is_measured_once(worker: type[FakeWorker], small_task: Task) -> None:
     plans = [whole(small_task, 0, 0, 1, 3), whole(small_task, 2, 2, 0, 1), whole(small_task, 0, 0, 1, 1)]
-    seen: list[tuple[int, int]] = []
-    first, second, third = measure_plans(plans, rounds=2, progress=lambda done, wanted: seen.append((done, wanted)))
+    seen: list[tuple[int, int, str]] = []
+    first, second, third = measure_plans(plans, rounds=2, progress=lambda *told: seen.append(told))
     assert len(worker.requests) == 8  # (user, item), (history), (country), (history, country), twice
-    assert seen == [(done, 8) for done in range(1, 9)]
+    assert [told[:2] for told in seen] == [(0, 8), *((done, 8) for done in range(9))]
+    assert [told[2] for told in seen[:3]] == [
+        "starting the measuring process",
+        "device 1 of 4, round 1 of 2",
+        "device 2 of 4, round 1 of 2",
+    ]
+    assert [told[2] for told in seen[-2:]] == ["device 4 of 4, round 2 of 2", ""]
     assert first.forward_ms[0] == second.forward_ms[2] == third.forward_ms[0]
     assert first.compute_ms == pytest.approx(first.forward_ms.max() + first.backward_ms.max())
 

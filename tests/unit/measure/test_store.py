@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
 from shardwright.measure import store as store_module
+from shardwright.measure.failures import read_failures
 from shardwright.measure.identity import IDENTITY
 from shardwright.measure.journal import JOURNAL, Journal
 from shardwright.measure.parts import DamagedPart, read_part, rows_to_table, schema, write_part
@@ -337,3 +341,54 @@ def test_a_whole_store_reads_without_warnings(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read_samples(tmp_path).num_rows == 5
+
+
+def with_null(table: pa.Table, path: Sequence[str]) -> pa.Table:
+    """The table with its last value in a column, or in the field of its shards or their lists, gone."""
+    rows = table.to_pylist()
+    place: Any = rows[-1]
+    for step in path[:-1]:
+        place = place[-1 if step == "element" else step]
+    place[-1 if path[-1] == "element" else path[-1]] = None
+    return pa.Table.from_pylist(rows, schema=schema())
+
+
+SHARD = [["shards", "element", field.name] for field in schema().field("shards").type.value_type]
+LISTS = [[*field, "element"] for field in SHARD if field[-1].startswith("reuse")]
+
+
+@pytest.mark.parametrize(
+    "path", [*([name] for name in schema().names), ["shards", "element"], *SHARD, *LISTS], ids=".".join
+)
+def test_a_part_with_a_value_missing_is_refused(tmp_path: Path, path: Sequence[str]) -> None:
+    fill(tmp_path, 1, 2)
+    part = tmp_path / "part-00000.parquet"
+    identity, table = read_part(part)
+    write_part(part, with_null(table, path), identity)
+    with pytest.raises(
+        InvalidInput, match=rf"{part}: column {re.escape('.'.join(path))} has no value in (row|entry) \d+ of \d+, must"
+    ):
+        read_samples(tmp_path)
+
+
+def test_a_journal_with_a_value_missing_is_refused(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE, REQUEST):
+        pass
+    journal = Journal(tmp_path, read_identity(tmp_path))
+    journal.append(row(1) | {"forward_ms": None})
+    journal.close()
+    with pytest.raises(InvalidInput, match=rf"{JOURNAL}: column forward_ms has no value in row 0 of 1"):
+        read_samples(tmp_path)
+
+
+@pytest.mark.parametrize("name", [JOURNAL, IDENTITY, "failures.jsonl", "part-00001.parquet"])
+def test_pipes_in_a_store_are_not_waited_for(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, 1)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    if name.endswith(".parquet"):
+        with pytest.warns(UserWarning, match="is a pipe or device"):
+            read_samples(tmp_path)
+        return
+    with pytest.raises(InvalidInput, match=f"{name}: is a pipe or device"):
+        read_failures(tmp_path) if name == "failures.jsonl" else read_samples(tmp_path)

@@ -53,7 +53,9 @@ def visit(
         start: Any = lambda: ScriptedWorker(answer, log)  # noqa: E731
         visitor = Visitor(drawer, store, Failures(folder) if gpu else None, start, stop_at)
         try:
-            visitor.visit([(sample, 0) for sample in range(samples)], lambda done, wanted: left.append(wanted - done))
+            visitor.visit(
+                [(sample, 0) for sample in range(samples)], lambda done, wanted, _: left.append(wanted - done)
+            )
         finally:
             assert log.count("start") == log.count("close")
     return visitor, log, left
@@ -194,6 +196,28 @@ def test_on_a_gpu_a_disturbed_sample_waits_for_the_others(tmp_path: Path) -> Non
 
     visit(tmp_path, 4, answer)
     assert order == [0, 1, 2, 3, 1]
+
+
+def test_what_was_measured_and_is_to_be_revisited_is_told(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    ratios = iter([1.0, 1.5, 1.5, 1.0, 1.5, 1.0])
+
+    def answer(_: tuple[int, ...]) -> Measurement:
+        return Measurement(1.0, 2.0, 10, next(ratios))
+
+    with SampleStore(tmp_path, HARDWARE, {}) as store, Drawer(SPACE, ahead=False) as drawer:
+        start: Any = lambda: ScriptedWorker(answer, [])  # noqa: E731
+        visitor = Visitor(drawer, store, None, start, math.inf)
+        visitor.visit([(sample, 0) for sample in range(3)], lambda *found: told.append(found))
+    why = "to be revisited: the machine was not quiet"
+    assert told == [
+        (1, 3, ""),
+        (2, 3, f"1 {why}"),
+        (3, 3, f"2 {why}"),
+        (3, 3, f"1 {why}"),
+        (3, 3, f"1 {why}"),
+        (3, 3, ""),
+    ]
 
 
 def test_where_the_time_goes_is_added_up(tmp_path: Path) -> None:

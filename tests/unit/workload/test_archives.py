@@ -145,7 +145,7 @@ def test_plain_files_are_used_in_place(saved):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(InvalidInput, match=r"none\.pt: cannot be read \(No such file"), unpacked(tmp_path / "none.pt"):
+    with pytest.raises(InvalidInput, match=r"none\.pt: there is no such data set"), unpacked(tmp_path / "none.pt"):
         pass
 
 

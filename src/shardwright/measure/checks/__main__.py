@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, printable
 from shardwright.measure.backends import BACKEND_HELP
 from shardwright.measure.checks.run import check_machine
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         wrong = check_machine(options.output, options.device, options.backend, seed=options.seed)
     except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     return 1 if wrong else 0
 

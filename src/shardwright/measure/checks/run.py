@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import MeasurementFailed
-from shardwright.files import write_atomically
+from shardwright.files import read_text, write_atomically
 from shardwright.measure.backends import default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.environment import environment, problems
@@ -90,9 +90,9 @@ def require_checked(
 
 def _passed_before(path: Path, facts: dict[str, str]) -> bool:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(read_text(path, "file of checks"))
         return bool(known["passed"]) and known["environment"] == facts
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, printable
 from shardwright.measure.collectives.collect import collect_collectives, new_collection
 from shardwright.measure.collectives.sampling import KINDS
 from shardwright.measure.collectives.summary import CollectivesSummary
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         summary = _collect(options)
     except ShardwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("\nstopped; run the same command again to go on", file=sys.stderr)

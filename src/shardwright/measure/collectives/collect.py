@@ -18,13 +18,11 @@ from shardwright.measure.collectives.summary import CollectivesSummary, summaris
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.journal import Row
+from shardwright.measure.printer import Progress
 from shardwright.measure.sampling import pool_digest
 from shardwright.measure.schedule import schedule
 from shardwright.measure.store import RecordStore
 from shardwright.task.table import Table
-
-Progress = Callable[[int, int], None]
-"""Called after each measurement with those settled and those wanted, in all."""
 
 Measure = Callable[[CollectiveSample], DeviceTimes | None]
 """Measures a sample; None where it is given up."""
@@ -167,7 +165,7 @@ def measure_all(collection: Collection, store: RecordStore, measure: Measure, pr
                 store.flush()
                 flushed = monotonic()
             if progress:
-                progress(done, len(wanted))
+                progress(done, len(wanted), "")
     except MeasurementFailed:
         held.clear()
         raise

@@ -11,18 +11,19 @@ from time import monotonic
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, ShardwrightError
+from shardwright.measure.agenda import to_revisit
 from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.collection import Collection
 from shardwright.measure.hardware import Fingerprint, fingerprint
 from shardwright.measure.homes import alike
 from shardwright.measure.own_backend import is_own
+from shardwright.measure.printer import Progress
 from shardwright.measure.remote.crew import Crew
 from shardwright.measure.remote.node import MeasuringNode, NodeOptions
 from shardwright.measure.remote.shelves import Shelf, Shelves
 from shardwright.measure.store import read_samples
 from shardwright.measure.summary import CollectSummary, summarise
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.visiting import Progress
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def collect_on_cluster(
         seconds: stop after this time; by default when all samples are there.
         policy: how often to repeat each measurement; by default the device's own.
         allow_other_hardware: put samples of all hardware into one store.
-        progress: called after each answer with the measurements that are settled and those wanted, of all stores.
+        progress: called after each answer with the samples measured, those wanted, and how many are to be revisited, of all stores.
         say: is given a line on what goes where, wherever there are several stores.
         of_machine: says what hardware a worker is on, from device and backend; runs there.
 
@@ -107,8 +108,10 @@ def collect_on_cluster(
             for number, answer in pool.wait():
                 crew.hear(number, answer)
             if progress and shelves.all:
-                wanted = sum(shelf.wanted for shelf in shelves.all)
-                progress(wanted - sum(shelf.left for shelf in shelves.all), wanted)
+                wanted, unseen, left = (
+                    sum(getattr(shelf, count) for shelf in shelves.all) for count in ("wanted", "unseen", "left")
+                )
+                progress(wanted - unseen, wanted, to_revisit(left - unseen))
         lost, given_up = pool.redone, list(pool.given_up)
     return RemoteSummary(
         [_summary(shelf, collection.samples, monotonic() - started) for shelf in shelves.all], lost, given_up

@@ -72,6 +72,11 @@ class Shelf:
         """Samples that are not settled."""
         return len(self._agenda) + len(self._out)
 
+    @property
+    def unseen(self) -> int:
+        """Samples that were never visited."""
+        return self._agenda.unseen + sum(not self.store.visits.seen(key) for key in self._out)
+
     def batch(self, workers: int) -> Batch | None:
         """The next samples for one of so many workers; None where all are settled or handed out."""
         if not len(self._agenda):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.search.learned.checkpoints import check_range, check_tensor
 
 NONE = -1
 
@@ -78,6 +79,18 @@ class ReplayBuffer:
             self.blocks[slot, : len(held)] = held
             self.costs[slot] = compute[device]
             self.added += 1
+
+    def restore(self, blocks: Tensor, costs: Tensor, added: int) -> None:
+        """Take over the sets of a buffer for the same tasks and of the same capacity.
+
+        Raises:
+            ValueError: they are of another shape, or name blocks that no task has.
+        """
+        for name, value, own in (("blocks", blocks, self.blocks), ("costs", costs, self.costs)):
+            check_tensor(name, value, torch.from_numpy(own))
+        check_range("blocks", blocks, NONE, len(self._features) - 1)
+        check_range("costs", costs, 0, torch.finfo(torch.float32).max)
+        self.blocks[:], self.costs[:], self.added = blocks.numpy(), costs.numpy(), added
 
     def draw(self, count: int, rng: np.random.Generator) -> ShardBatch:
         """`count` random sets, with replacement."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
+from shardwright.schema import Place
 from shardwright.search.autoshard.weights import LEAST_SHARE, NAME, AutoShardWeights
 from shardwright.search.learned.arrays import Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
@@ -60,7 +61,8 @@ class AutoShard:
         file = self._file(task)
         if file is None:
             raise InfeasibleTask(f"strategy '{self.name}' cannot plan this task: {self.supports(task)}")
-        weights = AutoShardWeights(load_policy(file, NAME))
+        with Place(str(file)).naming():
+            weights = AutoShardWeights(load_policy(file, NAME))
         if not len(arrays):
             return Plan(task, arrays.units.fixed, self.name, seed)
         return arrays.plan(placed(arrays, weights, seed, deadline), self.name, seed)

@@ -22,10 +22,13 @@ from shardwright.search.autoshard.rollout import Trajectory, in_batches, placeme
 from shardwright.search.autoshard.variations import with_variations
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import (
+    check_count,
     check_same_training,
     load_checkpoint,
     optimizer_tensors,
+    restore_network,
     restore_optimizer,
+    restoring,
     save_checkpoint,
 )
 from shardwright.search.learned.environment import PlacementBatch
@@ -145,14 +148,15 @@ class Training:
             return
         tensors, state = found
         check_same_training(path, state, identity)
-        prefix = "network."
-        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        self.network.load_state_dict(weights)
+        with restoring(path):
+            self._restore(tensors, state)
+
+    def _restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        restore_network(self.network, tensors)
         restore_optimizer(self._policy_optimizer, tensors, "policy_optimizer.")
         restore_optimizer(self._cost_optimizer, tensors, "cost_optimizer.")
-        self._buffer.blocks[:] = tensors["blocks"].numpy()
-        self._buffer.costs[:] = tensors["costs"].numpy()
-        self.round, self._learner_steps, self._buffer.added = state["round"], state["learner_steps"], state["added"]
+        self._buffer.restore(tensors["blocks"], tensors["costs"], check_count("added", state["added"]))
+        self.round, self._learner_steps = (check_count(name, state[name]) for name in ("round", "learner_steps"))
         self._rng.bit_generator.state = state["rng"]
 
     def _play(self) -> Played:

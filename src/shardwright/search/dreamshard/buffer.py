@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from shardwright.search.learned.arrays import Floats
+from shardwright.search.learned.checkpoints import check_range, check_tensor
+from shardwright.search.learned.environment import UNPLACED
 
 PHASES = 4
 
@@ -46,7 +48,24 @@ class Buffer:
         """Everything in it, for a checkpoint."""
         return {f"buffer.{name}": value for name, value in vars(self).items()}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        for name in vars(self):
-            setattr(self, name, tensors[f"buffer.{name}"])
+    def restore(self, tensors: Mapping[str, Tensor], tasks: int) -> None:
+        """Take over what `tensors` gave.
+
+        Raises:
+            KeyError, ValueError: it is of other tasks or devices, or no buffer.
+        """
+        found = {name: tensors[f"buffer.{name}"] for name in vars(self)}
+        for name, value in found.items():
+            check_tensor(f"buffer.{name}", value, getattr(self, name), any_length=True)
+            check_range(f"buffer.{name}", value, *self._bounds(tasks)[name])
+        if len({len(value) for value in found.values()}) > 1:
+            raise ValueError("the buffer's tensors have different lengths")
+        vars(self).update(found)
+
+    def _bounds(self, tasks: int) -> dict[str, tuple[float, float]]:
+        """Least and largest value of each tensor."""
+        return {
+            "task_m": (0, tasks - 1),
+            "assignment_mu": (UNPLACED, self.phases_mdp.shape[1] - 1),
+            "phases_mdp": (0, torch.finfo(torch.float32).max),
+        }

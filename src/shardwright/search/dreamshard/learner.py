@@ -17,7 +17,7 @@ from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.dreamshard.training import Training
 from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.checkpoints import check_same_training, load_checkpoint, save_checkpoint
+from shardwright.search.learned.checkpoints import check_same_training, load_checkpoint, restoring, save_checkpoint
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.worlds import World
@@ -89,7 +89,8 @@ def _resume(training: Training, checkpoint: Path, identity: dict[str, Any]) -> N
         return
     tensors, state = saved
     check_same_training(checkpoint, state, identity)
-    training.restore(tensors, state)
+    with restoring(checkpoint):
+        training.restore(tensors, state)
 
 
 def _weights(training: Training) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
+from shardwright.files import is_missing, status
+from shardwright.schema import Place
 from shardwright.search.dreamshard.inference import STUCK, Encoded, Policy
 from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
@@ -54,7 +56,8 @@ def policy_for(path: Path | None, task: Task) -> Policy:
     """The policy of a file, or the bundled one for the task's device."""
     chosen = path or bundled_policy(NAME, task.topology.device)
     assert chosen is not None, "a strategy's supports() names devices without a policy"
-    return _read(chosen, chosen.stat().st_mtime_ns if chosen.exists() else 0)
+    found = None if is_missing(chosen) else status(chosen)
+    return _read(chosen, 0 if found is None else found.st_mtime_ns)
 
 
 def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
@@ -88,7 +91,8 @@ def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) 
 @lru_cache(maxsize=8)
 def _read(path: Path, modified: int) -> Policy:
     """The policy of a file as it was at a time of modification."""
-    return Policy(load_policy(path, NAME))
+    with Place(str(path)).naming():
+        return Policy(load_policy(path, NAME))
 
 
 def _noise(encoded: Encoded, rng: np.random.Generator) -> Floats:

@@ -20,7 +20,9 @@ from shardwright.search.dreamshard.options import DreamShardOptions
 from shardwright.search.dreamshard.variants import variants_of
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import (
+    check_count,
     optimizer_tensors,
+    restore_network,
     restore_optimizer,
     restore_rng,
     rng_state,
@@ -90,14 +92,17 @@ class Training:
         return {"iteration": self.iteration, "rng": rng_state(self._rng, self._generator)}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        named = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
-        self.network.load_state_dict(named)
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError, RuntimeError, KeyError, TypeError: it does not fit this training; see `checkpoints.restoring`.
+        """
+        restore_network(self.network, tensors)
         restore_optimizer(self._cost_adam, tensors, "cost_adam.")
         restore_optimizer(self._policy_adam, tensors, "policy_adam.")
-        self._buffer.restore(tensors)
+        self._buffer.restore(tensors, len(self._tasks))
         restore_rng(state["rng"], self._rng, self._generator)
-        self.iteration = int(state["iteration"])
+        self.iteration = check_count("iteration", state["iteration"])
 
     def _collect(self) -> dict[str, float]:
         """Price placements by the current policy, and random ones; what the cost network says of the former before it has seen them."""

@@ -24,7 +24,7 @@ from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
-_AT_ONCE = 200_000  # changes times devices of a descent between two looks at the clock
+_AT_ONCE = (200_000, 25_000)  # changes times devices of a descent between two looks: for Ctrl-C, or at a deadline
 _MOST_CHANGES = 200_000  # of one descent: a stop for degenerate cost models
 _POWERS = (3, 5, 7)  # squarings of the objective's power, one descent each
 _POWERS_KICKED = (6,)
@@ -115,11 +115,13 @@ class Session:
 
     def survey(self, starts: Sequence[Start]) -> None:
         """Further starts: each is kept as it is if it is the best, and improved if it is not far behind."""
-        self._take_up([state for state, _ in self._pool.map(self._made, starts) if state is not None])
+        made = self._pool.map(lambda how: None if self.late else self._made(how)[0], starts)
+        self._take_up([state for state in made if state is not None])
 
     def adopt(self, plans: Sequence[Plan], task: Task) -> None:
         """The same with plans for the task, as far as its pieces can say what lies where."""
-        self._take_up([state for plan in plans if (state := self._adopted(carry(plan, task), task)) is not None])
+        taken = (None if self.late else self._adopted(carry(plan, task), task) for plan in plans)
+        self._take_up([state for state in taken if state is not None])
 
     def fill(self) -> int:
         """A start for tight memory, improved; returns an item that found no room in it, or -1."""
@@ -246,7 +248,7 @@ class Session:
                 self._descend(state, squarings, widest)
 
     def _descend(self, state: State, squarings: int, widest: int) -> None:
-        made, at_once = 0, min(500, max(20, _AT_ONCE // state.used.size))
+        made, at_once = 0, min(500, max(20, _AT_ONCE[self._deadline is not None] // state.used.size))
         while made < _MOST_CHANGES and not self.late:
             found = descend(state, self.assembly.setting, squarings, at_once, widest)
             made += found

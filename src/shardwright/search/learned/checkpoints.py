@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
+from shardwright.files import input_size, is_missing, write_atomically
 
 FORMAT = "1"
 KIND = "checkpoint"
+_OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}
 _REMEDY = "name a checkpoint that 'shardwright learn' wrote, or remove it to begin anew"
 
 
@@ -47,8 +49,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
+    if is_missing(path):
         return None
+    input_size(path, "checkpoint", remedy=_REMEDY)
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
@@ -87,6 +90,73 @@ def check_same_training(path: Path, found: Mapping[str, Any], wanted: Mapping[st
             )
 
 
+@contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Around what takes a checkpoint over: whatever does not fit the training, in shape or kind, is a damaged checkpoint.
+
+    Raises:
+        InvalidInput: something does not fit; the message names the file and what torch, NumPy or `check_tensor` said.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidInput(f"{path}: the checkpoint does not fit this training ({said}); {_REMEDY}") from error
+
+
+def check_tensor(name: str, found: Tensor, like: Tensor, *, any_length: bool = False) -> None:
+    """Check that a tensor can take the place of another one.
+
+    Args:
+        name: of the tensor, for messages.
+        found: the tensor.
+        like: has the shape and the type that it must have.
+        any_length: whether the first size may differ.
+
+    Raises:
+        ValueError: it cannot; see `restoring`.
+    """
+    first = 1 if any_length else 0
+    if found.dtype != like.dtype or found.dim() != like.dim() or found.shape[first:] != like.shape[first:]:
+        raise ValueError(
+            f"{name} is of {found.dtype} and shape {tuple(found.shape)}, not of {like.dtype} and {tuple(like.shape)}"
+        )
+
+
+def check_range(name: str, found: Tensor, low: float, high: float) -> None:
+    """Check that all numbers of a tensor are from `low` to `high`, which NaN is not.
+
+    Raises:
+        ValueError: one is not; see `restoring`.
+    """
+    if not bool(((found >= low) & (found <= high)).all()):
+        raise ValueError(f"{name} holds numbers that are not from {low:g} to {high:g}")
+
+
+def check_count(name: str, found: object) -> int:
+    """A number of steps made, checked.
+
+    Raises:
+        ValueError: it is no whole number of at least 0; see `restoring`.
+    """
+    if type(found) is not int or found < 0:
+        raise ValueError(f"{name} is {found!r}, must be a whole number of at least 0")
+    return found
+
+
+def restore_network(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "network.") -> None:
+    """Give a network the weights whose names begin with `prefix`.
+
+    Raises:
+        RuntimeError, ValueError: one is missing, too many, or does not fit.
+    """
+    own = network.state_dict()
+    named = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    for name in own.keys() & named.keys():
+        check_tensor(prefix + name, named[name], own[name])
+    network.load_state_dict(named)
+
+
 def optimizer_tensors(optimizer: Optimizer, prefix: str = "optimizer.") -> dict[str, Tensor]:
     """What an optimizer knows, as tensors whose names begin with `prefix`: its state and the learning rates."""
     content = optimizer.state_dict()
@@ -100,17 +170,23 @@ def optimizer_tensors(optimizer: Optimizer, prefix: str = "optimizer.") -> dict[
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], prefix: str = "optimizer.") -> None:
-    """Give an optimizer over the same parameters what `optimizer_tensors` saved.
+    """Give an Adam over the same parameters what `optimizer_tensors` saved.
 
     Raises:
         KeyError: the tensors hold no optimizer of this prefix.
+        ValueError: a tensor does not fit the parameters.
     """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    check_tensor(f"{prefix}rates", tensors[f"{prefix}rates"], optimizer_tensors(optimizer, prefix)[f"{prefix}rates"])
     rates = tensors[f"{prefix}rates"].tolist()
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith(f"{prefix}state."):
             index, part = name.removeprefix(f"{prefix}state.").split(".", 1)
+            check_tensor(name, value, torch.zeros(()) if part == "step" else parameters[int(index)])
             state.setdefault(int(index), {})[part] = value
+    if any(index < 0 or parts.keys() != _OF_ADAM for index, parts in state.items()):
+        raise ValueError(f"{prefix}state is not that of Adam: {', '.join(sorted(_OF_ADAM))} of each parameter")
     groups = optimizer.state_dict()["param_groups"]
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.files import is_missing, read_text
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -90,16 +91,15 @@ def read_figures(folder: Path) -> list[dict[str, float | None]]:
         InvalidInput: the folder holds no record.
     """
     path = folder / FIGURES_FILE
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror}); name a folder given to 'learn --log'") from None
-    rows = []
-    for line in lines:
+    rows: list[dict[str, float | None]] = []
+    for line in read_text(path, "record of 'learn --log'").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             break  # the process was killed while it wrote this line
+        if not isinstance(row, dict) or not isinstance(row.get("iteration"), (int, float)):
+            raise InvalidInput(f"{path}: line {len(rows) + 1} is no figures of an iteration; name another folder")
+        rows.append(row)
     return rows
 
 
@@ -114,7 +114,9 @@ def _open(folder: Path, iteration: int) -> tuple[SummaryWriter, TextIO]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FIGURES_FILE
-        kept = [row for row in read_figures(folder) if (row["iteration"] or 0) < iteration] if path.exists() else []
+        kept = (
+            [row for row in read_figures(folder) if (row["iteration"] or 0) < iteration] if not is_missing(path) else []
+        )
         path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
         return SummaryWriter(str(folder), purge_step=iteration), path.open("a", encoding="utf-8")
     except OSError as error:

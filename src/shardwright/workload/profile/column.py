@@ -20,6 +20,8 @@ SEQUENCE_LENGTH = 100
 
 
 _ROW_NUMBERS = 2**40
+_EXAMPLES = 20
+_EXAMPLE_CHARACTERS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,8 @@ class ColumnProfile:
         pooled: whether the user said that the ids of a sample are summed, or None: decided by the longest list.
         longest: most ids of one sample.
         max_id: the largest id; None where ids are text, or there are none.
+        min_id: the smallest id, as `max_id`.
+        examples: the first few ids where they are text, long ones cut short.
     """
 
     name: str
@@ -41,6 +45,8 @@ class ColumnProfile:
     pooled: bool | None = None
     longest: int = 0
     max_id: int | None = None
+    min_id: int | None = None
+    examples: tuple[str, ...] = ()
 
     @property
     def is_numbered(self) -> bool:
@@ -78,13 +84,17 @@ class ColumnProfile:
             raise InvalidInput(
                 f"column '{self.name}' holds {self.kind} in one profile and {other.kind} in the other; profile them apart"
             )
-        known = [column.max_id for column in (self, other) if column.max_id is not None]
         return replace(
             self,
             sketch=self.sketch.merged(other.sketch),
             longest=max(self.longest, other.longest),
-            max_id=max(known, default=None),
-        )
+            examples=(self.examples + other.examples)[:_EXAMPLES],
+        )._with_ids(other.min_id, other.max_id)
+
+    def _with_ids(self, *ids: int | None) -> ColumnProfile:
+        """This column with these ids seen too."""
+        known = [number for number in (self.min_id, self.max_id, *ids) if number is not None]
+        return replace(self, min_id=min(known, default=None), max_id=max(known, default=None))
 
 
 class ColumnCounter:
@@ -124,15 +134,28 @@ class ColumnCounter:
         else:
             longest = int(values.null_count < len(values))
         values = values.drop_null()
-        known = [] if self.column.max_id is None else [self.column.max_id]
         lookups = 0
         for start in range(0, len(values), self._most_pending):
-            keys, max_id = _keys(values.slice(start, self._most_pending), where)
-            known += [] if max_id is None else [max_id]
+            keys, *ends = _keys(values.slice(start, self._most_pending), where)
             lookups += keys.size
             self._gather(keys)
-        self.column = replace(self.column, longest=max(self.column.longest, longest), max_id=max(known, default=None))
+            self.column = self.column._with_ids(*ends)
+        self.column = replace(
+            self.column,
+            longest=max(self.column.longest, longest),
+            examples=self.column.examples + self._examples(values),
+        )
         return lookups
+
+    def _examples(self, values: pa.Array) -> tuple[str, ...]:
+        """As many of these ids as examples are missing."""
+        if self.column.kind.ids != "text":
+            return ()
+        texts = values.slice(0, _EXAMPLES - len(self.column.examples)).to_pylist()
+        known = [
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts if text is not None
+        ]
+        return tuple(text[:_EXAMPLE_CHARACTERS] for text in known)
 
     def finish(self) -> ColumnProfile:
         """The column's profile with everything counted."""
@@ -149,15 +172,15 @@ class ColumnCounter:
         self._pending_keys += keys.size
 
 
-def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None]:
-    """`(n,)` keys of ids without nulls, and the largest where they are integers."""
+def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
+    """`(n,)` keys of ids without nulls, and the smallest and the largest where they are integers."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(ids.type):
         words = ids.dictionary
         if is_text_type(words.type) and not words.null_count and len(words) <= len(ids):
-            return text_keys(words, where)[ids.indices.to_numpy()], None  # each text is hashed once
+            return text_keys(words, where)[ids.indices.to_numpy()], None, None  # each text is hashed once
         return _keys(ids.dictionary_decode().drop_null(), where)
     if pa.types.is_integer(ids.type):
         return integer_keys(ids, where)
-    return text_keys(ids, where), None
+    return text_keys(ids, where), None, None

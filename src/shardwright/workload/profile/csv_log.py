@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,14 @@ _MESSAGE = 400
 _NULLS = ["", "null", "NULL", "None", "NaN", "nan"]
 _INTEGER_LIST = r"^\s*\[?\s*(-?\d+(\s*[ ,;|]\s*-?\d+)*)?\s*\]?\s*$"
 _SEPARATORS = r"\s*[ ,;|]\s*"
+_DECIMAL_COMMA = r"^\s*-?\d+(,\d+)?\s*$"
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvLog:
     """A CSV file with a header line; see `LogReader`.
+
+    Its columns are separated by `delimiter`, or by another of comma, semicolon, tab and bar where the header shows that.
 
     A text column is one of lists where every value in the file's first block is a list of integers, such as `1 2 3`,
     `[1, 2, 3]`, `1|2|3` or `1;2;3`; or, where a `list_separator` is given, where a value contains it.
@@ -35,7 +41,7 @@ class CsvLog:
         import pyarrow as pa
 
         self.path = path
-        self._delimiter = delimiter
+        self._delimiter = _delimiter_of(path, delimiter)
         self._separator = list_separator
         first = self._first_batch()
         types = [self._list_type(values) or values.type for values in first.columns]
@@ -62,23 +68,27 @@ class CsvLog:
             return next(iter(reader), pa.RecordBatch.from_pylist([], schema=reader.schema))
 
     def _open(self, columns: Sequence[str] | None) -> Any:
-        from pyarrow import csv
+        from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
 
-        return csv.open_csv(
+        return open_csv(
             str(self.path),
             # One thread, as only then are the lines of parse errors numbered.
-            read_options=csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
-            parse_options=csv.ParseOptions(delimiter=self._delimiter),
-            convert_options=csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True, include_columns=columns),
+            read_options=ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+            parse_options=ParseOptions(delimiter=self._delimiter),
+            convert_options=ConvertOptions(null_values=_NULLS, strings_can_be_null=True, include_columns=columns),
         )
 
     def _list_type(self, values: pa.Array) -> pa.DataType | None:
-        """Type of the lists that these texts are, or None where they are plain ids."""
+        """Type of the lists or numbers that these texts are, or None where they are plain ids."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if not is_text_type(values.type) or values.null_count == len(values):
             return None
+        # Where columns are separated by semicolons, 0,5 is a half; but 1,2,3 is a list there, too.
+        decimal_commas = self._delimiter == ";" and self._separator != ","
+        if decimal_commas and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+            return pa.float64()
         if pc.all(pc.match_substring_regex(values, _INTEGER_LIST)).as_py():
             return pa.list_(pa.int64())
         if self._separator and pc.any(pc.match_substring(values, self._separator)).as_py():
@@ -104,6 +114,40 @@ class CsvLog:
                 f"{self.path}: column '{name}' begins with lists of integers, and later has a value that is none: {_shortened(error)}; "
                 "mend it, or exclude the column"
             ) from error
+
+
+def _delimiter_of(path: Path, usual: str) -> str:
+    """What separates the columns: the usual mark, unless the header holds none of it and one of another.
+
+    Raises:
+        InvalidInput: several marks separate the header, and the first sample, into the same number of columns each.
+    """
+    import pyarrow as pa
+
+    with _clear_errors(path, ()), pa.input_stream(str(path)) as stream:
+        lines = stream.read(_BLOCK_BYTES).decode("utf-8-sig", "replace").splitlines(keepends=True)
+    columns = {mark: _columns_of(lines, mark) for mark in _DELIMITERS}
+    possible = [mark for mark, counts in columns.items() if counts and counts[0] > 1]
+    even = [mark for mark in possible if len(set(columns[mark])) == 1]  # the first sample has them too
+    if usual in possible and even in ([], [usual]):
+        return usual
+    found = even or possible or [usual]
+    if len(found) > 1:
+        names = " and ".join(_DELIMITERS[mark] for mark in found)
+        raise InvalidInput(
+            f"{path}: its columns may be separated by {names}: the header and the first sample hold both; separate them by one, and put "
+            "values that hold the other in quotes"
+        )
+    return found[0]
+
+
+def _columns_of(lines: Sequence[str], mark: str) -> list[int]:
+    """How many columns the header and the first sample have where this mark separates them."""
+    try:
+        rows = csv.reader((line for line in lines if line.strip()), delimiter=mark)
+        return [len(row) for row in islice(rows, 2)]
+    except csv.Error:  # a field that is too long: the reader of the file says so
+        return []
 
 
 def _check_header(path: Path, names: Sequence[str]) -> None:

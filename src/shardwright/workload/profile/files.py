@@ -21,9 +21,9 @@ def save_tables(result: ProfileResult, path: str | Path, *, dim: int = 64, rows:
     Raises:
         InvalidInput: the options break a rule, or the file cannot be written.
     """
-    tables = [table_to_dict(table) for table in result.tables(dim=dim, rows=rows)]
-    text = dump_document({"format": FORMAT, "tables": tables}, path)
+    tables = result.tables(dim=dim, rows=rows)
+    text = dump_document({"format": FORMAT, "tables": [table_to_dict(table) for table in tables]}, path)
     if Path(path).suffix.lower() != ".json":
-        comments = ["Made by `shardwright profile`.", *result.notes()]
+        comments = ["Made by `shardwright profile`.", *result.notes(), *map(str, result.doubts(tables))]
         text = "".join(f"# {' '.join(line.split())}\n" for line in comments) + text
     write_atomically(path, text)

@@ -23,7 +23,7 @@ _MIXERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 
 
-def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int]:
+def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
     """Keys of integer ids, different for different ids.
 
     Args:
@@ -31,7 +31,7 @@ def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int]:
         where: file and column, for messages.
 
     Returns:
-        `(n,)` keys, and the largest id.
+        `(n,)` keys, and the smallest and the largest id.
 
     Raises:
         InvalidInput: an id is negative.
@@ -43,7 +43,7 @@ def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int]:
             f"{where}: id {lowest} is negative; ids must be at least 0 "
             "(write missing ids as null, or exclude the column if it holds no ids)"
         )
-    return scramble(numbers.astype(np.uint64)), int(numbers.max())
+    return scramble(numbers.astype(np.uint64)), lowest, int(numbers.max())
 
 
 def text_keys(ids: pa.Array, where: str) -> Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -92,11 +93,12 @@ def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not files:
         raise InvalidInput("paths: no log is named; name at least one file")
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for file in files:
-        if file.resolve() in seen:
+        place = os.path.realpath(file)
+        if place in seen:
             raise InvalidInput(f"{file}: is named twice, so that its events would count twice; name it once")
-        seen.add(file.resolve())
+        seen.add(place)
     return files
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shardwright.errors import InvalidInput
+from shardwright.files import input_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,10 +71,9 @@ def open_log(path: Path, list_separator: str | None = None) -> LogReader:
 def _first_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise InvalidInput(f"{path}: is a directory; name its files, for example {path}/*.parquet")
+    input_size(path)
     try:
         with path.open("rb") as file:
             return file.read(4)
-    except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file; check the path") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error

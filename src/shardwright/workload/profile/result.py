@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -11,11 +11,13 @@ from shardwright.sharding.rank_map import RankMap
 from shardwright.task import Table
 from shardwright.workload.profile.column import ColumnProfile
 from shardwright.workload.profile.curve import access_profile, flat_profile
+from shardwright.workload.profile.doubts import Doubt, doubts
 from shardwright.workload.profile.ranking import hottest_ids
 
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
-_LARGEST_ROW = 2**48
+LARGEST_ROW = 2**48
+"""Largest id that is taken for the number of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,14 @@ class ProfileResult:
             if column.is_numbered
         }
 
+    def doubts(self, tables: Sequence[Table]) -> list[Doubt]:
+        """The columns that are hardly features, such as times, labels and keys of sessions; none of events, which name their columns.
+
+        Args:
+            tables: what `tables` returned.
+        """
+        return [] if self.is_events else doubts(self.columns.values(), tables)
+
     def notes(self) -> list[str]:
         """What was found, a line for the log and one for each column, for people."""
         unit = "events" if self.is_events else "samples"
@@ -115,7 +125,7 @@ class ProfileResult:
                 raise InvalidInput(
                     f"column '{column.name}' holds text, which has no largest id; use rows='distinct' or exclude the column"
                 )
-            if column.max_id > _LARGEST_ROW:
+            if column.max_id > LARGEST_ROW:
                 raise InvalidInput(
                     f"column '{column.name}': its largest id {column.max_id} is no row number (above 2**48); use rows='distinct'"
                 )

@@ -90,7 +90,7 @@ def test_a_row_is_on_disk_before_the_next_sample(tmp_path: Path) -> None:
         return DeviceTimes((1.0, 1.0), ())
 
     with wanted.open_store() as store:
-        measure_all(wanted, store, measure, lambda done, all_: known.append(-done))
+        measure_all(wanted, store, measure, lambda done, all_, _: known.append(-done))
     assert known == [-1, 1, -2, 2, -3, -4]
 
 

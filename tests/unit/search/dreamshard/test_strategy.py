@@ -123,7 +123,7 @@ def test_a_policy_of_another_strategy_is_refused(tmp_path):
     save_policy(SavedPolicy("autoshard", saved.weights, {}), tmp_path / "other.safetensors")
     with pytest.raises(InvalidInput, match="autoshard"):
         plan(task_of(3, 2), DreamShard(tmp_path / "other.safetensors"))
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="there is no such policy"):
         plan(task_of(3, 2), DreamShard(tmp_path / "missing.safetensors"))
 
 

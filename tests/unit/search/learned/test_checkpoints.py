@@ -3,6 +3,8 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
+from shardwright.search.autoshard.learner import learn_autoshard
+from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
 from shardwright.search.learned.checkpoints import (
     check_same_training,
     load_checkpoint,
@@ -13,6 +15,10 @@ from shardwright.search.learned.checkpoints import (
     save_checkpoint,
 )
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
+from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.testing.model import simple_cost_model
+from tests.unit.search.autoshard.made import QUICK, simulated, varied_task
+from tests.unit.search.dreamshard.policies import training_set
 
 
 class Training:
@@ -106,7 +112,7 @@ def test_damaged_files_and_other_files_are_refused(tmp_path):
     save_policy(SavedPolicy("dreamshard", {"a": np.zeros(1, np.float32)}, {}), path)
     with pytest.raises(InvalidInput, match="kind 'policy'; this version reads files of kind 'checkpoint'"):
         load_checkpoint(path)
-    with pytest.raises(InvalidInput, match="cannot be read|not a whole"):
+    with pytest.raises(InvalidInput, match="is a folder, expected a checkpoint"):
         load_checkpoint(tmp_path)
 
 
@@ -133,3 +139,55 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     check_same_training(tmp_path, found, {"options": {"seed": 0, "dims": (1, 2)}, "world": "simulated: cpu"})
     with pytest.raises(InvalidInput, match="made with world 'simulated: cpu', this training has 'measured: cpu'"):
         check_same_training(tmp_path, found, {"world": "measured: cpu"})
+
+
+def autoshard(path):
+    learn_autoshard([varied_task(seed) for seed in range(3)], simulated(), QUICK, checkpoint=path)
+
+
+def dreamshard(path):
+    sizes = {"collected": 4, "cost_updates": 1, "cost_batch": 4, "policy_updates": 1, "policy_tasks": 1, "episodes": 2}
+    options = DreamShardOptions(iterations=2, explored=4, variants=1, **sizes)
+    learn_dreamshard(training_set(3), SimulatedWorld(simple_cost_model()), options, checkpoint=path)
+
+
+def longer(tensor):
+    return torch.cat([tensor, tensor[:1]]) if tensor.dim() else tensor.reshape(1)
+
+
+def out_of_range(tensor):
+    return torch.full_like(tensor, torch.iinfo(tensor.dtype).max if tensor.dtype == torch.int64 else float("nan"))
+
+
+@pytest.mark.parametrize("learn", [autoshard, dreamshard])
+def test_a_checkpoint_whose_parts_do_not_fit_is_refused_and_kept(tmp_path, learn):
+    path = tmp_path / "state"
+    learn(path)
+    tensors, state = load_checkpoint(path)
+    other = np.random.MT19937(0).state
+    other["state"]["key"] = other["state"]["key"].tolist()
+    one_of_a_kind = {(name.split(".")[0], name.split(".")[-1]): name for name in tensors}.values()
+    hostile = [
+        *({name: kept for name, kept in tensors.items() if name != gone} for gone in one_of_a_kind),
+        *(tensors | {name: change(tensors[name])} for name in one_of_a_kind for change in (longer, torch.Tensor.bool)),
+        *(
+            tensors | {name: out_of_range(tensors[name])}
+            for name in tensors
+            if name.startswith("buffer.") or name in ("blocks", "costs")
+        ),
+    ]
+    counts = [name for name in ("iteration", "round", "learner_steps", "added") if name in state]
+    random = state["rng"]
+    states = [
+        *(state | {name: value} for name in counts for value in (-1, 1.5, "1", None)),
+        *({name: kept for name, kept in state.items() if name != gone} for gone in counts),
+        *(state | {"rng": value} for value in (None, 3, {}, other)),
+        *(state | {"rng": random | {"torch": text}} for text in ("", "AAAA", "ä") if "torch" in random),
+        *(state | {"rng": random | {"numpy": value}} for value in ("", other, None) if "torch" in random),
+    ]
+    for broken, said in [*((one, state) for one in hostile), *((tensors, one) for one in states)]:
+        save_checkpoint(path, broken, said)
+        before = path.read_bytes()
+        with pytest.raises(InvalidInput, match=f"^{path}: the checkpoint does not fit this training .*remove it"):
+            learn(path)
+        assert path.read_bytes() == before

@@ -64,7 +64,7 @@ def test_a_folder_that_is_a_file_and_one_without_a_record_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with TrainingRecord(tmp_path / "file") as record, pytest.raises(InvalidInput, match="file: the log cannot be"):
         record.step(1, 1, {})
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="there is no such record"):
         read_figures(tmp_path)
 
 

@@ -37,6 +37,31 @@ def test_tabs_and_compression(text):
     assert named(profile_logs(text("b.csv.gz", gzip.compress(b"user,item\n1,2\n"))))["item"].rows == 1
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|", ","])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+def test_columns_are_separated_by_what_the_header_shows(text, mark, name):
+    lists = "1 2 3" if mark == "," else "1,2,3"
+    content = f'user;items;"a,b"\n7;{lists};1\n8;4;2\n'.replace(";", mark).encode()
+    tables = named(profile_logs(text(name, gzip.compress(content) if name.endswith("gz") else content)))
+    assert [table.rows for table in tables.values()] == [2, 4, 2]
+    assert (tables["user"].pooling, tables["items"].pooling) == (1.0, 2.0)
+
+
+def test_one_column_of_lists_needs_no_delimiter(text):
+    tables = named(profile_logs(text("a.csv", "items\n1;2;3\n4\n")))
+    assert (tables["items"].rows, tables["items"].pooling) == (4, 2.0)
+    tables = named(profile_logs(text("b.csv", "user,genre|tag\n1,2\n2,2|3\n")))
+    assert list(tables) == ["user", "genre|tag"]
+
+
+def test_a_decimal_comma_is_no_list_of_two_ids(text):
+    result = profile_logs(text("a.csv", "user;price;items\n1;0,50;1,2\n2;3;1,2,3\n"))
+    assert list(named(result)) == ["user", "items"]
+    assert result.left_out["price"].startswith("double")
+    lists = profile_logs(text("b.csv", "user;items\n1;1,2\n2;3\n"), list_separator=",")
+    assert named(lists)["items"].pooling == 1.5
+
+
 def test_empty_fields_are_no_lookups(text):
     tables = named(profile_logs(text("a.csv", "user,country\n1,\n,de\n3,null\n4,NaN\n")))
     assert (tables["user"].pooling, tables["country"].pooling) == (0.75, 0.25)
@@ -51,6 +76,9 @@ def test_empty_fields_are_no_lookups(text):
         ("user,item\n1,2,3\n", "Row #2: Expected 2 columns, got 3"),
         ("1,2\n3,4\n", "the first line is '1,2'; the first line of a CSV file must name its columns"),
         ("user,user\n1,2\n", "column 'user' occurs twice"),
+        ("user;price,EUR;item\n1;0,50;3\n", "may be separated by commas and semicolons"),
+        ("user;item|kind\n1;2|3\n", "may be separated by semicolons and bars"),
+        ("user;item\n1\n", "Row #2: Expected 2 columns, got 1"),
         ("user,\n1,2\n", "column 2 is named '', must be printable text"),
         ("user,item\n1,-2\n", "column 'item': id -2 is negative"),
         ("price\n0.5\n", r"no column holds embedding ids .*; its columns: price \(double"),

@@ -1,0 +1,70 @@
+"""How long a newcomer's way takes, from a log to a plan: every block of docs/tutorials/first-plan.md, timed.
+
+    python -m benchmarks.first_plan
+
+The blocks run in their order in an empty folder, once with nothing compiled yet and once more. Takes about three minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.results_table import write_results
+from tests.documentation import Block, read_page
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/tutorials/first-plan.md"
+_PROGRAMS = {"bash": ["bash", "-euc"], "python": [sys.executable, "-c"]}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as compiled:
+        first, again = timed(compiled), timed(compiled)
+    rows = [(step, f"{before:.1f}", f"{after:.1f}") for (step, before), (_, after) in zip(first, again, strict=True)]
+    rows.append(("all together", *(f"{sum(took for _, took in run):.1f}" for run in (first, again))))
+    write_results(
+        "first_plan",
+        "From a log to a plan",
+        [
+            (
+                "Wall seconds of every command of docs/tutorials/first-plan.md; first: with nothing compiled yet.",
+                ("step", "first", "again"),
+                rows,
+            )
+        ],
+        "python -m benchmarks.first_plan",
+    )
+
+
+def timed(compiled: str) -> list[tuple[str, float]]:
+    """What each command of the page took in seconds, with compiled code kept in a folder."""
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": programs, "NUMBA_CACHE_DIR": compiled}
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for block in read_page(PAGE).blocks:
+            if block.action == "file":
+                Path(folder, str(block.title)).write_text(block.code, encoding="utf-8")
+            for step, command in steps(block):
+                began = time.perf_counter()
+                subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+                found.append((step, time.perf_counter() - began))
+    return found
+
+
+def steps(block: Block) -> list[tuple[str, list[str]]]:
+    """The commands of a block, each with what to call it: a line of bash, or all of a block of Python."""
+    if block.action == "python":
+        return [("the log is made", [*_PROGRAMS["python"], block.code])]
+    if block.action == "bash":
+        return [(f"`{line}`", [*_PROGRAMS["bash"], line]) for line in block.code.splitlines()]
+    return []
+
+
+if __name__ == "__main__":
+    main()
