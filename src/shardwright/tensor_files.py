@@ -61,7 +61,8 @@ def _read(
 ) -> tuple[dict[str, str], Weights]:
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as file, Place(str(path)).naming():
+    # Of a Path, it would drop a Ctrl-C that comes while it asks for the text of it.
+    with safe_open(str(path), framework="np") as file, Place(str(path)).naming():
         header: dict[str, str] = file.metadata() or {}
         chosen = wanted(header)
         names = [name for name in file.keys() if chosen is None or name in chosen]  # noqa: SIM118

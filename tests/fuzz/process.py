@@ -69,11 +69,11 @@ def forked(argv: list[str]) -> Callable[[], int]:
 def run(function: Callable[[], int], folder: Path, limits: Limits) -> Ran:
     """Run a function in a child whose working folder is `folder`, until it ends or breaks a limit."""
     ours, theirs = zip(os.pipe(), os.pipe(), strict=True)
-    before = _resident(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child is in the command
     pid = os.fork()
     if not pid:
         _child(function, folder, theirs, limits)
+    before = _resident(pid)  # less than this process holds: a fork has no pages of files yet
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for end in theirs:
         os.close(end)

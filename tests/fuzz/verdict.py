@@ -84,7 +84,7 @@ def _printed(case: Case, ran: Ran) -> Iterator[str]:
             yield f"an error of {len(errors[0])} characters"
         elif not _named(case, errors[0]):
             yield f"names no file or option at fault: {errors[0][:200]}"
-    if "--json" in case.argv and "--help" not in case.argv and case.limits.stdout == "pipe" and shown:
+    if "--json" in case.argv and case.command != "(none)" and case.limits.stdout == "pipe" and shown:
         try:
             json.loads(shown, parse_constant=int)  # NaN and Infinity are no JSON
         except ValueError:

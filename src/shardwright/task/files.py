@@ -135,7 +135,8 @@ def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: P
     file = convert(content, _TablesElsewhere, place).file
     if folder is None:
         raise InvalidInput(f"{place}: names the file {file!r}, which only a task file may do; list the tables here")
-    return load_tables(folder / file)
+    with place.naming():
+        return load_tables(folder / file)
 
 
 def _tables_by_name(content: dict[str, Any], place: Place) -> tuple[Table, ...]:

@@ -124,7 +124,9 @@ class _TasksFile(Struct, forbid_unknown_fields=True):
 
 def _group(content: dict[str, Any], place: Place, folder: Path) -> list[Task]:
     if "file" in content:
-        return [load_task(folder / convert(content, _File, place).file)]
+        file = convert(content, _File, place).file
+        with place.naming():
+            return [load_task(folder / file)]
     group = convert(content, _Drawn, place)
     if not 1 <= group.count <= MOST_TASKS:
         raise InvalidInput(f"{place.at('count')} is {group.count}, must be from 1 to {MOST_TASKS}")
@@ -148,7 +150,9 @@ def _group(content: dict[str, Any], place: Place, folder: Path) -> list[Task]:
 
 def _pool(group: _Drawn, place: Place, folder: Path) -> tuple[Table, ...]:
     if isinstance(group.pool, dict):
-        source = load_tables(folder / convert(group.pool, _File, place.at("pool")).file)
+        file = convert(group.pool, _File, place.at("pool")).file
+        with place.at("pool").naming():
+            source = load_tables(folder / file)
     else:
         with place.at("pool").naming():
             source = table_pool(group.pool)

@@ -53,7 +53,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
         return None
     input_size(path, "checkpoint", remedy=_REMEDY)
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(str(path), framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
             found = header.get("format"), header.get("kind")
             if found != (FORMAT, KIND):

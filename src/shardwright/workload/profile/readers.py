@@ -73,7 +73,10 @@ def _first_bytes(path: Path) -> bytes:
         raise InvalidInput(f"{path}: is a directory; name its files, for example {path}/*.parquet")
     input_size(path)
     try:
+        str(path).encode()  # Arrow opens files by names in UTF-8 only
         with path.open("rb") as file:
             return file.read(4)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{path}: its name is not UTF-8, by which logs are opened; rename it") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error

@@ -10,6 +10,7 @@ from shardwright.cost import save_model
 from shardwright.errors import InvalidInput
 from shardwright.search.learned import policy_files
 from shardwright.search.learned.arrays import TABLE_FEATURES
+from shardwright.search.learned.checkpoints import load_checkpoint, save_checkpoint
 from shardwright.search.learned.policy_files import SavedPolicy, bundled_policy, load_policy, save_policy
 from tests.unit.cli.models import linear_model
 
@@ -88,6 +89,18 @@ def test_a_file_that_is_too_large_is_refused_unread(policy_file, monkeypatch):
     monkeypatch.setattr(tensor_files, "LARGEST", 100)
     with pytest.raises(InvalidInput, match="the policy is larger than 100 bytes"):
         load_policy(policy_file, "dreamshard")
+
+
+def test_a_ctrl_c_while_a_file_is_opened_is_not_lost(policy_file, tmp_path, monkeypatch):
+    """Safetensors drops what is raised while it asks a Path for its text."""
+    opened = []
+    monkeypatch.setattr(
+        "safetensors.safe_open", lambda file, **options: opened.append(file) or safe_open(file, **options)
+    )
+    load_policy(policy_file, "dreamshard")
+    save_checkpoint(tmp_path / "state", {}, {})
+    load_checkpoint(tmp_path / "state")
+    assert opened == [str(policy_file), str(tmp_path / "state")]
 
 
 def test_a_damaged_file_is_refused_at_every_length(policy_file):

@@ -67,6 +67,10 @@ def test_paths_that_are_no_logs(tmp_path, parquet):
     path = parquet("a.parquet", user=[1])
     with pytest.raises(InvalidInput, match=r"a\.parquet: is named twice"):
         profile_logs([path, tmp_path / "." / "a.parquet"])
+    for name in ("a\udcff.parquet", "a\udcff.csv", "a\udcff.txt"):
+        (tmp_path / name).write_bytes(path.read_bytes())
+        with pytest.raises(InvalidInput, match="its name is not UTF-8, by which logs are opened; rename it"):
+            profile_logs(tmp_path / name)
 
 
 @pytest.mark.parametrize(
