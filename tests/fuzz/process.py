@@ -69,13 +69,16 @@ def forked(argv: list[str]) -> Callable[[], int]:
 def run(function: Callable[[], int], folder: Path, limits: Limits) -> Ran:
     """Run a function in a child whose working folder is `folder`, until it ends or breaks a limit."""
     ours, theirs = zip(os.pipe(), os.pipe(), strict=True)
+    begin, told = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child is in the command
     pid = os.fork()
     if not pid:
+        os.read(begin, 1)
         _child(function, folder, theirs, limits)
     before = _resident(pid)  # less than this process holds: a fork has no pages of files yet
+    os.write(told, b"x")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for end in theirs:
+    for end in (*theirs, begin, told):
         os.close(end)
     try:
         return _watched(pid, ours, before, limits)

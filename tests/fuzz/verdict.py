@@ -98,7 +98,16 @@ def _named(case: Case, error: str) -> bool:
     options = [text.partition("=")[0] for text in case.argv if text[:2] == "--" or "=" in text]
     fields = [option.lstrip("-").replace("-", "_") for option in options if len(option) > 2]
     parts = [f"{field}{end}" for field in fields for end in (":", " '", " is ", " of ")]
-    words = [*files, *options, *parts, *(f"{text}:" for text in case.argv), *case.words, "strategy '", "(see: "]
+    words = [
+        *files,
+        *options,
+        *parts,
+        *(f"{text}:" for text in case.argv),
+        *case.words,
+        "strategy '",
+        "Option '",
+        "(see: ",
+    ]
     return not case.inputs or any(word in error for word in words if len(word) > 1)
 
 
@@ -132,6 +141,8 @@ def _files(case: Case, ran: Ran, before: Snapshot) -> Iterator[str]:
 
 def _kind(case: Case, path: str) -> str | None:
     """What lies at a path that the case may write to; None where it may not."""
+    if path == "nowhere" or path[0] == "-":  # a folder that is made, where a link leads, or an option taken for a name
+        return "folder"
     for name, kind in case.outputs.items():
         stem = str(Path(name).with_name(f"{Path(name).stem}.ranks.safetensors")) if name.strip("/.") else ""
         if path == name.rstrip("/"):

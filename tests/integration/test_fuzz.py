@@ -71,7 +71,7 @@ def leaves_a_process():
         (lambda: time.sleep(60), "hangs: killed after 1 s"),
         (lambda: len(b"x" * (400 << 20)), "takes "),
         (lambda: 7, "exit code 7"),
-        (lambda: os.kill(os.getpid(), 11), "exit code -11"),
+        (lambda: os.kill(os.getpid(), 15), "exit code -15"),
         (leaves_a_process, "leaves a process behind"),
         (lambda: 0, "exits with 0 without writing 'out0.json'"),
         (lambda: 1, "0 error lines"),

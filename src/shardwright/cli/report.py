@@ -85,7 +85,8 @@ def run(
 
 
 def _name(path: Path) -> str:
-    return path.stem or str(path)
+    name = path.stem or str(path)
+    return name.encode("utf-8", "replace").decode()  # a page is UTF-8, names of files need not be
 
 
 def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -> list[MeasuredTimes | None]:

@@ -32,6 +32,13 @@ def test_plans_become_one_page(cli, plan_files, tmp_path):
     assert data["changes"][1]["movedBytes"] > 0
 
 
+def test_a_plan_may_have_a_name_that_is_no_text(cli, plan_files, tmp_path):
+    target = tmp_path / "report.html"
+    outcome = cli("report", plan_files[0].rename(tmp_path / "a\udcff.json"), "-o", target)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [plan["name"] for plan in data_of(target)["plans"]] == ["a?"]
+
+
 def test_the_json_document_says_what_was_written(cli, plan_files, tmp_path):
     target = tmp_path / "report.html"
     outcome = cli("report", plan_files[0], "-o", target, "--json")
