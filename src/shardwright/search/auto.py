@@ -69,7 +69,7 @@ class Auto:
             if seen.plan is None:
                 raise
         if seen.plan is None:
-            raise seen.refused[-1]
+            raise seen.refused.get("certified") or list(seen.refused.values())[-1]
         bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]
         bound_ms = max((bound for bound in bounds if bound <= seen.step_ms * (1 + ROUNDING)), default=None)
         return replace(seen.plan, bound_ms=bound_ms)
@@ -108,4 +108,4 @@ class Auto:
                 found = tier_plan(task, tiers=tiers, others=others)
                 seen.offer(Plan(task, found.shards, name, seed, bound_ms=found.plans_bound_ms or None))
         except InfeasibleTask as error:
-            seen.refused.append(error)
+            seen.refused["flexshard"] = error
