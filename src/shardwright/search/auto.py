@@ -6,9 +6,11 @@
 4. `dreamshard+`, where a policy is known for the task's devices.
 5. The sorted baselines and `random`; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
 
-Left out are `exact` and `rnn`, which take seconds to hours; `autoshard` and `dreamshard`, which place whole tables as `dreamshard+` does
-before it improves them; TorchRec's planner; and strategies that users have registered. With a time limit, tiers get at most
-half of what is left, and what comes last is asked only if there is time left.
+6. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
+
+Left out are `rnn`, which trains anew on every task; `autoshard` and `dreamshard`, which place whole tables as `dreamshard+` does before it
+improves them; TorchRec's planner; and strategies that users have registered. With a time limit, tiers get at most half of what is left, and
+what comes last is asked only if there is time left.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.best import ROUNDING, BestPlan
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShardPlus
+from shardwright.search.exact import Exact
 from shardwright.search.flexshard.others import place_others, tiered_tables
 from shardwright.search.flexshard.planning import ALL_TIERS, tier_plan
 from shardwright.search.flexshard.strategy import HOT_AND_COLD, FlexShard
@@ -30,6 +33,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 _SMALL = 4096  # tables × devices up to which every uniform plan is made
+_TINY, _NODES = (12, 2), 200  # tables and devices up to which `exact` is asked, and how long it searches at most
 _TIERS = 0.5  # of the time that is left, for what lies beside tiers
 _TOLERANCE = 0.002
 _PATIENCE = (
@@ -69,7 +73,7 @@ class Auto:
             if seen.plan is None:
                 raise
         if seen.plan is None:
-            raise seen.refused[-1]
+            raise seen.refused.get("certified") or list(seen.refused.values())[-1]
         bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]
         bound_ms = max((bound for bound in bounds if bound <= seen.step_ms * (1 + ROUNDING)), default=None)
         return replace(seen.plan, bound_ms=bound_ms)
@@ -94,6 +98,9 @@ class Auto:
         seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
+        tiny = len(task.tables) <= _TINY[0] and task.topology.devices <= _TINY[1]
+        if tiny and not cost_model.pricing.hidden.size:
+            seen.attempt(Exact(max_nodes=_NODES))
 
     def _attempt_tiers(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
         """Offer the plans of `flexshard` and `recshard`, which differ in the tiers alone."""
@@ -108,4 +115,4 @@ class Auto:
                 found = tier_plan(task, tiers=tiers, others=others)
                 seen.offer(Plan(task, found.shards, name, seed, bound_ms=found.plans_bound_ms or None))
         except InfeasibleTask as error:
-            seen.refused.append(error)
+            seen.refused["flexshard"] = error

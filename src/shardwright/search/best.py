@@ -33,7 +33,7 @@ class BestPlan:
         plan: the best plan so far; None before the first.
         step_ms: its step time.
         seen: all plans with their step times, in the order in which they came.
-        refused: why strategies found no plan, in the order in which they said so.
+        refused: why strategies found no plan, by their names.
         interrupted: whether Ctrl-C was pressed, see `until_interrupted`.
     """
 
@@ -43,7 +43,7 @@ class BestPlan:
         self.plan: Plan | None = None
         self.step_ms = math.inf
         self.seen: list[tuple[float, Plan]] = []
-        self.refused: list[InfeasibleTask] = []
+        self.refused: dict[str, InfeasibleTask] = {}
         self.interrupted = False
 
     @property
@@ -72,7 +72,7 @@ class BestPlan:
                 try:
                     self.offer(strategy.search(self._task, self._model, seed=self._seed, deadline=self.until(part)))
                 except InfeasibleTask as error:
-                    self.refused.append(error)
+                    self.refused[strategy.name] = error
 
     def until(self, part: float) -> float | None:
         """`time.monotonic()` after a part of the time that is left; None for no limit."""

@@ -82,7 +82,7 @@ def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
     """The plan with a bound over all plans that its runtime can run: where sequence tables may be tiered, over tiers too."""
     step_ms = plan.cost.step_ms if plan.cost is not None else math.inf
     bound_ms = plan.bound_ms
-    if bound_ms is not None and tiered_tables(limited):
+    if bound_ms is not None and limited.topology.devices > 1 and tiered_tables(limited):
         bound_ms, scope = plans_bound(limited, model)
         plan = replace(plan, bound_ms=bound_ms or None, bound_scope=scope)
     if bound_ms is not None and step_ms < bound_ms <= step_ms * (1 + ROUNDING):

@@ -43,5 +43,5 @@ def test_without_a_policy_for_the_device_the_reason_says_how_to_learn_one(name):
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_policy_file_that_is_not_there_is_bad_input(name, tmp_path):
     strategy = with_policy(strategy_named(name), tmp_path / "none.safetensors")
-    with pytest.raises(InvalidInput, match="none.safetensors: cannot be read"):
+    with pytest.raises(InvalidInput, match="none.safetensors: there is no such policy"):
         sw.plan(task_of(4, 2), strategy=strategy, cost_model=SimpleCostModel())

@@ -29,7 +29,7 @@ def test_each_conforms(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_table_is_of_the_type_and_devices_are_balanced(kind):
     many = replace(TASK, tables=[*sequences(*[1.0] * 20, rows=4000), *TASK.tables[6:]])
-    plan = sw.plan(many, strategy=kind, cost_model=SimpleCostModel())
+    plan = sw.plan(many, strategy=kind, cost_model=SimpleCostModel(), runs_on=None)
     assert {plan.sharding_type(table.name) for table in many.tables} == {kind}
     looked_up = plan.memory.buffers
     assert looked_up.max() <= 1.25 * looked_up.mean()

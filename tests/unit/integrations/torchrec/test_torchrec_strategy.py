@@ -102,7 +102,7 @@ def task_with(limits, pooled=True, device="cpu", **constraints):
 def test_what_torchrec_has_no_word_for(task, says):
     assert says in why_not_expressible(task)
     with pytest.raises(InfeasibleTask, match="cannot plan this task"):
-        sw.plan(task, strategy="torchrec", cost_model=SimpleCostModel())
+        sw.plan(task, strategy="torchrec", cost_model=SimpleCostModel(), runs_on=None)
 
 
 def test_constraints_that_it_has_words_for_are_kept():

@@ -1,0 +1,125 @@
+"""The default: the best of all strategies, at any time, and for what is to run the plan."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search import certified
+from shardwright.search.certified import Certified
+from shardwright.search.dreamshard.strategy import DreamShardPlus
+from shardwright.search.engine import preparation
+from shardwright.search.registry import strategy_named
+from shardwright.sharding import memory_account
+from shardwright.testing import check_strategy
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+from tests.strategies import tasks
+
+MODEL = SimpleCostModel()
+AUTO = strategy_named("auto")
+OTHERS = (
+    *("random", "size", "dim", "lookup", "size_lookup", "greedy", "neuroshard", "dreamshard+", "certified", "flexshard", "recshard"),
+    *("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel"),
+)  # fmt: skip
+
+
+def interrupting(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)  # the signal is answered before that
+    raise AssertionError("no KeyboardInterrupt came")
+
+
+@pytest.mark.slow
+def test_auto_conforms():
+    check_strategy(AUTO)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_the_default_is_never_above_any_other_strategy(data):
+    """Sequences, latencies and tight memory are among the tasks."""
+    task = data.draw(tasks(max_tables=4, constrained=True))
+    if data.draw(st.booleans()):
+        latency = data.draw(st.floats(0, 50))
+        task = replace(task, topology=replace(task.topology, intra_latency_ms=latency, inter_latency_ms=2 * latency))
+    runs_on = data.draw(st.sampled_from(["shardwright", "torchrec"]))
+    steps = {}
+    for name in ("auto", *OTHERS):
+        try:
+            steps[name] = sw.plan(task, strategy=name, cost_model=MODEL, runs_on=runs_on).cost.step_ms
+        except InfeasibleTask:
+            steps[name] = np.inf
+    assert steps["auto"] <= min(steps.values()) * 1.002 + 1e-12, steps
+
+
+def test_a_plan_carries_the_name_of_the_strategy_that_found_it_and_the_bound_of_all():
+    plan = sw.plan(task_of(20, 4), cost_model=MODEL)
+    assert plan.strategy in OTHERS
+    assert 0 < plan.bound_ms <= plan.cost.step_ms
+
+
+def test_a_plan_of_another_is_taken_where_certified_finds_none(monkeypatch):
+    def refuse(*_, **__):
+        raise InfeasibleTask("certified: no")
+
+    monkeypatch.setattr(Certified, "_search", refuse)
+    task = task_of(12, 4)
+    found = sw.plan(task, cost_model=MODEL)
+    assert found.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
+
+
+def test_the_reason_is_told_where_none_finds_a_plan():
+    limits = {f"table_{index}": sw.TableConstraint(sharding_types=("table_wise",)) for index in range(6)}
+    task = task_of(6, 2, constraints=sw.Constraints(limits))
+    held = memory_account(task, [sw.Shard.whole(table, 0) for table in task.tables]).total[0]
+    tight = replace(task, topology=replace(task.topology, memory=int(held * 0.505)))
+    with pytest.raises(InfeasibleTask, match="no device is left for table"):
+        AUTO.search(tight, MODEL, seed=0, deadline=None)
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-6])
+def test_without_time_greedy_has_planned(limit):
+    plan = sw.plan(task_of(30, 4), cost_model=MODEL, time_limit=limit)
+    assert plan.strategy == "greedy"
+    plan.check()
+
+
+@pytest.mark.parametrize("where", [(preparation, "prepare"), (certified.NeuroShard, "search")])
+def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
+    """Also where a strategy answers it with its own plan, nothing further is asked."""
+
+    def never(*_, **__):
+        raise AssertionError("asked after Ctrl-C")
+
+    monkeypatch.setattr(*where, interrupting)
+    monkeypatch.setattr(DreamShardPlus, "search", never)
+    task = task_of(30, 4)
+    plan = AUTO.search(task, MODEL, seed=0, deadline=None)
+    plan.check()
+    assert plan.strategy in ("greedy", "certified")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_search_in_another_thread_leaves_signals_alone():
+    from threading import Thread
+
+    found = []
+    thread = Thread(target=lambda: found.append(sw.plan(task_of(8, 2), cost_model=MODEL)))
+    thread.start()
+    thread.join()
+    found[0].check()
+
+
+def test_a_task_that_only_flexshard_counts_cannot_start_from_a_plan():
+    task = replace(task_of(8, 2), exchange=sw.task.Exchange("device"))
+    start = sw.plan(task, cost_model=MODEL)
+    with pytest.raises(InvalidInput, match="cannot be planned from a plan.*leave the plan out"):
+        sw.plan(task, cost_model=MODEL, start=start)

@@ -1,0 +1,113 @@
+"""What can run a plan, and what a task may become where one runtime is to run it."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.infeasible import prove_infeasible
+from shardwright.sharding.runtimes import task_for
+from shardwright.task import Exchange
+from shardwright.testing.model import SimpleCostModel
+from tests.strategies import plans, tasks
+
+MODEL = SimpleCostModel()
+POOLED = sw.Table("pooled", 1600, 16, 3.0)
+SEQUENCE = sw.Table("sequence", 1600, 16, 3.0, pooled=False)
+TASK = sw.Task([POOLED, SEQUENCE], sw.Topology(2, 2), 64)
+HALVES = [sw.Shard("sequence", (0, 1600), (0, 8), (0,)), sw.Shard("sequence", (0, 1600), (8, 16), (1,))]
+
+
+def rows(*cuts, name="sequence", order="id"):
+    return [sw.Shard(name, block, (0, 16), (rank,), order) for rank, block in enumerate(pairwise(cuts))]
+
+
+def plan_of(*shards):
+    return sw.Plan(TASK, [sw.Shard.whole(POOLED, 3), *shards])
+
+
+@pytest.mark.parametrize(
+    ("shards", "runs_on"),
+    [
+        ([sw.Shard.whole(SEQUENCE, 1)], ("shardwright", "torchrec")),
+        ([sw.Shard.whole(SEQUENCE, 0, 1, 2, 3)], ("shardwright", "torchrec")),
+        ([sw.Shard.whole(SEQUENCE, 0, 2)], ("shardwright",)),  # a replica on each host
+        ([sw.Shard.whole(SEQUENCE, 0, 3)], ()),  # other local ranks of one host than of the other
+        (HALVES, ("torchrec",)),
+        (rows(0, 400, 800, 1200, 1600), ("shardwright", "torchrec")),
+        (rows(0, 800, 1600), ("shardwright", "torchrec")),  # on the two devices of a host
+        (rows(0, 700, 1600), ("shardwright",)),
+        (rows(0, 400, 800, 1200, 1600, order="hotness"), ("shardwright",)),
+    ],
+)
+def test_a_plan_says_what_can_run_it(shards, runs_on, tmp_path):
+    plan = plan_of(*shards)
+    plan.check()
+    assert plan.runs_on == runs_on
+    plan.save(tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["runs_on"] == list(runs_on)
+    assert sw.Plan.load(tmp_path / "plan.json").runs_on == runs_on
+
+
+def test_pooled_tables_may_lie_in_any_blocks_for_a_loop_of_ones_own():
+    task = replace(TASK, tables=[POOLED])
+    assert sw.Plan(task, rows(0, 700, 1600, name="pooled")).runs_on == ("shardwright",)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_plan_for_a_runtime_can_be_run_by_it_and_is_of_the_callers_task(data):
+    task, runtime = (
+        data.draw(tasks(max_tables=4, constrained=True)),
+        data.draw(st.sampled_from(["shardwright", "torchrec"])),
+    )
+    try:
+        plan = sw.plan(task, cost_model=MODEL, runs_on=runtime, time_limit=1.0)
+    except InfeasibleTask:
+        return
+    assert runtime in plan.runs_on
+    assert plan.task == task
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_limits_bar_no_plan_that_the_runtime_can_run(data):
+    task = data.draw(tasks(max_tables=3))
+    plan = sw.Plan(task, data.draw(plans(task)))
+    for runtime in plan.runs_on:
+        limited = task_for(task, runtime)
+        sw.Plan(limited, plan.shards).check()
+        assert prove_infeasible(limited) is None
+
+
+def test_a_table_that_a_runtime_cannot_run_is_named_with_the_other():
+    limits = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("column_wise",))})
+    with pytest.raises(
+        InfeasibleTask, match="'sequence' allows only column_wise, which shardwright does not run.*'torchrec'"
+    ):
+        sw.plan(replace(TASK, constraints=limits), cost_model=MODEL)
+    found = sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on="torchrec")
+    assert found.sharding_type("sequence") == "column_wise"
+    tiered = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("tiered",))})
+    with pytest.raises(InfeasibleTask, match="only tiered, which torchrec does not run.*'shardwright'"):
+        sw.plan(replace(TASK, constraints=tiered), cost_model=MODEL, runs_on="torchrec")
+
+
+def test_torchrec_exchanges_rows_in_its_own_way_only():
+    with pytest.raises(InfeasibleTask, match="deduplicate 'host'.*leave exchange out"):
+        sw.plan(replace(TASK, exchange=Exchange("host")), cost_model=MODEL, runs_on="torchrec")
+
+
+def test_an_unknown_runtime_is_refused():
+    with pytest.raises(InvalidInput, match="runs_on is 'hugectr', must be shardwright or torchrec"):
+        sw.plan(TASK, cost_model=MODEL, runs_on="hugectr")
+
+
+def test_any_blocks_are_found_where_nothing_is_to_run_them():
+    limits = sw.Constraints({"sequence": sw.TableConstraint(sharding_types=("column_wise",))})
+    assert sw.plan(replace(TASK, constraints=limits), cost_model=MODEL, runs_on=None).runs_on == ("torchrec",)
