@@ -1,12 +1,11 @@
 """`auto`: every strategy that can be run in the time, the best plan kept.
 
-1. `greedy` takes milliseconds; after it there is always a plan.
-2. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
-3. `certified`, which starts also from uniform plans and from `neuroshard`'s, to a smaller gap and with more kicks than alone.
-4. `dreamshard+`, where a policy is known for the task's devices.
-5. The sorted baselines and `random`; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
-
-6. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
+1. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
+2. `certified`, which begins with `greedy`, and starts also from uniform plans and from `neuroshard`'s; here it goes on to a smaller gap and
+   with more kicks than alone.
+3. `dreamshard+`, where a policy is known for the task's devices.
+4. The baselines; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
+5. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
 
 Left out are `rnn`, which trains anew on every task; `autoshard` and `dreamshard`, which place whole tables as `dreamshard+` does before it
 improves them; TorchRec's planner; and strategies that users have registered. With a time limit, tiers get at most half of what is left, and
@@ -92,10 +91,10 @@ class Auto:
         return Certified().search_from(task, cost_model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
 
     def _attempt_all(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
-        seen.attempt(FusedGreedy())
         self._attempt_tiers(task, cost_model, seen, seed)
         patience = min(max(len(task.tables) // 2, _PATIENCE[0]), _PATIENCE[1])
-        seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus(), *HEURISTICS, Random())
+        seen.attempt(Certified(tolerance=_TOLERANCE, patience=patience), DreamShardPlus())
+        seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)
         tiny = len(task.tables) <= _TINY[0] and task.topology.devices <= _TINY[1]

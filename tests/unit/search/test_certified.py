@@ -245,3 +245,16 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
     tables = [sw.Table(name, 1000, 16) for name in "ab"]
     with pytest.raises(InfeasibleTask, match="give them the same sharding_types, since colocated tables are cut alike"):
         sw.plan(sw.Task(tables, sw.Topology(devices_per_host=2), 512, constraints=both), cost_model=MODEL)
+
+
+def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
+    tasks = [task_of(count, 4, hosts=hosts) for count, hosts in ((12, 1), (25, 2), (40, 1))]
+    simple = [search(task) for task in tasks]
+    monkeypatch.setattr(Session, "simplify", lambda *_: None)
+    plain = [search(task) for task in tasks]
+    for one, other in zip(simple, plain, strict=True):
+        assert one.cost.step_ms <= other.cost.step_ms * 1.001 * (1 + 1e-9)
+    assert sum(len(one.shards) for one in simple) < sum(len(other.shards) for other in plain)
+    assert sum(len(shard.devices) for one in simple for shard in one.shards) < sum(
+        len(shard.devices) for other in plain for shard in other.shards
+    )

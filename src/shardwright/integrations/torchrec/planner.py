@@ -78,8 +78,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         strategy: name of a strategy, or one of your own.
         cost_model: a model or its file; by default the bundled one for CPUs, else bytes over the topology's memory bandwidth.
         seed: the same inputs and seed give the same plan unless time cuts the search short.
-        time_limit: seconds of search; by default 0.1 + √(tables × devices) / 500: 0.2 s for 200 tables on 16 devices, 0.8 s for 1,000 on
-            128, 4.6 s for 5,000 on 1,024.
+        time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250: 0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on
+            128, 9.3 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
 
     Attributes:
@@ -216,7 +216,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
         size = len(problem.task.tables) * problem.task.topology.devices
-        limit = 0.1 + math.sqrt(size) / 500 if self._time_limit is None else self._time_limit
+        limit = 0.2 + math.sqrt(size) / 250 if self._time_limit is None else self._time_limit
         return limit if self._timeout_seconds is None else min(limit, self._timeout_seconds)
 
     def _finish(
