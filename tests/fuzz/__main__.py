@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import io
 import json
 import multiprocessing
 import os
 import pkgutil
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +64,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _prepare(files: Path) -> None:
     """Import everything and compile every search here, once; make the valid files in a child, for that starts threads."""
-    ran = process.run(lambda: material.make(files) or 0, files, process.Limits(seconds=600))
-    if ran.code:
-        raise SystemExit(ran.err.decode())
     import shardwright
+    from shardwright.cli.main import main as main_of_shardwright
     from shardwright.testing.tasks import task_of
 
     for module in pkgutil.walk_packages(shardwright.__path__, "shardwright."):
@@ -74,8 +75,14 @@ def _prepare(files: Path) -> None:
         importlib.import_module(library)
     for strategy in cases.SEARCHES.split("/"):
         shardwright.plan(task_of(7, 2, hosts=2), strategy=strategy, time_limit=0.2)
+    with redirect_stderr(io.StringIO()):
+        main_of_shardwright(["show", "none.json"])  # what reads command lines imports parts of itself late
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.collect()
     gc.freeze()
+    ran = process.run(lambda: material.make(files) or 0, files, process.Limits(seconds=600))
+    if ran.code:
+        raise SystemExit(ran.err.decode())
 
 
 def _all(count: int, seed: int, files: Path, workers: int) -> Iterator[dict[str, Any]]:

@@ -139,7 +139,7 @@ def draw_case(number: int, seed: int, material: Path, folder: Path) -> Case:
     else:
         draw.line(rng.choices([line for _, line in LINES], [share for share, _ in LINES])[0])
     if rng.random() < 0.3:
-        case.argv.append("--json")
+        case.argv.insert(1, "--json")  # not at the end, where an option that lacks its value would take it
     if case.mode in ("signal", "interpreter"):
         kind = signal.SIGKILL if rng.random() < 0.3 else signal.SIGINT
         case.interpreter = case.mode == "interpreter"

@@ -97,7 +97,8 @@ def _named(case: Case, error: str) -> bool:
     files = [one.word for one in case.inputs.values() if one.kind in harmed | {"companion"}]
     options = [text.partition("=")[0] for text in case.argv if text[:2] == "--" or "=" in text]
     fields = [option.lstrip("-").replace("-", "_") for option in options if len(option) > 2]
-    parts = [f"{field}{end}" for field in fields for end in (":", " '", " is ", " of ")]
+    ends = ("",) if case.mode == "options" else (":", " '", " is ", " of ")
+    parts = [f"{field}{end}" for field in fields for end in ends]
     words = [
         *files,
         *options,
