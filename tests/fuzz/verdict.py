@@ -168,9 +168,10 @@ def _broken(case: Case, path: Path, kind: str) -> str | None:
     from shardwright.sharding.rank_map_files import load_rank_maps
     from shardwright.task.files import load_tables
 
+    learner = next((word for word in case.argv if word in ("autoshard", "dreamshard")), "")
     readers: dict[str, Callable[[Path], object]] = {
         "plan": Plan.load, "tables": load_tables, "ranks": load_rank_maps, "model": load_model, "page": _whole_page,
-        "policy": lambda policy: load_policy(policy, next(name for name in SHORT if name in case.argv)), "checkpoint": load_checkpoint,
+        "policy": lambda policy: load_policy(policy, learner), "checkpoint": load_checkpoint,
     }  # fmt: skip
     if not path.is_file():
         return None

@@ -28,7 +28,8 @@ from shardwright.cli.train_links import (
 from shardwright.cli.train_stores import Stores, read_stores
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, some_of
+from shardwright.schema import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,10 +96,13 @@ def run(
     stores = read_stores(samples, allow_other_hardware=allow_other_hardware)
     passes = epochs or _EPOCHS[network]
     ours = network == "shardwright"
-    outcome = (
-        _train_shardwright(stores, head or "convex", passes, seed) if ours else _train_neuroshard(stores, passes, seed)
-    )
-    links = fitted_links(stores.collectives, seed)
+    with Place(some_of(samples)).naming():
+        outcome = (
+            _train_shardwright(stores, head or "convex", passes, seed)
+            if ours
+            else _train_neuroshard(stores, passes, seed)
+        )
+        links = fitted_links(stores.collectives, seed)
     metadata = (
         describe(stores.kernels, stores.hardware)
         | accuracy_metadata(outcome.accuracy)

@@ -55,6 +55,8 @@ class Visits:
 
 def distinct_visits(table: pa.Table) -> pa.Table:
     """Each visit once, ordered by sample, repeat and time."""
+    if not table.num_rows:
+        return table
     keys = [table[name].to_numpy() for name in ("measured_at", "repeat", "sample")]
     order = np.lexsort(keys)
     columns = np.array([key[order].astype(np.int64) for key in keys])
@@ -69,6 +71,8 @@ def merge_visits(table: pa.Table) -> pa.Table:
     """
     import pyarrow as pa
 
+    if not table.num_rows:
+        return table
     sample, repeat, sentinel = (table[name].to_numpy() for name in ("sample", "repeat", "sentinel"))
     order = np.lexsort((sentinel, repeat, sample))
     changes = np.diff(np.stack([sample, repeat.astype(np.int64)])[:, order], axis=1).any(axis=0)

@@ -90,6 +90,7 @@ def test_too_few_samples(cli, tmp_path):
     outcome = cli("train", tmp_path / "few", "-o", tmp_path / "model.safetensors")
     assert outcome.code == 2
     assert "10 samples are too few" in outcome.err or "11 samples are too few" in outcome.err
+    assert f"{tmp_path / 'few'}: " in outcome.err
     assert not (tmp_path / "model.safetensors").exists()
 
 

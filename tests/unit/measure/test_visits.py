@@ -75,3 +75,8 @@ def test_a_visit_found_twice_counts_once() -> None:
 
 def test_nothing_merges_to_nothing() -> None:
     assert merge_visits(distinct_visits(rows_to_table([row(1)]))).num_rows == 1
+
+
+def test_a_part_without_rows_has_no_visits():
+    empty = rows_to_table([row(1)]).slice(0, 0)
+    assert merge_visits(distinct_visits(empty)).equals(empty)
