@@ -93,6 +93,12 @@ def save_beside(plan: Plan, path: Path) -> None:
     """
     if is_stream(path):
         raise InvalidInput(f"{path}: is no file, and a plan with rank maps is two files; name a file with -o")
+    try:
+        _beside(path).name.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            f"{path}: the name is no UTF-8, and a plan with rank maps names the file beside it: choose another name"
+        ) from None
     save_rank_maps(plan.rank_maps, _beside(path))
 
 

@@ -209,3 +209,9 @@ def test_a_file_too_large_is_refused_unread(tmp_path):
         file.truncate((4 << 30) + 1)
     with pytest.raises(InvalidInput, match="is larger than 4294967296"):
         load_rank_maps(path)
+
+
+def test_a_plan_file_names_the_one_beside_it_in_utf_8_only(plan, ranks, tmp_path):
+    with pytest.raises(InvalidInput, match="the name is no UTF-8"):
+        plan.with_rank_maps({"history": ranks}).save(tmp_path / "plan\udcff.json")
+    assert not list(tmp_path.iterdir())
