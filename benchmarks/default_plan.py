@@ -185,9 +185,9 @@ def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
         "median gap",
     )
     caption = (
-        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) beside the best plan of all other "
-        f"strategies ({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step against the best of "
-        "theirs; below zero where it is shorter than all."
+        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) beside the best plan of all other strategies "
+        f"({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step "
+        "against the best of theirs; below zero where it is shorter than all."
     )
     of_beaten = ("task", "kind", "strategy", "default above it")
     tables = [
