@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--part", default="1/1", metavar="I/N")
     parser.add_argument("--only", type=int, metavar="TASK")
+    parser.add_argument("--page", action="store_true", help="only write the page, of the tasks that are finished")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     options = parser.parse_args(arguments)
     if options.only is not None:
@@ -53,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, options.part.split("/"))
     known = {row["task"] for row in rows_of(options.journal)}
     for number in range(part - 1, options.tasks, parts):
-        if number not in known:
+        if number not in known and not options.page:
             row = outcome(number)
             with options.journal.open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps(row) + "\n")
             print(f"{number}/{options.tasks} {row['kind']} {worst(row)}", file=sys.stderr, flush=True)
     rows = [row for row in rows_of(options.journal) if row["task"] < options.tasks]
-    if len(rows) == options.tasks:
-        write(rows, f"python benchmarks/default_plan.py --tasks {options.tasks}")
+    if len(rows) == options.tasks or options.page:
+        write(rows, options.tasks, f"python benchmarks/default_plan.py --tasks {options.tasks}")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -159,7 +160,7 @@ def worst(row: dict[str, Any]) -> tuple[float, str]:
     return (math.inf if own is None else own / others[best] - 1), best
 
 
-def write(rows: list[dict[str, Any]], command: str) -> None:
+def write(rows: list[dict[str, Any]], wanted: int, command: str) -> None:
     kinds = sorted({row["kind"] for row in rows})
     table = []
     for kind in (*kinds, "all"):
@@ -184,9 +185,9 @@ def write(rows: list[dict[str, Any]], command: str) -> None:
         "median gap",
     )
     caption = (
-        f"The default (`auto`, no time limit) beside the best plan of all other strategies ({SECONDS:g} s each): "
-        f"{', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step against the best of "
-        "theirs; below zero where it is shorter than all."
+        f"{len(rows)} of {wanted} tasks. The default (`auto`, no time limit) beside the best plan of all other strategies "
+        f"({SECONDS:g} s each): {', '.join(RIVALS)}; on every tenth task {' and '.join(SLOW)} too. Above: the default's step "
+        "against the best of theirs; below zero where it is shorter than all."
     )
     of_beaten = ("task", "kind", "strategy", "default above it")
     tables = [

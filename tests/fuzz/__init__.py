@@ -5,6 +5,6 @@
     python -m tests.fuzz --case 1234            one of them again: its command, its files and what came of it
 
 A case is made from its number and the seed alone. `cases` draws a command line and its files, from those of `material`, harmed by
-`damage`; `process` runs it in a process of its own, under limits; `verdict` judges what it left behind; and `checker` judges the plans of
-the legal tasks of `legal` without a line of the package's own checks.
+`damage`; `process` runs it in a process of its own, under limits; `verdict` judges what it left behind; and `legal` makes odd but legal
+tasks, and judges their plans without a line of the package's own checks.
 """

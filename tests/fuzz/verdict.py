@@ -126,7 +126,7 @@ def _files(case: Case, ran: Ran, before: Snapshot) -> Iterator[str]:
             yield f"{'changes' if path in before else 'makes'} {path!r}, which is not its to write"
         elif path in before and path not in after:
             yield f"removes {path!r}"
-        elif ran.code == 2 and kind not in ("folder", "store"):
+        elif ran.code == 2 and kind not in ("folder", "store", "checkpoint"):  # those are written on the way
             yield f"writes {path!r} and exits with 2"
         elif (why := _broken(case, case.folder / path, kind)) is not None:
             yield f"writes {path!r}, which is no whole {kind}: {why}"
@@ -153,7 +153,7 @@ def _kind(case: Case, path: str) -> str | None:
             return "file of a folder"
     for name, found in case.inputs.items():
         written = (found.kind in SHORT and "--checkpoint" in case.argv) or case.command == "collect"
-        if written and (path == name or path.startswith(f"{name}/")):
+        if written and (path in (name, f"{name}-aside") or path.startswith(f"{name}/")):
             return "checkpoint" if found.kind in SHORT else "file of a folder"
     return None
 

@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def rows_of(page: str, head: str) -> list[dict[str, str]]:
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start:]]
     body = cells[2 : next((i for i, row in enumerate(cells) if row == [""]), len(cells))]
     return [dict(zip(cells[0], row, strict=True)) for row in body]
+
+
+def test_the_default_beside_all_others(program, tmp_path):
+    """A task of the odd kind; its page is written once all tasks are there, or on demand."""
+    journal = tmp_path / "journal.jsonl"
+    program("default_plan").main(["--tasks", "4", "--part", "4/4", "--journal", str(journal)])
+    assert not (tmp_path / "default_plan.md").exists()
+    (row,) = map(json.loads, journal.read_text().splitlines())
+    assert row["task"] == 3
+    assert row["steps"]["auto"] <= min(step for step in row["steps"].values() if step is not None) * 1.002
+    program("default_plan").main(["--tasks", "4", "--page", "--journal", str(journal)])
+    assert "1 of 4 tasks." in (tmp_path / "default_plan.md").read_text()
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ Pool: TypeAlias = str | Sequence[Table]
 Seed: TypeAlias = int | np.random.Generator
 
 DRAWS = 1000
+MOST_TABLES = 100_000
 
 
 def random_task(
@@ -188,9 +189,9 @@ def _generator(seed: Seed | Sequence[int]) -> np.random.Generator:
 def _draw_count(rng: np.random.Generator, tables: int | tuple[int, int], available: int, replacement: bool) -> int:
     """Number of tables of the task."""
     low, high = (tables, tables + 1) if isinstance(tables, int) else tables
-    if not 1 <= low < high:
+    if not 1 <= low < high <= MOST_TABLES + 1:
         raise InvalidInput(
-            f"tables is {tables}, must be at least 1, or a half-open range (low, high) with 1 <= low < high"
+            f"tables is {tables}, must be from 1 to {MOST_TABLES:,}, or a half-open range (low, high) of such numbers with low < high"
         )
     count = int(rng.integers(low, high))
     if available == 0 or (not replacement and count > available):

@@ -55,6 +55,16 @@ def learn(cli, train_file, model_file, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
+def test_tasks_that_no_placement_fits_are_refused(learn, train_file, strategy):
+    """The first table of each is larger than a device."""
+    train_file.write_text("groups: [{count: 2, devices: 2, memory: 1 GB, sharding_types: [table_wise]}]")
+    outcome = learn(strategy)
+    assert outcome.code == 1
+    assert "memory" in outcome.err
+    assert not (train_file.parent / "policy.safetensors").exists()
+
+
+@pytest.mark.parametrize("strategy", ["dreamshard", "autoshard"])
 def test_a_policy_is_learned_and_plans_a_task_never_seen(learn, cli, tmp_path, task_file, model_file, strategy):
     outcome = learn(strategy, "--seed", 4)
     assert outcome.code == 0, outcome.err

@@ -110,6 +110,7 @@ def test_device_sets_the_links_and_the_cost_model():
     [
         ({"tables": 0}, "tables is 0"),
         ({"tables": (5, 5)}, r"tables is \(5, 5\)"),
+        ({"tables": (3, 10**30)}, "must be from 1 to 100,000"),
         ({"max_dim": 6}, "max_dim is 6"),
         ({"dims": ()}, "dims is empty"),
         ({"dims": (0,)}, "dim is 0"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.jobs import WorkerPool
 from shardwright.search.autoshard.actors import Scattered, play
 from shardwright.search.autoshard.losses import PolicyLoss, cost_loss, policy_loss
@@ -101,6 +101,7 @@ class Training:
 
         Raises:
             ShardwrightError: the world failed, or a cost is not a number. The training is then as it was before the round.
+            InfeasibleTask: no placement kept memory and constraints.
         """
         before = self._rng.bit_generator.state
         try:
@@ -108,6 +109,11 @@ class Training:
         except ShardwrightError:
             self._rng.bit_generator.state = before
             raise
+        if not played.costs:
+            raise InfeasibleTask(
+                "no placement of the training tasks kept their memory and constraints, so there is nothing to learn from: "
+                "give their devices more memory, or drop constraints"
+            )
         if not len(self._buffer):
             self.network.cost_scale.fill_(max(_SAME, float(np.mean(np.concatenate(played.costs)))))
         figures = {"cost_error": self._cost_error(played)}
