@@ -203,6 +203,7 @@ class _Draw:
             done = harm(self.rng, path, kind)
         elif mode == "places" and self.rng.random() < 0.5:
             done = misplace(self.rng, path)
+        done = done or "name" * ("\udcff" in path.name)
         self.case.inputs[path.name] = Input(kind, done, path.name[:3])
         return path.name
 

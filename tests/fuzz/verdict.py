@@ -98,12 +98,11 @@ def _named(case: Case, error: str) -> bool:
     options = [text.partition("=")[0] for text in case.argv if text[:2] == "--" or "=" in text]
     fields = [option.lstrip("-").replace("-", "_") for option in options if len(option) > 2]
     ends = ("",) if case.mode == "options" else (":", " '", " is ", " of ")
-    parts = [f"{field}{end}" for field in fields for end in ends]
+    parts = [f"{part}{end}" for part in (*fields, *case.argv[1:]) for end in ends]
     words = [
         *files,
         *options,
         *parts,
-        *(f"{text}:" for text in case.argv),
         *case.words,
         "strategy '",
         "Option '",
