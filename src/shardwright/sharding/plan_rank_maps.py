@@ -89,16 +89,14 @@ def save_beside(plan: Plan, path: Path) -> None:
     """Write the rank maps of a plan beside its plan file; atomic.
 
     Raises:
-        InvalidInput: the file cannot be written, or `path` is a pipe or device, beside which no file belongs.
+        InvalidInput: the file cannot be written, or `path` is a pipe or device, beside which no file belongs, or its name is not UTF-8.
     """
     if is_stream(path):
         raise InvalidInput(f"{path}: is no file, and a plan with rank maps is two files; name a file with -o")
-    try:
-        _beside(path).name.encode()
-    except UnicodeEncodeError:
+    if any("\ud800" <= character <= "\udfff" for character in path.stem):  # bytes that are no text
         raise InvalidInput(
-            f"{path}: the name is no UTF-8, and a plan with rank maps names the file beside it: choose another name"
-        ) from None
+            f"{path}: its name is not UTF-8, and a plan with rank maps holds it as text; name another file with -o"
+        )
     save_rank_maps(plan.rank_maps, _beside(path))
 
 

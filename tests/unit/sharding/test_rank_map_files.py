@@ -115,6 +115,12 @@ def test_a_plan_with_maps_survives_its_two_files(plan, ranks, saved):
     assert document["rank_maps"] == {"file": "plan.ranks.safetensors", "sha256": hashlib.sha256(content).hexdigest()}
 
 
+def test_a_plan_with_maps_has_a_name_that_is_text(plan, ranks, tmp_path):
+    with pytest.raises(InvalidInput, match="its name is not UTF-8, and a plan with rank maps holds it as text"):
+        plan.with_rank_maps({"history": ranks}).save(tmp_path / "a\udcff.json")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plan_without_maps_is_one_file_without_the_field(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
@@ -209,9 +215,3 @@ def test_a_file_too_large_is_refused_unread(tmp_path):
         file.truncate((4 << 30) + 1)
     with pytest.raises(InvalidInput, match="is larger than 4294967296"):
         load_rank_maps(path)
-
-
-def test_a_plan_file_names_the_one_beside_it_in_utf_8_only(plan, ranks, tmp_path):
-    with pytest.raises(InvalidInput, match="the name is no UTF-8"):
-        plan.with_rank_maps({"history": ranks}).save(tmp_path / "plan\udcff.json")
-    assert not list(tmp_path.iterdir())
