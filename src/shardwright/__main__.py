@@ -13,10 +13,10 @@ except KeyboardInterrupt:
 
 def main() -> int:
     """Run the command line; Ctrl-C ends it with one line, whenever it comes."""
-    end_at_once()
-    from shardwright.cli.main import main as run
-
     try:
+        end_at_once()
+        from shardwright.cli.main import main as run
+
         raise_outside_imports()
         return run()
     except KeyboardInterrupt:  # outside of what reports it

@@ -81,6 +81,10 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
         return _report(
             type(error).__name__, f"{error.filename}: {error.strerror}; name another path, or mend this", 1, as_json
         )
+    except SystemError as error:  # Ctrl-C that came while a compiled function returned
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _report("KeyboardInterrupt", "interrupted", CODE, as_json)
     except typer.TyperException as error:
         message = _usage_message(error)
         return _report("UsageError", message, 2, as_json) if message else 2  # without arguments, help was printed

@@ -94,5 +94,14 @@ class BestPlan:
         signal.signal(signal.SIGINT, notice)
         try:
             yield
+        except SystemError as error:
+            if not is_interrupt(error):
+                raise
+            raise KeyboardInterrupt from error
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is Ctrl-C; one that comes while a compiled function returns is a SystemError."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)

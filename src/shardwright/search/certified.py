@@ -27,7 +27,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.best import ROUNDING, BestPlan
+from shardwright.search.best import ROUNDING, BestPlan, is_interrupt
 from shardwright.search.greedy import FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.support import why_not_counted
@@ -153,9 +153,9 @@ class Certified:
                 self._kicks(prepared, session, seed)
                 if warm is None:
                     session.simplify(_SIMPLER)
-            except KeyboardInterrupt:  # anytime: what was found so far is a plan
+            except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
                 session.stop()
-                if session.best is None:
+                if session.best is None or not is_interrupt(error):
                     raise
         shards: Sequence[Shard] = prepared.shards(session.best)
         step_ms = session.best_ms

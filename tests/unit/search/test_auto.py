@@ -109,6 +109,19 @@ def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_while_a_compiled_function_returns_is_ctrl_c(monkeypatch):
+    def as_compiled(*_, **__):
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr(certified.NeuroShard, "search", as_compiled)
+    plan = Certified(tolerance=0.0).search(task_of(30, 4), MODEL, seed=0, deadline=None)
+    greedy = sw.plan(task_of(30, 4), strategy="greedy", cost_model=MODEL)
+    assert sw.cost.score(plan.task, plan.shards, MODEL).step_ms < greedy.cost.step_ms
+    monkeypatch.setattr(preparation, "prepare", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Certified().search(task_of(30, 4), MODEL, seed=0, deadline=None)
+
+
 def test_a_search_in_another_thread_leaves_signals_alone():
     from threading import Thread
 
