@@ -164,8 +164,10 @@ class Certified:
         elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
             shards, step_ms = seen.plan.shards, seen.step_ms
         bound_ms = prepared.tighten(step_ms, late=session.late)
-        if bound_ms is not None and step_ms < bound_ms * (1 - ROUNDING):
-            bound_ms = None  # the plan of another is cut in ways that the bound does not speak of
+        if bound_ms is not None and (bound_ms < 0 or step_ms < bound_ms * (1 - ROUNDING)):
+            bound_ms = (
+                None  # too little time to prove anything, or a plan of another in ways that the bound does not speak of
+            )
         return Plan(task, shards, self.name, seed, bound_ms=bound_ms)
 
     def _others(self, task: Task, session: Session, seen: BestPlan) -> None:

@@ -258,3 +258,9 @@ def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
     assert sum(len(shard.devices) for one in simple for shard in one.shards) < sum(
         len(shard.devices) for other in plain for shard in other.shards
     )
+
+
+def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
+    """With hardly any time the first prices can prove less than nothing."""
+    monkeypatch.setattr("shardwright.search.engine.preparation.Prepared.tighten", lambda *_, **__: -1.0)
+    assert search(task_of(6, 2)).bound_ms is None
