@@ -37,6 +37,14 @@ def interrupting(*_, **__):
     raise AssertionError("no KeyboardInterrupt came")
 
 
+@pytest.fixture
+def answered():
+    """Ctrl-C is answered as in a terminal; a process that a shell starts in the background inherits that it is not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 def test_auto_conforms():
     check_strategy(AUTO)
@@ -93,6 +101,7 @@ def test_without_time_greedy_has_planned(limit):
     sw.plan(task, cost_model=MODEL, time_limit=limit).check()
 
 
+@pytest.mark.usefixtures("answered")
 @pytest.mark.parametrize("where", [(preparation, "prepare"), (certified.NeuroShard, "search")])
 def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
     """Also where a strategy answers it with its own plan, nothing further is asked."""
