@@ -176,7 +176,7 @@ class Session:
         return state, stuck
 
     def _adopted(self, carried: Carried, task: Task) -> State | None:
-        """A plan as a full state; what the plan does not settle lies as in a start of this session."""
+        """A plan as a full state; what the plan does not settle lies as in a start of the search."""
         cold, _ = start(self.assembly, _LIMIT_BESIDE, 0.0, self._strain, self._spread_price)
         if (cold.pieces + (cold.spread >= 0) == 0).any():
             return None  # an item found no way in this start
