@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import traceback
 import warnings
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from shardwright.integrations.torchrec import ShardwrightPlanner
 from shardwright.integrations.torchrec.models import OPTIMIZERS
@@ -231,6 +233,15 @@ def difference(found, expected):
 
 
 def answer(member, request, policy):
+    """The reply to a request. A rank that fails ends at once: the end of its process group would wait for the others."""
+    try:
+        return checked(member, request)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def checked(member, request):
     """Train, save, load under the same and under another plan, train on; what differed is replied, and 0 where it must be 0."""
     seed, near, optimizer = request["seed"], request["near"], request["optimizer"]
     os.environ["LOCAL_WORLD_SIZE"] = str(near)  # TorchRec reads its hosts from there
