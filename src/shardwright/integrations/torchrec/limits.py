@@ -34,8 +34,7 @@ def limits_of(
 ) -> TableConstraint:
     """What plans may do with a table, so that TorchRec can run them.
 
-    Column blocks keep TorchRec's granularity: the narrowest divisor of the dim, a multiple of 4, that is at least `narrowest`. Row
-    blocks are equal and cover all ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to
+    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to
     the host whose turn it is. A grid is planned only where nothing else is allowed.
 
     Args:
@@ -60,7 +59,14 @@ def limits_of(
         firsts = tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid of one range of columns is row blocks
-    return TableConstraint(tuple(sorted(kinds)), devices, column_multiple=_width(table.dim, narrowest), equal_rows=True)
+    return TableConstraint(
+        tuple(sorted(kinds)),
+        devices,
+        min_columns=min(narrowest, table.dim),
+        column_multiple=NARROWEST,
+        equal_rows=True,
+        equal_columns=True,
+    )
 
 
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
