@@ -125,7 +125,13 @@ def run_columns(rank):
     planner = made()
     cut = {name: ParameterConstraints(sharding_types=["column_wise"]) for name in ("t0", "t1", "t2", "s0", "s1")}
     problem = problem_of(model, sharders, planner._topology, 6, cut)
-    blocks = {"t0": (8, [0, 1, 1, 0, 1]), "t1": (20, [1, 0]), "t2": (40, [0]), "s0": (12, [0, 1, 1, 1]), "s1": (24, [0, 1])}
+    blocks = {
+        "t0": (8, [0, 1, 1, 0, 1]),
+        "t1": (20, [1, 0]),
+        "t2": (40, [0]),
+        "s0": (12, [0, 1, 1, 1]),
+        "s1": (24, [0, 1]),
+    }
     shards = [
         sw.Shard(name, (0, problem.task.table_by_name[name].rows), (width * index, width * (index + 1)), (place,))
         for name, (width, places) in blocks.items()

@@ -25,7 +25,9 @@ def filled(assembly: Assembly) -> tuple[State, int]:
     state = empty_state(setting)
     items = setting.most.size
     size = setting.bytes[setting.first[1 : items + 1] - 1]
-    cuttable = (setting.most > 1) & ((np.diff(setting.first[: items + 1]) > 1) | (setting.next_form[:items] != np.arange(items)))
+    cuttable = (setting.most > 1) & (
+        (np.diff(setting.first[: items + 1]) > 1) | (setting.next_form[:items] != np.arange(items))
+    )
     for item in np.lexsort((-size, cuttable)).tolist():
         put = any(_put(state, setting, item, form) for form in forms_of(setting, item))
         if not put and not _spread(assembly, state, item):

@@ -33,7 +33,9 @@ def _ways(assembly: Assembly, state: State, item: int, count: int) -> list[_Way]
     """Spreads that fit, as (spread, no widths), and forms cut into about `count` even pieces, as (form, widths)."""
     setting = assembly.setting
     spreads = range(int(setting.spread_first[item]), int(setting.spread_first[item + 1]))
-    found = [(form, widths) for form in forms_of(setting, item) if (widths := _even_widths(assembly, form, count, state))]
+    found = [
+        (form, widths) for form in forms_of(setting, item) if (widths := _even_widths(assembly, form, count, state))
+    ]
     if not setting.rivals.size and state.spread[item] < 0:
         for spread in spreads:
             devices = assembly.spread_devices[spread]
