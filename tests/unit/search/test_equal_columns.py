@@ -68,7 +68,7 @@ def test_the_search_prices_what_the_plan_costs():
     assert forms.units.tolist() == [2] * 6 + [3, 4, 6, 12] * 6
     for form in np.flatnonzero(forms.units > 2):
         first, last = forms.first[form], forms.first[form + 1] - 1
-        one, two = (getattr(forms.costs, "vectors")[first + more] for more in (0, 1))
+        one, two = (forms.costs.vectors[first + more] for more in (0, 1))
         assert two == pytest.approx(2 * one)
         assert forms.costs.bytes[first + 1] == 2 * forms.costs.bytes[first]
         assert forms.costs.bytes[last] == forms.costs.bytes[forms.first[forms.table[form] + 1] - 1]

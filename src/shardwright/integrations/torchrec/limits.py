@@ -34,8 +34,9 @@ def limits_of(
 ) -> TableConstraint:
     """What plans may do with a table, so that TorchRec can run them.
 
-    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to
-    the host whose turn it is. A grid is planned only where nothing else is allowed.
+    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all
+    ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to the host whose turn it is. A grid is
+    planned only where nothing else is allowed.
 
     Args:
         table: the table.

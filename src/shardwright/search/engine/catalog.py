@@ -5,7 +5,7 @@ parts. Or it can be *spread*: cut into equal row blocks over a set of devices, o
 
 Terms: an *item* is a table, or a colocated group of tables; a *form* is a way to cut an item into single blocks (form i cuts item i into
 columns, later forms cut into rows, or into another number of equal column blocks); a *piece* is what a device holds of a form, w units of
-it, row `first[form] + w - 1` of the piece arrays. A piece is one block, or, where a table must have equal column blocks, w blocks of a unit.
+it, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w blocks of a unit where a table must have equal columns.
 """
 
 from __future__ import annotations
