@@ -90,6 +90,7 @@ def table_constraints(draw: st.DrawFn, devices: int) -> TableConstraint:
         width = {
             "min_columns": draw(st.integers(1, 40)),
             "column_multiple": draw(st.sampled_from([None, 1, 4, 12, 32])),
+            "equal_columns": draw(st.booleans()),
         }
     return TableConstraint(kinds, ranks, most, **width)
 

@@ -63,6 +63,7 @@ def _constraints(rng: Random, names: list[str], devices: int) -> Iterator[dict[s
             "min_columns": rng.choice([1, 4, 32]),
             "column_multiple": rng.choice([1, 4, 8]),
             "equal_rows": True,
+            "equal_columns": True,
         }
         yield {"table": name, **{key: limits[key] for key in rng.sample(sorted(limits), rng.choice([1, 1, 2]))}}
     for way in ("colocate", "apart"):
@@ -164,6 +165,7 @@ def _limits(task: dict[str, Any], shards: dict[str, list[dict[str, Any]]]) -> It
             or not held[table["name"]] <= set(limit.get("devices", held[table["name"]]))
             or len(parts) > limit.get("max_shards", len(parts))
             or any(width < limit.get("min_columns", 1) or width % limit.get("column_multiple", 1) for width in cut)
+            or (limit.get("equal_columns") and len({s["columns"][1] - s["columns"][0] for s in parts}) > 1)
         ):
             yield f"{limit} is broken by {kind} {parts}"
 

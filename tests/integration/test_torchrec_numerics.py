@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,10 @@ def whole(one: Table, *ranks: int) -> list[Shard]:
 
 
 def in_columns(one: Table, *ranks: int) -> list[Shard]:
-    """Of a pooled table unequal ones: 4 columns for each rank, and the rest for the last."""
+    """Of a pooled table blocks of 4 columns: one on each rank, and the rest on the last; of a sequence one a rank."""
     width = 4 if one.pooled else one.dim // len(ranks)
-    cuts = [*(width * index for index in range(len(ranks))), one.dim]
+    cuts = list(range(0, one.dim + 1, width))
+    ranks += ranks[-1:] * (len(cuts) - 1 - len(ranks))
     return [Shard(one.name, (0, one.rows), (cuts[i], cuts[i + 1]), (rank,)) for i, rank in enumerate(ranks)]
 
 
@@ -113,11 +115,11 @@ def test_every_type_trains_as_the_unsharded_module(ranks, tmp_path):
         assert list(reply["kinds"].values()) == [kind.split()[0]]
 
 
-def test_column_blocks_of_sequences_may_differ_in_width(ranks, tmp_path):
+def test_column_blocks_of_two_sequences_may_differ_in_width(ranks, tmp_path):
     """TorchRec runs one width only: the conversion cuts them further."""
-    cuts = ((0, 4), (4, 16))
-    shards = [Shard("sequence", (0, SEQUENCE.rows), columns, (rank,)) for rank, columns in enumerate(cuts)]
-    reply = run(ranks, [SEQUENCE], shards, tmp_path, "adagrad")
+    other = replace(SEQUENCE, name="other")
+    shards = [*in_columns(SEQUENCE, 1, 0), *in_columns(other, 0, 1, 1, 0)]
+    reply = run(ranks, [SEQUENCE, other], shards, tmp_path, "adagrad")
     assert max(reply["differences"]) < TOLERANCE
 
 

@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-import itertools
-
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -39,7 +37,7 @@ def in_group(rank, tasks, folder):
 def answers(tmp_path_factory):
     """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
     folder = tmp_path_factory.mktemp("group")
-    tasks = ("plan_once", "fail", "run_unequal_columns")
+    tasks = ("plan_once", "fail", "run_columns")
     mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
@@ -113,8 +111,8 @@ def test_a_failure_reaches_every_rank(answers):
         assert "world_size 3" in other_world[1]
 
 
-def run_unequal_columns(rank):
-    """Largest difference to the unsharded model, for column blocks of different widths."""
+def run_columns(rank):
+    """Largest difference to the unsharded model, for column blocks of which a rank holds several."""
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.planner.types import ParameterConstraints
     from torchrec.distributed.types import ShardingEnv
@@ -127,11 +125,17 @@ def run_unequal_columns(rank):
     planner = made()
     cut = {name: ParameterConstraints(sharding_types=["column_wise"]) for name in ("t0", "t1", "t2", "s0", "s1")}
     problem = problem_of(model, sharders, planner._topology, 6, cut)
-    ends = {"t0": (0, 12, 40), "t1": (0, 28, 40), "t2": (0, 40), "s0": (0, 12, 48), "s1": (0, 36, 48)}
+    blocks = {
+        "t0": (8, [0, 1, 1, 0, 1]),
+        "t1": (20, [1, 0]),
+        "t2": (40, [0]),
+        "s0": (12, [0, 1, 1, 1]),
+        "s1": (24, [0, 1]),
+    }
     shards = [
-        sw.Shard(name, (0, problem.task.table_by_name[name].rows), columns, (place,))
-        for name, cuts in ends.items()
-        for place, columns in enumerate(itertools.pairwise(cuts))
+        sw.Shard(name, (0, problem.task.table_by_name[name].rows), (width * index, width * (index + 1)), (place,))
+        for name, (width, places) in blocks.items()
+        for index, place in enumerate(places)
     ]
     plan = sharding_plan_of(sw.Plan(problem.task, shards), problem)
     whole = {name: weights.clone() for name, weights in model.state_dict().items()}
@@ -162,8 +166,8 @@ def run_unequal_columns(rank):
     return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
 
 
-def test_columns_of_unequal_widths_run(answers):
-    assert max(of_rank["run_unequal_columns"] for of_rank in answers) < 1e-5
+def test_several_column_blocks_a_rank_run(answers):
+    assert max(of_rank["run_columns"] for of_rank in answers) < 1e-5
 
 
 def test_the_speed_benchmark_plans_with_both_planners(monkeypatch):

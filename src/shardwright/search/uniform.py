@@ -7,7 +7,7 @@ left. A table that is too small to be cut (a single row, fewer than 8 columns) s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
-from shardwright.search.column_blocks import unit_width
+from shardwright.search.column_blocks import equal_blocks, unit_width
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.layout import even_cuts
@@ -170,8 +170,14 @@ class _Floor:
         units = max(1, table.dim // width)
         most = min(units, ranks.size, most)
         wanted = -(-_BLOCKS_A_DEVICE * self._task.topology.devices // tables)
-        for count in range(min(max(2, wanted), most), most + 1):
+        counts: Sequence[int] = range(min(max(2, wanted), most), most + 1)
+        if limits.equal_columns:
+            able = [count for count in equal_blocks(table, limits) if count <= most]
+            counts = [count for count in able if count >= wanted] or able[-1:]
+        for count in counts:
             cuts = (table.dim // units) // multiple * multiple * (np.arange(count + 1) * units // count)
+            if limits.equal_columns:
+                cuts = table.dim // count * np.arange(count + 1)
             cuts[-1] = table.dim
             blocks = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]
             fits = ranks[self._left[ranks] >= max(self._bytes_of(block) for block in blocks)]

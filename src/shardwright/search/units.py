@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InfeasibleTask
-from shardwright.search.column_blocks import unit_width
+from shardwright.search.column_blocks import equal_blocks, unit_width
 from shardwright.search.row_blocks import row_block_devices
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import shard_bytes
@@ -24,7 +24,6 @@ from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
 PLACEABLE = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
-_NARROWEST = 4  # columns of a block: narrower ones waste the vector units and are not aligned to 16 bytes
 
 
 @dataclass(frozen=True)
@@ -142,15 +141,15 @@ def _whole(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: in
 
 
 def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
-    """The fewest column blocks, of 4 columns or more, that fit."""
+    """The fewest column blocks that fit."""
     limits = task.constraints.of(table.name)
-    narrowest = _NARROWEST if table.dim >= 2 * _NARROWEST else 1
-    if limits.column_multiple is not None:
-        narrowest = unit_width(table, limits)
+    narrowest = unit_width(table, limits)
     if limits.min_columns is not None:
         narrowest *= -(-limits.min_columns // narrowest)
     most = min(table.dim // narrowest, limits.max_shards or table.dim)
-    for count in range(2, most + 1):
+    for count in equal_blocks(table, limits) if limits.equal_columns else range(2, most + 1):
+        if limits.equal_columns:
+            narrowest = table.dim // count
         cuts = narrowest * (np.arange(count + 1) * (table.dim // narrowest) // count)
         cuts[-1] = table.dim
         shards = [Shard(table.name, (0, table.rows), (int(a), int(b)), (0,)) for a, b in pairwise(cuts)]

@@ -98,6 +98,11 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
         raise InvalidPlan(
             f"table '{table.name}' has a block of {odd.dim} columns; the columns of every block must be a multiple of {wide}"
         )
+    widths = sorted({shard.dim for shard in shards})
+    if limits.equal_columns and len(widths) > 1:
+        raise InvalidPlan(
+            f"table '{table.name}' has blocks of {widths[0]} and of {widths[-1]} columns; all of its column blocks must have one width"
+        )
     if not limits.equal_rows or all(shard.row_count == table.rows for shard in shards):
         return
     by_columns: dict[tuple[int, int], list[Shard]] = {}

@@ -59,7 +59,8 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
         )
     raise InvalidPlan(
         f"table '{table.name}': TorchRec cannot run its {len(shards)} blocks ({_said(shards)}): it runs whole tables, replicas on all "
-        "ranks, column blocks, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and without tiers"
+        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and "
+        "equal_columns and without tiers"
     )
 
 
@@ -80,14 +81,15 @@ def patterns_like(
     hosts = {topology.host_of(rank) for _, _, rank in as_given}
     if len(shards) == 1:
         found["table_wise"] = as_given
-    if all(rows == (0, table.rows) for rows, _, _ in as_given):
+    of_one_width = len({stop - start for _, (start, stop), _ in as_given}) == 1
+    if of_one_width and all(rows == (0, table.rows) for rows, _, _ in as_given):
         found["column_wise"] = as_given
         if len(hosts) == 1:
             found["table_column_wise"] = as_given
     whole = (0, table.dim)
     if all(columns == whole for _, columns, _ in as_given) and _equal(as_given, table.rows, everyone):
         found["row_wise"] = row_blocks(table.rows, everyone, whole)
-    if grid := _on_hosts(as_given, table, topology):
+    if of_one_width and (grid := _on_hosts(as_given, table, topology)):
         if all(columns == whole for _, columns, _ in as_given):
             found["table_row_wise"] = grid
         found["grid_shard"] = grid

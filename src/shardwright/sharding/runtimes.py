@@ -1,7 +1,7 @@
 """What runs a plan: which blocks each runtime can train on.
 
-- `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks, and equal row blocks on
-  all ranks or on those of one host (`sharding.patterns`). It exchanges every looked-up row of a sequence table.
+- `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
+  row blocks on all ranks or on those of one host (`sharding.patterns`). It exchanges every looked-up row of a sequence table.
 - `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included; replicas lie on the same local
   ranks of each of their hosts. Pooled tables may lie in any blocks: they go to FBGEMM in a training loop of one's own, or to TorchRec.
 """
@@ -93,7 +93,9 @@ def _limited(table: Table, limits: TableConstraint, runtime: str) -> TableConstr
             f"table '{table.name}' allows only {', '.join(limits.sharding_types or ())}, which {runtime} does not run for it: allow "
             f"another sharding type, or plan for runs_on '{others}'"
         )
-    return replace(limits, sharding_types=allowed, equal_rows=limits.equal_rows or runtime == "torchrec")
+    if runtime == "torchrec":
+        return replace(limits, sharding_types=allowed, equal_rows=True, equal_columns=True)
+    return replace(limits, sharding_types=allowed)
 
 
 def _exchanges_otherwise(task: Task) -> bool:

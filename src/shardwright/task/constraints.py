@@ -35,6 +35,7 @@ class TableConstraint:
         max_shards: most shards the table may be cut into; None for no limit.
         min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
         equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
+        equal_columns: whether column blocks must all have one width, as TorchRec loads them from checkpoints; a device may hold several.
         column_multiple: what the columns of every block are a multiple of, where the table is cut into columns; None for no such demand.
             A table of which it does not divide the dim may not be cut into columns.
     """
@@ -45,6 +46,7 @@ class TableConstraint:
     min_columns: int | None = None
     equal_rows: bool = False
     column_multiple: int | None = None
+    equal_columns: bool = False
 
     def __post_init__(self) -> None:
         if self.sharding_types is not None:
@@ -55,7 +57,8 @@ class TableConstraint:
             value = getattr(self, field_name)
             if value is not None:
                 object.__setattr__(self, field_name, checked_whole(value, f"constraints: {field_name}"))
-        object.__setattr__(self, "equal_rows", checked_flag(self.equal_rows, "constraints: equal_rows"))
+        for field_name in ("equal_rows", "equal_columns"):
+            object.__setattr__(self, field_name, checked_flag(getattr(self, field_name), f"constraints: {field_name}"))
         if self.max_shards == 1 and not any(map(self.allows, UNCUT_TYPES)):
             raise InvalidInput(
                 f"constraints contradict each other: max_shards is 1 and sharding_types is {list(self.sharding_types or ())}, "

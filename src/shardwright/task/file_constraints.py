@@ -19,11 +19,13 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     min_columns: int | UnsetType = UNSET
     column_multiple: int | UnsetType = UNSET
     equal_rows: bool | UnsetType = UNSET
+    equal_columns: bool | UnsetType = UNSET
     colocate: list[str] | UnsetType = UNSET
     apart: list[str] | UnsetType = UNSET
 
 
 _LIMITS = ("sharding_types", "devices", "max_shards", "min_columns", "column_multiple")
+_FLAGS = ("equal_rows", "equal_columns")
 
 
 def constraints_from_list(items: list[Any], place: Place) -> Constraints:
@@ -70,7 +72,7 @@ def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
     for name, limit in constraints.tables.items():
         fields = {key: getattr(limit, key) for key in _LIMITS}
         given_fields = {key: _list(value) for key, value in fields.items() if value is not None}
-        limits.append({"table": name, **given_fields, **({"equal_rows": True} if limit.equal_rows else {})})
+        limits.append({"table": name, **given_fields, **{flag: True for flag in _FLAGS if getattr(limit, flag)}})
     colocated = [{"colocate": list(group)} for group in constraints.colocate]
     return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
 

@@ -68,6 +68,7 @@ def constrained_task() -> Task:
                 names[1]: TableConstraint(sharding_types=("column_wise",), max_shards=2),
                 names[2]: TableConstraint(sharding_types=("row_wise",)),
                 names[3]: TableConstraint(sharding_types=("table_wise", "data_parallel")),
+                names[6]: TableConstraint(sharding_types=("table_wise", "column_wise"), equal_columns=True),
             },
             colocate=((names[4], names[5]),),
             apart=((names[7], names[8], names[9]),),

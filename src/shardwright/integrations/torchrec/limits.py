@@ -34,9 +34,9 @@ def limits_of(
 ) -> TableConstraint:
     """What plans may do with a table, so that TorchRec can run them.
 
-    Column blocks keep TorchRec's granularity: the narrowest divisor of the dim, a multiple of 4, that is at least `narrowest`. Row
-    blocks are equal and cover all ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to
-    the host whose turn it is. A grid is planned only where nothing else is allowed.
+    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all
+    ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to the host whose turn it is. A grid is
+    planned only where nothing else is allowed.
 
     Args:
         table: the table.
@@ -60,7 +60,14 @@ def limits_of(
         firsts = tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
     kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid of one range of columns is row blocks
-    return TableConstraint(tuple(sorted(kinds)), devices, column_multiple=_width(table.dim, narrowest), equal_rows=True)
+    return TableConstraint(
+        tuple(sorted(kinds)),
+        devices,
+        min_columns=min(narrowest, table.dim),
+        column_multiple=NARROWEST if table.pooled else _width(table.dim, narrowest),  # see `sequences`
+        equal_rows=True,
+        equal_columns=True,
+    )
 
 
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
@@ -100,19 +107,29 @@ def _width(dim: int, least: int) -> int:
 
 
 def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone: bool) -> set[str]:
-    """Row blocks; few rows on several hosts may all lie on the first, which only a table without other ways does."""
+    """Row blocks; few rows on several hosts may all lie on the first, which only a table without other ways does.
+
+    On CPUs too it is only such a table that may leave a rank without rows: FBGEMM takes empty weights for weights on a GPU.
+    """
     if table.rows == 1:
         return set()
     kinds: set[str] = set()
-    block = -(-table.rows // topology.devices)
-    on_one_host = topology.hosts > 1 and -(-table.rows // block) <= topology.devices_per_host
-    if _ROWS in types and not on_one_host:
+    used = _blocks_with_rows(table.rows, topology.devices)
+    on_one_host = topology.hosts > 1 and used <= topology.devices_per_host
+    may_be_empty = alone or topology.device != "cpu"
+    if _ROWS in types and not on_one_host and (may_be_empty or used == topology.devices):
         kinds.add("row_wise")
     elif _ROWS in types and alone:
         kinds |= {"row_wise", "table_row_wise"}
-    if _HOST_ROWS in types:
+    near = topology.devices_per_host
+    if _HOST_ROWS in types and (may_be_empty or _blocks_with_rows(table.rows, near) == near):
         kinds.add("table_row_wise" if topology.hosts > 1 else "row_wise")
     return kinds
+
+
+def _blocks_with_rows(rows: int, ranks: int) -> int:
+    """How many of the row blocks that TorchRec makes have rows."""
+    return -(-rows // -(-rows // ranks))
 
 
 def _host(topology: Topology, host: int) -> tuple[int, ...]:

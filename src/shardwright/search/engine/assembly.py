@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import Floats, Ints
-from shardwright.search.engine.catalog import Catalog, row_units
+from shardwright.search.engine.catalog import Bools, Catalog, row_units
 from shardwright.search.engine.home import NO_HOME, Home
 from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
 from shardwright.search.engine.links import link_facts
@@ -28,19 +28,27 @@ class Assembly:
 
     Attributes:
         setting: what stays the same in the search.
+        catalog: what it was made from.
         members: `(items,)` tables of each item: one, or a colocated group.
-        table: `(forms,)` the table a form cuts; of a group its first.
+        forms: `(forms,)` which of the catalog's forms each form is; of a group that of its first table.
         spread_devices: of each spread the ranks.
         spread_replicated: of each spread whether they hold replicas.
         home: the plan to start from.
     """
 
     setting: Setting
+    catalog: Catalog
     members: tuple[tuple[int, ...], ...]
-    table: Ints
+    forms: Ints
     spread_devices: tuple[Ints, ...]
     spread_replicated: tuple[bool, ...]
     home: Home = NO_HOME
+
+    @property
+    def rows(self) -> Bools:
+        """`(forms,)` whether each form cuts rows."""
+        found: Bools = self.catalog.forms.rows[self.forms]
+        return found
 
 
 def assemble(
@@ -58,17 +66,16 @@ def assemble(
     task = catalog.task
     members = members_of(task)
     owner = {table: item for item, tables in enumerate(members) for table in tables}
-    parts, table = pieces_of(catalog, members)
+    parts, forms = pieces_of(catalog, members)
     vectors, memory, served, legal = parts.arrays()
-    item = np.array([owner[int(index)] for index in table], dtype=np.int64)
-    row_form = np.full(len(members), NOTHING)
-    row_form[item[len(members) :]] = np.arange(len(members), table.size)
+    item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads = spreads_of(catalog, members)
     ranges, devices = _device_ranges(spreads.devices)
     setting = Setting(
         first=np.concatenate([[0], np.cumsum(parts.units)]).astype(np.int64),
         item=item,
-        row_form=row_form,
+        next_form=_rings(item),
+        equal=catalog.forms.equal[forms],
         vectors=vectors,
         bytes=memory,
         served=served,
@@ -95,7 +102,16 @@ def assemble(
         home_unit_ms=home.unit_ms,
         home_spread_ms=home.spread_ms,
     )
-    return Assembly(setting, members, table, spreads.devices, spreads.replicated)
+    return Assembly(setting, catalog, members, forms, spreads.devices, spreads.replicated)
+
+
+def _rings(item: Ints) -> Ints:
+    """`(forms,)` the form of the same item after each, the first after the last."""
+    order = np.argsort(item, kind="stable")
+    result = np.empty_like(order)
+    for forms in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
+        result[forms] = np.roll(forms, -1)
+    return result
 
 
 def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
@@ -160,17 +176,23 @@ def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
 
 
 def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
-    """The blocks of the units `[start, stop)` of a form: one of each table of its item."""
-    if form >= len(assembly.members):
-        table = task.tables[assembly.table[form]]
+    """The blocks of the units `[start, stop)` of a form, of each table of its item."""
+    if assembly.rows[form]:
+        table = task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
         return [Shard(table.name, (start, stop), (0, table.dim), (device,))]
-    whole = int(assembly.setting.first[form + 1] - assembly.setting.first[form])
-    tables = [task.tables[table] for table in assembly.members[form]]
-    return [
-        Shard(table.name, (0, table.rows), (units[0] * table.dim // whole, units[1] * table.dim // whole), (device,))
-        for table in tables
-    ]
+    first = assembly.setting.first
+    whole, members = int(first[form + 1] - first[form]), assembly.members[assembly.setting.item[form]]
+    shards = []
+    for index in members:
+        table = task.tables[index]
+        own = assembly.forms[form] if len(members) == 1 else index
+        start, stop = (unit * table.dim // whole for unit in units)
+        equal = assembly.catalog.forms.equal[own] and stop - start < table.dim
+        width = table.dim // int(assembly.catalog.forms.units[own]) if equal else stop - start
+        cuts = range(start, stop, width)
+        shards += [Shard(table.name, (0, table.rows), (cut, cut + width), (device,)) for cut in cuts]
+    return shards
 
 
 def spread_shards(task: Task, index: int, devices: Ints, replicated: bool) -> list[Shard]:

@@ -46,7 +46,7 @@ class Blocks:
     def __len__(self) -> int:
         return self.table.size
 
-    def part(self, chosen: slice) -> Blocks:
+    def part(self, chosen: slice | Ints) -> Blocks:
         """Some of the blocks."""
         return Blocks(self.table[chosen], self.rows[chosen], self.dim[chosen], self.replicas[chosen])
 

@@ -4,7 +4,8 @@ A table can lie in single blocks, each on one device: column blocks (of multiple
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device.
 
 Terms: an *item* is a table, or a colocated group of tables; a *form* is a way to cut an item into single blocks (form i cuts item i into
-columns, later forms cut into rows); a *piece* is a block that is w units wide, row `first[form] + w - 1` of the piece arrays.
+columns, later forms cut into rows, or into another number of equal column blocks); a *piece* is what a device holds of a form, w units of
+it, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w blocks of a unit where a table must have equal columns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
-from shardwright.search.column_blocks import unit_width
+from shardwright.search.column_blocks import equal_blocks, unit_width
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
 from shardwright.search.row_blocks import row_block_devices
 from shardwright.task.constraints import TableConstraint
@@ -39,14 +40,16 @@ class Forms:
     Attributes:
         table: `(f,)` the table that a form cuts.
         rows: `(f,)` whether it cuts rows.
+        equal: `(f,)` whether a piece of w units, the whole table aside, is w blocks.
         first: `(f + 1,)` where the pieces of each form begin.
-        pieces: blocks of all pieces; of row pieces those with the most rows.
+        pieces: a block of every piece; of row pieces those with the most rows.
         costs: what each piece adds to its device.
         legal: `(pieces,)` whether constraints and the memory of at least one device leave room for it.
     """
 
     table: Ints
     rows: Bools
+    equal: Bools
     first: Ints
     pieces: Blocks
     costs: BlockCosts
@@ -86,7 +89,7 @@ class Catalog:
     Attributes:
         task: the task.
         tables: its tables as columns.
-        forms: column forms of all tables in order, then row forms.
+        forms: a column form of each table in order, then the others.
         spreads: the ways to spread each table.
     """
 
@@ -103,11 +106,13 @@ def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
     return Catalog(task, tables, _forms(task, tables, roomy), _spreads(task, tables))
 
 
-def column_units(table: Table, limits: TableConstraint) -> int:
-    """Units that column blocks are made of; 1 where a table may not be cut."""
+def column_units(table: Table, limits: TableConstraint) -> list[int]:
+    """Units of each column form of a table; one form of one unit where it may not be cut."""
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
-        return 1
-    return table.dim // unit_width(table, limits)
+        return [1]
+    if limits.equal_columns:
+        return equal_blocks(table, limits) or [1]
+    return [table.dim // unit_width(table, limits)]
 
 
 def row_units(rows: int) -> int:
@@ -133,21 +138,29 @@ def largest_memory(task: Task) -> Ints:
 
 def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
     limits = [task.constraints.of(table.name) for table in task.tables]
-    widths = [column_units(table, limit) for table, limit in zip(task.tables, limits, strict=True)]
-    in_rows = [index for index in range(len(limits)) if _may_cut_rows(task, index)]
-    column, row = _column_pieces(tables, np.array(widths)), _row_pieces(tables, np.array(in_rows, dtype=np.int64))
-    pieces = _join(column, row)
-    table = np.concatenate([np.arange(len(widths)), in_rows]).astype(np.int64)
-    heights = [row_units(task.tables[index].rows) for index in in_rows]
-    first = np.concatenate([[0], np.cumsum(widths + heights)]).astype(np.int64)
-    costs = tables.costs(pieces)
+    columns = [column_units(table, limit) for table, limit in zip(task.tables, limits, strict=True)]
+    others = [
+        (index, units, in_rows)
+        for index, table in enumerate(task.tables)
+        for units, in_rows in (
+            *(((row_units(table.rows), True),) if _may_cut_rows(task, index) else ()),
+            *((count, False) for count in columns[index][1:]),
+        )
+    ]
+    table = np.array([*range(len(columns)), *(index for index, *_ in others)], dtype=np.int64)
+    units = np.array([*(counts[0] for counts in columns), *(units for _, units, _ in others)], dtype=np.int64)
+    rows = np.array([*(False for _ in columns), *(in_rows for *_, in_rows in others)], dtype=bool)
+    equal = np.array([limit.equal_columns for limit in limits], dtype=bool)[table] & ~rows
+    first = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
+    pieces, blocks = _pieces(tables, table, units, rows, equal)
+    costs = _costs(tables, pieces, blocks)
     whole = first[1:] - 1
     allowed = np.array([limit.allows("table_wise") for limit in limits])
     legal = costs.bytes <= roomy[pieces.table]
     legal[whole] &= allowed[table]
     least = np.array([limit.min_columns or 1 for limit in limits])[pieces.table]
     legal &= pieces.dim >= np.minimum(least, tables.dim[pieces.table])
-    return Forms(table, np.arange(table.size) >= len(widths), first, pieces, costs, legal)
+    return Forms(table, rows, equal, first, pieces, costs, legal)
 
 
 def _may_cut_rows(task: Task, index: int) -> bool:
@@ -160,26 +173,26 @@ def _may_cut_rows(task: Task, index: int) -> bool:
     return task.topology.devices > 1 and table.rows > 1
 
 
-def _column_pieces(tables: Tables, widths: Ints) -> Blocks:
-    table = np.repeat(np.arange(widths.size), widths)
-    wide = np.arange(table.size) - np.repeat(np.cumsum(widths) - widths, widths) + 1
-    return Blocks(table, tables.rows[table], tables.dim[table] * wide // widths[table], np.ones_like(table))
+def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools) -> tuple[Blocks, Ints]:
+    """A block of every piece of some forms, and how many such blocks the piece is."""
+    form = np.repeat(np.arange(table.size), units)
+    wide = np.arange(form.size) - np.repeat(np.cumsum(units) - units, units) + 1
+    of, parts, in_rows = table[form], units[form], rows[form]
+    several = equal[form] & (wide < parts)
+    dim = np.where(in_rows, tables.dim[of], tables.dim[of] * np.where(several, 1, wide) // parts)
+    height = np.where(in_rows, -(-tables.rows[of] * wide // parts), tables.rows[of])
+    return Blocks(of, height, dim, np.ones_like(of)), np.where(several, wide, 1)
 
 
-def _row_pieces(tables: Tables, cut: Ints) -> Blocks:
-    heights = np.array([row_units(int(rows)) for rows in tables.rows[cut]], dtype=np.int64)
-    table, units = np.repeat(cut, heights), np.repeat(heights, heights)
-    wide = np.arange(table.size) - np.repeat(np.cumsum(heights) - heights, heights) + 1
-    return Blocks(table, -(-tables.rows[table] * wide // units), tables.dim[table], np.ones_like(table))
-
-
-def _join(one: Blocks, other: Blocks) -> Blocks:
-    return Blocks(
-        *(
-            np.concatenate([getattr(one, name), getattr(other, name)]).astype(np.int64)
-            for name in ("table", "rows", "dim", "replicas")
-        )
-    )
+def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
+    """What each piece adds to its device, which is so many times what its block does."""
+    single = np.flatnonzero(blocks == 1)
+    costs = tables.costs(pieces.part(single))
+    if single.size == blocks.size:
+        return costs
+    source = (np.cumsum(blocks == 1) - 1)[np.arange(blocks.size) - (blocks - 1)]  # a form's first piece is one block
+    vectors, served = costs.vectors[source] * blocks[:, None], costs.served[source] * blocks[:, None]
+    return BlockCosts(vectors, costs.bytes[source] * blocks, served)
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:

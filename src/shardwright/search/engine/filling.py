@@ -12,7 +12,7 @@ from shardwright.search.engine.assembly import Assembly, empty_state
 from shardwright.search.engine.blocks import Ints
 from shardwright.search.engine.catalog import Bools
 from shardwright.search.engine.ruin import clear_item
-from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, may_lie, place
+from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, forms_of, may_lie, place
 
 
 def filled(assembly: Assembly) -> tuple[State, int]:
@@ -25,11 +25,12 @@ def filled(assembly: Assembly) -> tuple[State, int]:
     state = empty_state(setting)
     items = setting.most.size
     size = setting.bytes[setting.first[1 : items + 1] - 1]
-    cuttable = (setting.most > 1) & ((np.diff(setting.first[: items + 1]) > 1) | (setting.row_form >= 0))
+    cuttable = (setting.most > 1) & (
+        (np.diff(setting.first[: items + 1]) > 1) | (setting.next_form[:items] != np.arange(items))
+    )
     for item in np.lexsort((-size, cuttable)).tolist():
-        if not any(
-            _put(state, setting, item, form) for form in (item, int(setting.row_form[item])) if form >= 0
-        ) and not (_spread(assembly, state, item)):
+        put = any(_put(state, setting, item, form) for form in forms_of(setting, item))
+        if not put and not _spread(assembly, state, item):
             return state, item
     return state, NOTHING
 

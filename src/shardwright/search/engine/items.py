@@ -60,7 +60,10 @@ class Parts:
 
 
 def pieces_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> tuple[Parts, Ints]:
-    """The pieces of all items' columns, then of their rows; and the (first) table of each of these forms."""
+    """The pieces of a column form of every item, then those of all other forms; and which form of the catalog each is.
+
+    Of a group it is that of its first table.
+    """
     forms, parts = catalog.forms, Parts(catalog)
     single = [tables[0] for tables in members if len(tables) == 1]
     for tables in members:
@@ -68,10 +71,11 @@ def pieces_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> tuple[P
             parts.copy(tables[0])
         else:
             parts.merge(tables)
-    in_rows = np.flatnonzero(forms.rows & np.isin(forms.table, single))
-    for form in in_rows:
+    first_other = len(catalog.task.tables)
+    others = first_other + np.flatnonzero(np.isin(forms.table[first_other:], single))
+    for form in others:
         parts.copy(int(form))
-    return parts, np.concatenate([[tables[0] for tables in members], forms.table[in_rows]]).astype(np.int64)
+    return parts, np.concatenate([[tables[0] for tables in members], others]).astype(np.int64)
 
 
 def members_of(task: Task) -> tuple[tuple[int, ...], ...]:

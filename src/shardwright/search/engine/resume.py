@@ -19,6 +19,7 @@ from shardwright.search.engine.state import (
     add_piece,
     book_spread,
     drop_piece,
+    forms_of,
     lift,
     may_lie,
     piece_on,
@@ -188,9 +189,7 @@ def _even(assembly: Assembly, item: int, waiting: int, state: State) -> list[tup
     """The fewest even pieces of an item that are allowed, as form and width; none where that is not possible."""
     setting = assembly.setting
     room = state.form.size - int(state.live[0]) - waiting + 1
-    for form in (item, int(setting.row_form[item])):
-        if form < 0:
-            continue
+    for form in forms_of(setting, item):
         begin, units = int(setting.first[form]), int(setting.first[form + 1] - setting.first[form])
         for count in range(1, min(units, int(setting.most[item]), room) + 1):
             widths = np.diff(np.arange(count + 1) * units // count)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.search.engine.assembly import Assembly
 from shardwright.search.engine.blocks import Ints
-from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, lift
+from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, drop_piece, forms_of, lift
 
 _Way: TypeAlias = tuple[int, list[int]]
 
@@ -33,8 +33,9 @@ def _ways(assembly: Assembly, state: State, item: int, count: int) -> list[_Way]
     """Spreads that fit, as (spread, no widths), and forms cut into about `count` even pieces, as (form, widths)."""
     setting = assembly.setting
     spreads = range(int(setting.spread_first[item]), int(setting.spread_first[item + 1]))
-    forms = [item] if setting.row_form[item] < 0 else [item, int(setting.row_form[item])]
-    found = [(form, widths) for form in forms if (widths := _even_widths(assembly, form, count, state))]
+    found = [
+        (form, widths) for form in forms_of(setting, item) if (widths := _even_widths(assembly, form, count, state))
+    ]
     if not setting.rivals.size and state.spread[item] < 0:
         for spread in spreads:
             devices = assembly.spread_devices[spread]

@@ -17,7 +17,7 @@ from shardwright.search.engine.objective import refresh_times, set_objective, st
 from shardwright.search.engine.placing import join_kin, place_greedily
 from shardwright.search.engine.resume import state_of
 from shardwright.search.engine.ruin import clear_item, cut_anew
-from shardwright.search.engine.spreading import respread
+from shardwright.search.engine.spreading import respread, widen
 from shardwright.search.engine.starts import Strain, start
 from shardwright.search.engine.state import NOTHING, State, add_piece, copy_state, lift
 from shardwright.sharding.carry import Carried, carry
@@ -254,6 +254,8 @@ class Session:
             made += found
             if found < at_once:
                 break
+        if self.assembly.setting.equal.any():
+            widen(state, self.assembly.setting)
 
     def _value(self, state: State) -> float:
         """What a search lowers: the step time of a full state."""

@@ -1,4 +1,4 @@
-"""Changing between single pieces and spreads, which touches many devices at once."""
+"""Changing the way of an item on many devices at once: between single pieces and spreads, and to wider blocks."""
 
 from __future__ import annotations
 
@@ -105,3 +105,56 @@ def _gather(state: State, setting: Setting, item: int) -> bool:
     refresh_times(state, setting)
     refresh_heat(state)
     return False
+
+
+@compiled
+def widen(state: State, setting: Setting) -> None:
+    """Join the blocks of items that must have equal ones, two by two or more, where their devices have such numbers of them."""
+    for item in range(state.of.size):
+        form = _wider_form(state, setting, item)
+        if form >= 0:
+            _take_form(state, setting, item, form)
+
+
+@inner
+def _wider_form(state: State, setting: Setting, item: int) -> int:
+    """The form with the widest blocks that all pieces of an item are made of, or -1 where it is the one that they have."""
+    piece, common = state.of[item], 0
+    if piece < 0 or not setting.equal[state.form[piece]] or state.pieces[item] < 2:
+        return NOTHING
+    old = state.form[piece]
+    while piece >= 0:
+        one, other = common, state.width[piece]
+        while other:
+            one, other = other, one % other
+        common, piece = one, state.kin[piece, 0]
+    best, fewest = NOTHING, setting.first[old + 1] - setting.first[old]
+    units, form = fewest, setting.next_form[old]
+    while form != old:
+        count = setting.first[form + 1] - setting.first[form]
+        if setting.equal[form] and count < fewest and units % count == 0 and common % (units // count) == 0:
+            best, fewest = form, count
+        form = setting.next_form[form]
+    return best
+
+
+@inner
+def _take_form(state: State, setting: Setting, item: int, form: int) -> None:
+    """Put the pieces of an item in a form of wider blocks, each on its device, unless that raises the objective."""
+    before, old = state.heat.sum(), state.form[state.of[item]]
+    units, wide = setting.first[old + 1] - setting.first[old], setting.first[form + 1] - setting.first[form]
+    for attempt in range(2):
+        piece = state.of[item]
+        while piece >= 0:
+            device = state.device[piece]
+            lift(state, setting, piece)
+            if attempt:
+                state.form[piece], state.width[piece] = old, state.width[piece] * (units // wide)
+            else:
+                state.form[piece], state.width[piece] = form, state.width[piece] // (units // wide)
+            place(state, setting, piece, device)
+            piece = state.kin[piece, 0]
+        refresh_times(state, setting)
+        refresh_heat(state)
+        if state.heat.sum() <= before:
+            return

@@ -79,7 +79,7 @@ def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: 
     form = np.repeat(np.arange(setting.item.size), np.diff(setting.first))
     whole = np.zeros(price.size, dtype=bool)
     whole[setting.first[1:] - 1] = True
-    of_kind = (form < items) & (whole == (kind == "table_wise")) & np.isfinite(price)
+    of_kind = ~assembly.rows[form] & (whole == (kind == "table_wise")) & np.isfinite(price)
     of_kind &= kind in ("table_wise", "column_wise")
     hosts = [devices[[0, -1]] // setting.links[1] for devices in assembly.spread_devices]
     on_host = np.array([first == last for first, last in hosts], dtype=bool) & (setting.memory.size > setting.links[1])
@@ -103,9 +103,11 @@ def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_ran
     """Give every item its best way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
     items = setting.most.size
     for item in range(items):
-        form = setting.row_form[item]
-        if form < 0 or rank[item] <= rank[form]:
-            form = item
+        form, other = item, setting.next_form[item]
+        while other != item:
+            if rank[other] < rank[form]:
+                form = other
+            other = setting.next_form[other]
         must_spread = rank[form] == np.inf
         spread = _cheapest_spread(state, setting, item, spread_rank, must_spread)
         if must_spread and spread < 0:

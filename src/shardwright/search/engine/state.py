@@ -26,7 +26,8 @@ class Setting(NamedTuple):
     Attributes:
         first: `(f + 1,)` where the pieces of each form begin: one of w units is row `first[form] + w - 1`.
         item: `(f,)` the item that a form cuts.
-        row_form: `(items,)` the form that cuts an item into rows, or -1; form i cuts item i into columns.
+        next_form: `(f,)` the item's next form, the first after the last; form i is one of item i.
+        equal: `(f,)` whether a piece of w units is w blocks.
         vectors: `(r, h + 2)` what a piece adds to its device.
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
@@ -56,7 +57,8 @@ class Setting(NamedTuple):
 
     first: Ints
     item: Ints
-    row_form: Ints
+    next_form: Ints
+    equal: Bools
     vectors: Floats
     bytes: Ints
     served: Floats
@@ -135,6 +137,14 @@ class State(NamedTuple):
 def copy_state(state: State) -> State:
     """A state of its own."""
     return State(*(array.copy() for array in state))  # type: ignore[arg-type]
+
+
+def forms_of(setting: Setting, item: int) -> list[int]:
+    """All forms of an item."""
+    found = [item]
+    while (form := int(setting.next_form[found[-1]])) != item:
+        found.append(form)
+    return found
 
 
 @compiled

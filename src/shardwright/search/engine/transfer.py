@@ -33,7 +33,7 @@ def best_transfer(
         one: the device to relieve.
         target: the other.
         least: gain in ms that is worth a change.
-        may_split: whether pieces may be cut, a whole item also in its other form; else they are moved, or units are shifted to a device
+        may_split: whether pieces may be cut, a whole item also in its other forms; else they are moved, or units are shifted to a device
             that holds a piece of the same item.
 
     Returns:
@@ -41,7 +41,7 @@ def best_transfer(
     """
     best, found, found_form, found_units = least, NOTHING, 0, 0
     near, forms, widths, pieces = state.near, state.form, state.width, state.pieces
-    first, of_form, row_form, most = setting.first, setting.item, setting.row_form, setting.most
+    first, of_form, next_form, most = setting.first, setting.item, setting.next_form, setting.most
     legal, memory, price = setting.legal, setting.bytes, setting.price
     room = setting.memory[target] - state.used[target]
     vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
@@ -55,12 +55,7 @@ def best_transfer(
         form, width = forms[piece], widths[piece]
         item = of_form[form]
         there = width_on(state, setting, item, target) if pieces[item] > 1 else 0
-        for variant in range(2 if may_split and pieces[item] == 1 else 1):
-            if variant:
-                form = row_form[item] if form == item else item
-                if form < 0:
-                    break
-                width = first[form + 1] - first[form]
+        while True:
             before, held = first[form] + width - 1, first[form] + there - 1
             for attempt in range(1 if may_split else 0, 5 if may_split or there else 1):
                 units = _units_to_try(width, price[before], apart, attempt)
@@ -92,6 +87,10 @@ def best_transfer(
                     )
                 if gain > best and may_lie(state, setting, item, target):
                     best, found, found_form, found_units = gain, piece, form, units
+            form = next_form[form]
+            if form == forms[piece] or not may_split or pieces[item] > 1:
+                break
+            width = first[form + 1] - first[form]
         piece = near[piece, 0]
     return best, found, found_form, found_units
 

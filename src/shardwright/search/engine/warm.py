@@ -17,7 +17,7 @@ from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
 from shardwright.search.engine.home import Home
 from shardwright.search.engine.ranges import best_order, held_ranges, kept_units
-from shardwright.search.engine.state import NOTHING, Setting, State
+from shardwright.search.engine.state import NOTHING, Setting, State, forms_of
 from shardwright.sharding.carry import Carried
 from shardwright.sharding.diff import by_holder, element_bytes
 from shardwright.sharding.shard import Shard
@@ -47,15 +47,27 @@ def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> H
     table, blocks = task.tables[assembly.members[item][0]], shards[0]
     if not blocks or any(block.row_order != "id" for block in blocks):
         return None
-    row_form = int(assembly.setting.row_form[item])
+    forms = forms_of(assembly.setting, item)
     if all(block.row_count == table.rows for block in blocks):
-        units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
-        return _holding(item, blocks, "columns", np.arange(units + 1) * table.dim // units)
-    if all(block.dim == table.dim for block in blocks) and row_form >= 0:
-        return _holding(
-            row_form, blocks, "rows", np.arange(row_units(table.rows) + 1) * table.rows // row_units(table.rows)
-        )
+        form = _form_of_blocks(assembly, [form for form in forms if not assembly.rows[form]], table, blocks)
+        units = _units(assembly, form)
+        return _holding(form, blocks, "columns", np.arange(units + 1) * table.dim // units)
+    row_form = next((form for form in forms if assembly.rows[form]), None)
+    if all(block.dim == table.dim for block in blocks) and row_form is not None:
+        units = row_units(table.rows)
+        return _holding(row_form, blocks, "rows", np.arange(units + 1) * table.rows // units)
     return None
+
+
+def _form_of_blocks(assembly: Assembly, forms: Sequence[int], table: Table, blocks: Sequence[Shard]) -> int:
+    """The form with units as wide as the narrowest block, else the one with the most units."""
+    narrowest = min(block.dim for block in blocks)
+    fitting = (form for form in forms if table.dim == narrowest * _units(assembly, form))
+    return next(fitting, max(forms, key=lambda form: _units(assembly, form)))
+
+
+def _units(assembly: Assembly, form: int) -> int:
+    return int(assembly.setting.first[form + 1] - assembly.setting.first[form])
 
 
 def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
@@ -82,7 +94,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
     """For each unit of a group's columns the devices that hold it of all its tables, or else one that holds it of most bytes of them."""
-    units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
+    units = _units(assembly, item)
     tables = [task.tables[table] for table in assembly.members[item]]
     sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
     held: dict[int, Floats] = {}
@@ -232,8 +244,8 @@ def _bytes_for_spread(
 ) -> float:
     devices, copies = assembly.spread_devices[spread], assembly.spread_replicated[spread]
     copied = float(devices.size) if copies else 1.0
-    if holding is not None and holding.form == item:  # a share of the columns is that share of any row block
-        units = int(assembly.setting.first[item + 1] - assembly.setting.first[item])
+    if holding is not None and not assembly.rows[holding.form]:  # a share of the columns is that share of any row block
+        units = _units(assembly, holding.form)
         inside = np.zeros(assembly.setting.memory.size, dtype=bool)
         inside[devices] = True
         stays = sum(stop - start for device, start, stop in holding.runs if inside[device]) / units

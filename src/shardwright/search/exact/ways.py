@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.search.column_blocks import unit_width
+from shardwright.search.column_blocks import equal_blocks, unit_width
 from shardwright.search.exact.pieces import Piece, Rule, Way
 from shardwright.search.exact.row_ways import row_ways
 from shardwright.search.units import allowed_devices
@@ -31,7 +31,11 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
     """
     limits = task.constraints.of(table.name)
     ranks = np.flatnonzero(allowed_devices(task, limits)).tolist()
-    ways = [_columns(table, limits, ranks, units, merging_pays), *row_ways(task, table, limits, ranks)]
+    if limits.equal_columns:
+        columns = [_equal_columns(table, limits, ranks, count) for count in _equal_counts(table, limits, units)]
+    else:
+        columns = [_columns(table, limits, ranks, units, merging_pays)]
+    ways = [*columns, *row_ways(task, table, limits, ranks)]
     devices = task.topology.devices
     if limits.allows("data_parallel") and len(ranks) == devices > 1:
         replica = Piece(Shard.whole(table, *ranks), 1.0)
@@ -43,6 +47,8 @@ def column_units(table: Table, limits: TableConstraint, most: int | None) -> int
     """Equal column units a table is cut into, fewer than `most` by a common factor; 1 where it may not be cut."""
     if not limits.allows("column_wise"):
         return 1
+    if limits.equal_columns:
+        return _equal_counts(table, limits, most)[-1]
     units = table.dim // unit_width(table, limits)
     if most is None or units <= most:
         return units
@@ -75,3 +81,18 @@ def _columns(table: Table, limits: TableConstraint, ranks: Sequence[int], units:
     all_columns = Rule(everything, tuple(widths) * len(ranks), units, units)
     count = Rule(everything, (1,) * len(pieces), least, most)
     return Way(table, "columns", tuple(pieces), (all_columns, count, *together))
+
+
+def _equal_counts(table: Table, limits: TableConstraint, most: int | None) -> list[int]:
+    """Numbers of equal column blocks, ascending, at most `most`; 1 for the whole table."""
+    return [1, *(count for count in equal_blocks(table, limits) if most is None or count <= most)]
+
+
+def _equal_columns(table: Table, limits: TableConstraint, ranks: Sequence[int], count: int) -> Way | None:
+    """So many column blocks of one width, any number of them on a device."""
+    if count == 1 and not limits.allows("table_wise"):
+        return None
+    block = (0, table.dim // count)
+    pieces = tuple(Piece(Shard(table.name, (0, table.rows), block, (rank,)), 1 / count, count) for rank in ranks)
+    everything = tuple(range(len(pieces)))
+    return Way(table, "columns", pieces, (Rule(everything, (1,) * len(pieces), count, count),))

@@ -129,7 +129,9 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
     if limits.allows("column_wise") and limits.max_shards != 1:
         left, dim = block.columns[0], block.dim
         multiple = math.lcm(MULTIPLE, limits.column_multiple or 1)
-        while dim % (2 * multiple) == 0 and dim // 2 >= (limits.min_columns or 1):
+        # Halves of some blocks and not of others are no equal blocks: of these there are two, or those that the table was cut into before.
+        narrowest = dim // (2 if dim == task.table_by_name[block.table].dim else 1) if limits.equal_columns else 1
+        while dim % (2 * multiple) == 0 and dim // 2 >= max(limits.min_columns or 1, narrowest):
             dim //= 2
             yield [replace(block, columns=(left, left + dim))]
 

@@ -58,9 +58,9 @@ def test_row_blocks_are_those_of_torchrec(kind, near, rows):
 
 
 def test_column_blocks_and_whole_tables_keep_their_ranks():
-    table = converted([sw.Shard("t0", (0, ROWS), (0, 24), (3,)), sw.Shard("t0", (0, ROWS), (24, DIM), (0,))])
+    table = converted([sw.Shard("t0", (0, ROWS), (0, 32), (3,)), sw.Shard("t0", (0, ROWS), (32, DIM), (0,))])
     assert (table.sharding_type, ranks_of(table)) == ("column_wise", [3, 0])
-    assert metadata(table) == ([[ROWS, 24], [ROWS, 40]], [[0, 0], [0, 24]])
+    assert metadata(table) == ([[ROWS, 32], [ROWS, 32]], [[0, 0], [0, 32]])
     assert str(table.sharding_spec.shards[0].placement) == "rank:3/cuda:1"
     whole = converted([sw.Shard("t0", (0, ROWS), (0, DIM), (2,))])
     assert (whole.sharding_type, whole.ranks) == ("table_wise", [2])
@@ -91,8 +91,18 @@ def test_a_grid_is_row_blocks_on_one_host_for_each_range_of_columns():
         blocks([0, 900, ROWS], [0, 1]),
         blocks([0, 501, ROWS], [1, 2]),
         [sw.Shard("t0", (0, ROWS), (0, 32), (0,)), *blocks([0, 500, ROWS], [1, 2], (32, DIM))],
+        [sw.Shard("t0", (0, ROWS), (0, 24), (0,)), sw.Shard("t0", (0, ROWS), (24, DIM), (1,))],
+        [*blocks([0, 501, ROWS], [2, 3], (0, 24)), *blocks([0, 501, ROWS], [0, 1], (24, DIM))],
     ],
-    ids=["tiered", "replicas on some", "unequal rows", "equal rows on two hosts", "whole and cut columns"],
+    ids=[
+        "tiered",
+        "replicas on some",
+        "unequal rows",
+        "equal rows on two hosts",
+        "whole and cut columns",
+        "unequal columns",
+        "a grid of unequal columns",
+    ],
 )
 def test_what_torchrec_cannot_run_is_refused_by_name(shards):
     with pytest.raises(InvalidPlan, match="table 't0': TorchRec cannot run its"):
@@ -120,7 +130,7 @@ def test_missing_tables_are_named_both_ways():
 
 def test_sequences_of_a_module_are_cut_in_one_width():
     found = problem_of(sequences([500, 600], 48), SHARDERS, topology(4), 8)
-    cuts = {"s0": (0, 12, 48), "s1": (0, 36, 48)}
+    cuts = {"s0": (0, 24, 48), "s1": (0, 12, 24, 36, 48)}
     shards = [
         sw.Shard(name, (0, rows), columns, (rank,))
         for (name, ends), rows in zip(cuts.items(), (500, 600), strict=True)
@@ -129,7 +139,7 @@ def test_sequences_of_a_module_are_cut_in_one_width():
     plan = sw.Plan(found.task, shards)
     tables = tables_of(sharding_plan_of(plan, found))
     assert {shard.shard_sizes[1] for table in tables.values() for shard in table.sharding_spec.shards} == {12}
-    assert ranks_of(tables["", "s0"]) == [0, 1, 1, 1]
+    assert ranks_of(tables["", "s0"]) == [0, 0, 1, 1]
     back = runnable(plan, found)
     back.check()
     assert back.memory.weights.tolist() == plan.memory.weights.tolist()

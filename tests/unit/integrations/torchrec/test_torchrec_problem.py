@@ -210,3 +210,26 @@ def test_devices_are_priced_by_the_topologys_memory_bandwidth():
     h100 = BandwidthModel("x", 3350e9).encode(works)
     assert h100 == pytest.approx(sw.cost.choice.cost_model_for("h100").encode(works))
     assert default_cost_model(topology(device="cpu")).name.startswith("cpu")
+
+
+def allowed(rows, device="cpu", pooled=True, dim=48, types=("table_wise", "row_wise", "column_wise")):
+    model = bags([(rows, dim)]) if pooled else sequences([rows], dim)
+    asked = {"t0" if pooled else "s0": ParameterConstraints(sharding_types=list(types))}
+    found = problem_of(model, SHARDERS, topology(4, device=device, ddr_cap=GB), 8, asked)
+    (limits,) = found.task.constraints.tables.values()
+    return limits
+
+
+def test_on_cpus_no_rank_is_left_without_rows_of_a_table_unless_nothing_else_is_allowed():
+    """Five rows on four ranks are blocks of 2, 2, 1 and 0 rows, and FBGEMM takes empty weights for weights on a GPU."""
+    assert "row_wise" in allowed(8).sharding_types
+    assert "row_wise" not in allowed(5).sharding_types
+    assert "row_wise" in allowed(5, "cuda").sharding_types
+    assert allowed(5, types=["row_wise"]).sharding_types == ("row_wise",)
+
+
+def test_columns_are_of_one_width_that_the_other_sequences_of_a_module_can_be_cut_to():
+    assert allowed(8).equal_columns
+    assert (allowed(8).min_columns, allowed(8).column_multiple) == (4, 4)
+    of_sequence = allowed(8, pooled=False)
+    assert (of_sequence.min_columns, of_sequence.column_multiple) == (12, 12)

@@ -43,7 +43,7 @@ def rows(table, cuts, *ranks):
     [
         ([Shard.whole(BAG, 0, 1, 2, 3)], "data_parallel"),
         ([Shard.whole(BAG, 2)], "table_wise"),
-        (columns(BAG, 4, 12), "column_wise"),
+        (columns(BAG, 8, 8), "column_wise"),
         (rows(BAG, (0, 25, 50, 75, 100), 0, 1, 2, 3), "row_wise"),
         (rows(BAG, (0, 50, 100), 2, 3), "table_row_wise"),
     ],
