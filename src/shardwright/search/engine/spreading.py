@@ -142,19 +142,22 @@ def _wider_form(state: State, setting: Setting, item: int) -> int:
 def _take_form(state: State, setting: Setting, item: int, form: int) -> None:
     """Put the pieces of an item in a form of wider blocks, each on its device, unless that raises the objective."""
     before, old = state.heat.sum(), state.form[state.of[item]]
-    units, wide = setting.first[old + 1] - setting.first[old], setting.first[form + 1] - setting.first[form]
-    for attempt in range(2):
-        piece = state.of[item]
-        while piece >= 0:
-            device = state.device[piece]
-            lift(state, setting, piece)
-            if attempt:
-                state.form[piece], state.width[piece] = old, state.width[piece] * (units // wide)
-            else:
-                state.form[piece], state.width[piece] = form, state.width[piece] // (units // wide)
-            place(state, setting, piece, device)
-            piece = state.kin[piece, 0]
-        refresh_times(state, setting)
-        refresh_heat(state)
-        if state.heat.sum() <= before:
-            return
+    _recut(state, setting, item, form)
+    if state.heat.sum() > before:
+        _recut(state, setting, item, old)
+
+
+@inner
+def _recut(state: State, setting: Setting, item: int, form: int) -> None:
+    """Put the pieces of an item in another form, each on its device; its width must be a whole number of units there."""
+    old = state.form[state.of[item]]
+    before, after = setting.first[old + 1] - setting.first[old], setting.first[form + 1] - setting.first[form]
+    piece = state.of[item]
+    while piece >= 0:
+        device = state.device[piece]
+        lift(state, setting, piece)
+        state.form[piece], state.width[piece] = form, state.width[piece] * after // before
+        place(state, setting, piece, device)
+        piece = state.kin[piece, 0]
+    refresh_times(state, setting)
+    refresh_heat(state)
