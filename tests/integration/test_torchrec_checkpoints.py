@@ -25,7 +25,12 @@ def test_checkpoints_load_under_any_plan_and_train_on(world, near, tmp_path):
     with RankGroup(GroupOptions(world, program=PROGRAM, timeout_s=90)) as group:
         for case in range(CASES):
             optimizer = OPTIMIZERS[case % len(OPTIMIZERS)]
-            request = {"seed": case + 100 * near, "near": near, "optimizer": optimizer, "folder": str(tmp_path / str(case))}
+            request = {
+                "seed": case + 100 * near,
+                "near": near,
+                "optimizer": optimizer,
+                "folder": str(tmp_path / str(case)),
+            }
             reply = group.ask(request, f"for {request}")
             assert max(reply["differences"].values()) < TOLERANCE, (request, reply)
             assert reply["differences"]["same plan"] == reply["differences"]["other plan"] == 0, (request, reply)

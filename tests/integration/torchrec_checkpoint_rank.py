@@ -7,7 +7,6 @@ import os
 import random
 import traceback
 import warnings
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -29,7 +28,15 @@ from shardwright.measure.collectives.rank import main
 
 LEARNING_RATE, EPSILON = 0.1, 1e-3  # the smaller, the more Adagrad makes of rounding
 SAMPLES, STEPS = 6, 2
-BAG_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
+BAG_TYPES = (
+    "data_parallel",
+    "table_wise",
+    "column_wise",
+    "row_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+)
 SEQUENCE_TYPES = BAG_TYPES[1:4]
 COLUMNS = (None, ["column_wise"], ["column_wise", "table_wise"])
 
@@ -55,7 +62,9 @@ class Model(nn.Module):
         dim = 4 * draw.randint(4, 40)
         sequences = [self._fields(draw, f"s{i}", dim) for i in range(draw.randint(0, 3))]
         self.pooled = EmbeddingBagCollection(tables=[EmbeddingBagConfig(**fields) for fields in bags])
-        self.sequence = EmbeddingCollection(tables=[EmbeddingConfig(**fields) for fields in sequences]) if sequences else None
+        self.sequence = (
+            EmbeddingCollection(tables=[EmbeddingConfig(**fields) for fields in sequences]) if sequences else None
+        )
 
     def _fields(self, draw, name, dim):
         rows = draw.choice([draw.randint(1, 12), draw.randint(12, 300)])
@@ -75,7 +84,9 @@ class Model(nn.Module):
         draw = torch.Generator().manual_seed(random.Random(str(seed)).getrandbits(32))
         lengths = torch.randint(0, 4, (len(self.rows), SAMPLES), generator=draw)
         counts = lengths.sum(dim=1).tolist()
-        values = [torch.randint(0, n, (count,), generator=draw) for n, count in zip(self.rows.values(), counts, strict=True)]
+        values = [
+            torch.randint(0, n, (count,), generator=draw) for n, count in zip(self.rows.values(), counts, strict=True)
+        ]
         return KeyedJaggedTensor.from_lengths_sync(list(self.rows), torch.cat(values), lengths.flatten())
 
 
@@ -83,7 +94,11 @@ def constraints_of(model, draw, world):
     """For about half of the tables: cut, by rows where every rank gets some, or whatever."""
     asked = {}
     for module, types in ((model.pooled, BAG_TYPES), (model.sequence, SEQUENCE_TYPES)):
-        for config in [] if module is None else getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", None))():
+        for config in (
+            []
+            if module is None
+            else getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", None))()
+        ):
             filled = -(-config.num_embeddings // -(-config.num_embeddings // world)) == world
             free = [kind for kind in types if filled or kind not in ("row_wise", "table_row_wise", "grid_shard")]
             kinds = draw.choice([*COLUMNS, draw.sample(free, draw.randint(1, 2))])
@@ -140,7 +155,9 @@ class Sharded:
     def cuts(self):
         """Column ranges of each table; none of replicas."""
         return {
-            name: sorted({(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in one.sharding_spec.shards})
+            name: sorted(
+                {(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in one.sharding_spec.shards}
+            )
             for of_module in self.plan.plan.values()
             for name, one in of_module.items()
             if one.sharding_spec is not None
@@ -153,7 +170,12 @@ class Sharded:
     def saved_state(self):
         """The optimizer's state of sharded tables: ShardedTensors by name, which share their memory with the kernels."""
         of_tables = self.model.fused_optimizer.state_dict()["state"].values()
-        return {name: value for of_table in of_tables for name, value in of_table.items() if isinstance(value, ShardedTensor)}
+        return {
+            name: value
+            for of_table in of_tables
+            for name, value in of_table.items()
+            if isinstance(value, ShardedTensor)
+        }
 
 
 def _dense(optimizer, parameters):
@@ -209,7 +231,9 @@ def whole(value):
         return value.detach().clone()
     rows, holders = torch.zeros(value.size()), torch.zeros(value.size())
     for shard in value.local_shards():
-        block = tuple(slice(a, a + n) for a, n in zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True))
+        block = tuple(
+            slice(a, a + n) for a, n in zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True)
+        )
         rows[block], holders[block] = shard.tensor.detach(), 1
     dist.all_reduce(rows)
     dist.all_reduce(holders)
@@ -261,7 +285,9 @@ def checked(member, request):
     second = Sharded(seed, seed + 1000, near, optimizer)
     differences["too alike"] = float(difference(second.rows(), saved) < 1e-3)  # else loading would show nothing
     before, after = first.cuts(), second.cuts()
-    carried = {name for name in before.keys() & after.keys() if optimizer == "adagrad" or len(before[name]) == len(after[name])}
+    carried = {
+        name for name in before.keys() & after.keys() if optimizer == "adagrad" or len(before[name]) == len(after[name])
+    }
     target = second.model.state_dict()
     state = {name: state for name, state in second.saved_state().items() if name.split(".")[0] in carried}
     dcp.load({**target, **state}, checkpoint_id=request["folder"])

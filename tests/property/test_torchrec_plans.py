@@ -96,7 +96,7 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
     model, topology, asked = problem
     planner, plan = planned(model, topology, asked)
     near = topology.local_world_size
-    for name, place in planner.last_problem.places.items():
+    for place in planner.last_problem.places.values():
         table = plan.plan[place.path][place.name]
         given_types = asked[place.name].sharding_types if place.name in asked else None
         assert table.sharding_type in (given_types or {*POOLED_TYPES} - {"grid_shard", "table_column_wise"})
@@ -131,7 +131,7 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
 def test_what_each_rank_holds_of_a_table_loads_as_torchrec_loads_it(problem):
-    """TorchRec views a rank's blocks of a table in the width of the first of all; as the rank's parameter they have that of its own first."""
+    """TorchRec views a rank's blocks of a table in the width of the table's first; its parameter has that of the rank's first."""
     planner, plan = planned(*problem)
     for place in planner.last_problem.places.values():
         spec = plan.plan[place.path][place.name].sharding_spec
