@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.communication import communication_ms
+from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Floats
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.costs import DeviceCost, PlanCost
@@ -48,8 +49,8 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
 
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
-    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard."""
-    works = ShardWorks(task)
+    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard. Backward ones hold the synchronisation of groups."""
+    works, cost_model = ShardWorks(task), with_groups(cost_model, task)
     of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
