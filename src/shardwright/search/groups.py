@@ -71,15 +71,20 @@ class GroupSizes(Sequence[GroupSize]):
 
     @property
     def best(self) -> GroupSize:
-        """The size of the shortest step, of equal ones the largest, which takes the least memory.
+        """The size of the shortest step; of equal ones the largest, which takes the least memory."""
+        return min(reversed(self.sizes), key=lambda one: one.step_ms)
+
+    @property
+    def best_plan(self) -> Plan:
+        """The plan of the best size.
 
         Raises:
             InfeasibleTask: no size has a plan.
         """
-        best = min(reversed(self.sizes), key=lambda one: one.step_ms)
-        if best.plan is None:
+        plan = self.best.plan
+        if plan is None:
             raise InfeasibleTask("; ".join(f"sharding groups of {one.groups.size}: {one.why_not}" for one in self.sizes))
-        return best
+        return plan
 
 
 def candidates(hosts: int, devices_per_host: int, size: int | None = None, **given: Any) -> list[ShardingGroups]:
@@ -125,6 +130,8 @@ def plan_groups(
     Raises:
         InvalidInput: the size does not divide the devices, or an argument breaks a rule.
     """
+    if task.groups is not None:
+        raise InvalidInput("sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is")
     where = task.topology
     sizes = candidates(
         where.hosts,
