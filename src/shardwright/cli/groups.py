@@ -20,8 +20,7 @@ GroupSizeOption = Annotated[
     option(
         "--sharding-group-size",
         metavar="N|auto",
-        text="2D parallelism, as TorchRec's DMPCollection runs it: devices of a sharding group; 'auto' plans every size and takes the best. "
-        "The plan is that of one group.",
+        text="2D parallelism, for TorchRec's DMPCollection: devices of a sharding group, of which the plan is; 'auto' takes the best size.",
     ),
 ]
 SyncInterval = Annotated[
@@ -79,9 +78,10 @@ def sizes_view(sizes: GroupSizes) -> rich.table.Table:
         if plan is not None and memory is not None:
             gap = MISSING if plan.gap is None else percent(plan.gap)
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
-            figures = [ms(one.step_ms), MISSING if plan.bound_ms is None else ms(plan.bound_ms), gap, *held]
+            figures = [ms(one.step_ms), ms(plan.bound_ms), gap, *held]
         rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
-    columns, text = _COLUMNS, {0, len(_COLUMNS) - 1}
-    if not any(one.why_not for one in sizes):
-        rows, columns, text = [row[:-1] for row in rows], _COLUMNS[:-1], {0}
-    return table("sharding groups by size, ms and the fullest device", columns, rows, texts=text)
+    shown = len(_COLUMNS) if any(one.why_not for one in sizes) else len(_COLUMNS) - 1
+    cells = [row[:shown] for row in rows]
+    return table(
+        "sharding groups by size, ms and the fullest device", _COLUMNS[:shown], cells, texts={0, len(_COLUMNS) - 1}
+    )

@@ -41,7 +41,7 @@ def headline(plan: Plan) -> str:
     of_group = ""
     if groups is not None:
         often = "in every step" if groups.sync_interval == 1 else f"every {groups.sync_interval} steps"
-        of_group = f"\none of {groups.count} sharding groups of {groups.size} devices; weights are synchronised {often}, counted with the kernels"
+        of_group = f"\none of {groups.count} sharding groups of {groups.size} devices, synchronised {often}: backward holds that"
     return (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
         f"search {seconds(plan.search_s)} s\n"

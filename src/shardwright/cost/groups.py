@@ -7,7 +7,8 @@ With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.c
 and a step pays 1 / `sync_interval` of it. B are the weights of the blocks that a device holds alone in its group, and their optimizer
 state; there is one collective for each type of weights, and one for the state. It follows the backward kernels of the same device, and the
 next step's lookups wait for the slowest: so it is a part of backward time, linear in the blocks. Searches then balance it, and bounds hold
-with it. Fully sharded groups scatter after the forward pass and gather before the backward one: half each, of the weights alone, every step.
+with it. Fully sharded groups scatter after the forward pass and gather before the backward one: half each, in every step, of the weights
+alone.
 
 Tables that are replicated inside a group have their gradients reduced over the whole cluster. The bytes inside a group count as
 communication; what the cluster's take longer than those is added here.
@@ -70,7 +71,9 @@ class GroupedModel:
         base = getattr(self.base, "encode_arrays", None)
         if base is None:
             return None
-        return lambda works: np.hstack([base(works), self._added(works.rows, works.dim, works.samples, works.weight_size)])
+        return lambda works: np.hstack(
+            [base(works), self._added(works.rows, works.dim, works.samples, works.weight_size)]
+        )
 
     @cached_property
     def pricing(self) -> Pricing:

@@ -49,7 +49,7 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
 
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
-    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard. Backward ones hold the synchronisation of groups."""
+    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard. The synchronisation of groups is in them."""
     works, cost_model = ShardWorks(task), with_groups(cost_model, task)
     of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
     distinct = {id(work): work for work in of_shard}

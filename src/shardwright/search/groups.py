@@ -83,7 +83,9 @@ class GroupSizes(Sequence[GroupSize]):
         """
         plan = self.best.plan
         if plan is None:
-            raise InfeasibleTask("; ".join(f"sharding groups of {one.groups.size}: {one.why_not}" for one in self.sizes))
+            raise InfeasibleTask(
+                "; ".join(f"sharding groups of {one.groups.size}: {one.why_not}" for one in self.sizes)
+            )
         return plan
 
 
@@ -115,8 +117,8 @@ def plan_groups(
 ) -> GroupSizes:
     """Plan 2D parallelism for TorchRec's `DMPCollection`: the plan of a sharding group, for every size of the groups.
 
-    A step of groups of G of W devices is that of one group: G devices with G / W of the batch, and what its weights take to be averaged with
-    those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
+    A step of groups of G of W devices is that of one group: G devices with G / W of the batch, and what it takes to average its weights
+    with those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
 
     Args:
         task: what is placed, and the whole cluster.
@@ -131,7 +133,9 @@ def plan_groups(
         InvalidInput: the size does not divide the devices, or an argument breaks a rule.
     """
     if task.groups is not None:
-        raise InvalidInput("sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is")
+        raise InvalidInput(
+            "sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is"
+        )
     where = task.topology
     sizes = candidates(
         where.hosts,
@@ -157,7 +161,9 @@ def plan_groups(
     return GroupSizes(tuple(search(groups, limit) for groups, limit in shared_out(sizes, time_limit)))
 
 
-def shared_out(sizes: Sequence[ShardingGroups], time_limit: float | None) -> Iterator[tuple[ShardingGroups, float | None]]:
+def shared_out(
+    sizes: Sequence[ShardingGroups], time_limit: float | None
+) -> Iterator[tuple[ShardingGroups, float | None]]:
     """The sizes, each with its part of the time that is left when its turn comes; None where there is no limit."""
     end = None if time_limit is None else time.monotonic() + time_limit
     for turn, groups in enumerate(sizes):

@@ -1,7 +1,7 @@
 """The task of one sharding group, and what its devices hold.
 
 Where groups are fully sharded, TorchRec's `ShardedBatchedFusedEmbeddingBag` averages the weights after the forward pass by a reduce-scatter
-into a buffer of a part of them, lets go of the whole, and gathers them again before the backward pass. With n groups a device therefore holds
+into a buffer of a part of them, lets go of the whole, and gathers them again before the backward pass. With n groups a device holds
 
     during the exchange          all weights, and 1 / n of them; once more all, where n does not divide them and a copy is padded
     between the two exchanges    1 / n of the weights

@@ -122,7 +122,9 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     with place.naming():
         given = content.sharding_groups
         groups = ShardingGroups(**structs.asdict(given)) if isinstance(given, _GroupsFile) else None
-        return Task(tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange, groups)
+        return Task(
+            tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange, groups
+        )
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:

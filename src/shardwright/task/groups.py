@@ -20,8 +20,8 @@ class ShardingGroups:
     """Equal groups of devices that each shard all tables, and average their weights every so often.
 
     TorchRec's `DMPCollection` runs them. With W devices in groups of G, rank r of every group holds the same blocks: they are replicas,
-    W / G of each. By default replicas are neighbours, W / G consecutive ranks, so that their all-reduce stays inside a host as far as it can;
-    rank r of group g is rank r · W / G + g of the cluster. With `inter_host_allreduce` the ranks of a group are neighbours, g · G + r.
+    W / G of each. By default replicas are neighbours, so that their all-reduce stays inside a host as far as it can: rank r of group g is
+    rank r · W / G + g of the cluster. With `inter_host_allreduce` the ranks of a group are neighbours, g · G + r.
 
     Attributes:
         size: devices of a group, G.
@@ -56,7 +56,7 @@ class ShardingGroups:
             )
         if self.fully_sharded and self.sync_interval != 1:
             raise InvalidInput(
-                f"sharding_groups: sync_interval is {self.sync_interval}, and fully sharded groups exchange weights in every step; leave it out"
+                f"sharding_groups: sync_interval is {self.sync_interval}, and fully sharded groups exchange weights every step: leave it 1"
             )
 
     @property

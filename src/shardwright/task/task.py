@@ -63,7 +63,7 @@ class Task:
         self.constraints.check(seen, self.topology.devices)
         if self.groups is not None and self.groups.size != self.topology.devices:
             raise InvalidInput(
-                f"sharding_groups: size is {self.groups.size}, and the topology has {self.topology.devices} devices: it must be that of one group"
+                f"sharding_groups: size is {self.groups.size}, and the topology has {self.topology.devices} devices; it must be one group's"
             )
 
     def __repr__(self) -> str:
