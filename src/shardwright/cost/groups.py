@@ -106,17 +106,17 @@ class GroupedModel:
         by_row = optimizer_bytes(self.task.optimizer, 1, 0)
         state = by_row * rows + (optimizer_bytes(self.task.optimizer, 1, 1) - by_row) * weights
         moved = weights * weight_size + (0.0 if groups.fully_sharded else state)
-        sync = moved * _ms_per_byte(groups.replica_shape, topology)
-        cluster = _ms_per_byte((groups.hosts, groups.devices_per_host), topology)
-        within = _ms_per_byte((topology.hosts, topology.devices_per_host), topology)
+        sync = moved * all_reduce_ms_per_byte(groups.replica_shape, topology)
+        cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)
+        within = all_reduce_ms_per_byte((topology.hosts, topology.devices_per_host), topology)
         reduce = VALUE_BYTES * weights * max(cluster - within, 0.0)
         alone = np.asarray(samples >= self.task.batch_size)[:, None]  # replicas share out the group's batch
         added: Floats = np.where(alone, np.outer(sync, self._passes), np.outer(reduce, [0.0, 1.0]))
         return added
 
 
-def _ms_per_byte(shape: Shape, topology: Topology) -> float:
-    """Of an all-reduce among replicas that lie so."""
+def all_reduce_ms_per_byte(shape: Shape, topology: Topology) -> float:
+    """What a byte takes to be reduced among replicas that lie so, latency aside."""
     hosts, near = shape
     intra, inter = topology.link_bandwidth
     return 1e3 * max(2 * (near - 1) / near / intra, 2 * (hosts - 1) / hosts / near / inter)

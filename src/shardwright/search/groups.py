@@ -101,7 +101,7 @@ def candidates(hosts: int, devices_per_host: int, size: int | None = None, **giv
     Raises:
         InvalidInput: the size does not divide the devices, or another field breaks a rule.
     """
-    first = ShardingGroups(size or hosts * devices_per_host, hosts, devices_per_host, **given)
+    first = ShardingGroups(hosts * devices_per_host if size is None else size, hosts, devices_per_host, **given)
     return [first] if size is not None else [replace(first, size=one) for one in group_sizes(first.devices)]
 
 
