@@ -38,7 +38,7 @@ FullySharded = Annotated[
     typer.Option("--fully-sharded", help="ShardingStrategy.FULLY_SHARDED: weights travel in every step."),
 ]
 
-_COLUMNS = ("size", "groups", "step", "bound", "gap", "memory", "between passes", "why there is no plan")
+_COLUMNS = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
 
 def size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | None:
@@ -74,11 +74,11 @@ def sizes_view(sizes: GroupSizes) -> rich.table.Table:
     for one in sizes:
         plan, memory = one.plan, one.memory
         star = " *" if one is best and len(sizes) > 1 else ""
-        figures = [MISSING] * 5
+        figures = [MISSING] * 6
         if plan is not None and memory is not None:
             gap = MISSING if plan.gap is None else percent(plan.gap)
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
-            figures = [ms(one.step_ms), ms(plan.bound_ms), gap, *held]
+            figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), gap, *held]
         rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
     shown = len(_COLUMNS) if any(one.why_not for one in sizes) else len(_COLUMNS) - 1
     cells = [row[:shown] for row in rows]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.groups import GroupMemory, group_memory, group_task
@@ -35,6 +36,13 @@ class GroupSize:
         return self.plan.cost.step_ms if self.plan is not None and self.plan.cost is not None else float("inf")
 
     @property
+    def synchronisation_ms(self) -> float:
+        """What of a step it takes to keep groups alike, on the device where that is most; 0 where there is no plan."""
+        return (
+            0.0 if self.plan is None else float(synchronisation_ms(self.plan.task, self.plan.shards).max(axis=0).sum())
+        )
+
+    @property
     def memory(self) -> GroupMemory | None:
         """What the devices of a group hold."""
         return None if self.plan is None else group_memory(self.plan)
@@ -46,6 +54,7 @@ class GroupSize:
             "size": self.groups.size,
             "groups": self.groups.count,
             "step_ms": None if plan is None else self.step_ms,
+            "synchronisation_ms": None if plan is None else self.synchronisation_ms,
             "bound_ms": None if plan is None else plan.bound_ms,
             "memory_bytes": None if memory is None else int(memory.peak.max()),
             "memory_between_passes_bytes": None if memory is None else int(memory.between.max()),

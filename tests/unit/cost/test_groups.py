@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.cost.analytic import AnalyticModel
 from shardwright.cost.groups import GroupedModel, with_groups
-from shardwright.cost.score import score
+from shardwright.cost.score import score, synchronisation_ms, without_synchronisation
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.search.engine.blocks import Blocks, Tables
@@ -35,12 +35,19 @@ def added(task, shards):
     """`(devices, 2)` forward and backward ms that groups add to the kernels."""
     alone = score(replace(task, groups=None), shards, MODEL).devices
     grouped = score(task, shards, MODEL).devices
+    found = synchronisation_ms(task, shards)
+    kernels = without_synchronisation(Plan(task, shards, cost=score(task, shards, MODEL))).cost.devices
+    assert [(one.forward_ms, one.backward_ms) for one in kernels] == [
+        pytest.approx((one.forward_ms, one.backward_ms)) for one in alone
+    ]
     assert [(one.forward_communication_ms, one.backward_communication_ms) for one in alone] == [
         (one.forward_communication_ms, one.backward_communication_ms) for one in grouped
     ]
-    return np.array(
+    result = np.array(
         [(b.forward_ms - a.forward_ms, b.backward_ms - a.backward_ms) for a, b in zip(alone, grouped, strict=True)]
     )
+    assert found == pytest.approx(result)
+    return result
 
 
 WHOLE = [Shard.whole(BAG, 0), Shard.whole(HALF, 1)]
