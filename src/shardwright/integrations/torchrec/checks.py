@@ -16,8 +16,13 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.tiling import check_tiling
 
 
-def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None) -> None:
-    """Check that a process group has as many ranks as the topology.
+def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
+    """Check that a process group has as many ranks as the topology, or is of several sharding groups of so many.
+
+    Args:
+        topology: the topology.
+        group: the process group.
+        whole: whether the topology is that of all ranks, rather than perhaps of a sharding group.
 
     Raises:
         PlannerError: it has not, or there is none.
@@ -28,9 +33,10 @@ def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | N
             PlannerErrorType.INPUT_VALIDATION,
         )
     size = dist.get_world_size(group)
-    if size != topology.world_size:
+    if size != topology.world_size and (whole or size % topology.world_size):
+        parts = "" if whole else ", or for a sharding group of DMPCollection, which divides them"
         raise PlannerError(
-            f"the topology has world_size {topology.world_size} and the process group {size} ranks; make it for the group's ranks",
+            f"the topology has world_size {topology.world_size} and the process group {size} ranks; make it for the group's ranks{parts}",
             PlannerErrorType.INPUT_VALIDATION,
         )
 

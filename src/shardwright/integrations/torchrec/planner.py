@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -30,7 +32,7 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
@@ -41,6 +43,14 @@ from shardwright.integrations.torchrec.checks import (
 )
 from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import context_of
+from shardwright.integrations.torchrec.groups import (
+    GroupOptions,
+    GroupSizeChoice,
+    Planned,
+    best_size,
+    group_topology,
+    of_first_rank,
+)
 from shardwright.integrations.torchrec.loading import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
 from shardwright.integrations.torchrec.options import sharding_options
@@ -48,8 +58,11 @@ from shardwright.integrations.torchrec.problem import TorchRecProblem, check_nam
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import default_cost_model
+from shardwright.search.groups import GroupSizes
 from shardwright.search.strategy import Strategy
+from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
+from shardwright.task.groups import ShardingGroups
 
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
 
@@ -81,10 +94,17 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250: 0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on
             128, 9.3 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
+        sharding_group_size: for `DMPCollection`: ranks of a sharding group, or "auto" for the best size. The topology is then that of all
+            ranks, the plan that of a group, and time limits hold for all sizes together. None for a plan of the topology's ranks.
+        sync_interval: steps from one `DMPCollection.sync()` to the next.
+        use_inter_host_allreduce: as in `DMPCollection`.
+        sharding_strategy: as in `DMPCollection`.
 
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
         last_problem: what was planned; None before.
+        last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without any.
+        last_group_sizes: what each size came to, on the rank that planned.
     """
 
     def __init__(
@@ -108,6 +128,10 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         seed: int = 0,
         time_limit: float | None = None,
         profiles: Profiles = None,
+        sharding_group_size: GroupSizeChoice = None,
+        sync_interval: int = 1,
+        use_inter_host_allreduce: bool = False,
+        sharding_strategy: ShardingStrategy = ShardingStrategy.DEFAULT,
     ) -> None:
         _check_time("time_limit", time_limit)
         _check_time("timeout_seconds", timeout_seconds)
@@ -142,6 +166,12 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
         self._context: list[Any] | None = None
+        self._sizes: list[ShardingGroups] = []
+        if sharding_group_size is not None:
+            options = GroupOptions(sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy)
+            self._sizes = options.candidates(self._topology)
+        self.last_groups: ShardingGroups | None = None
+        self.last_group_sizes: GroupSizes | None = None
 
     def plan(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
         """A sharding plan for the model.
@@ -157,6 +187,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """
         begin = perf_counter()
         self.last_plan = self.last_problem = None
+        if self._sizes:
+            return self._plan_groups(module, sharders)
         problem = self._problem(module, sharders)
         if problem is None:
             return ShardingPlan({})
@@ -173,11 +205,15 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """Plan on rank 0 and hand the plan to all ranks of a process group.
 
         Raises:
-            PlannerError: as `plan`, but on every rank; the topology has another number of ranks than the group.
+            PlannerError: as `plan`, but on every rank; the topology has another number of ranks than the group, or than a sharding group
+                of `DMPCollection` may have.
         """
-        check_process_group(self._topology, pg)
+        check_process_group(self._topology, pg, whole=bool(self._sizes))
         given = get_default_sharders() if sharders is None else sharders
-        return on_first_rank(lambda: self.plan(module, given), pg)
+        result = on_first_rank(lambda: self.plan(module, given), pg)
+        if self._sizes:
+            self.last_groups = of_first_rank(self.last_groups, pg)
+        return result
 
     def hash_planner_context_inputs(self) -> int:
         """Hash of what was last planned for: topology, batch size, tables with their choices, reservation and constraints.
@@ -211,7 +247,36 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if not found:
             return None
         check_names(module, sharders, found, self._constraints)
-        return problem_of_tables(found, self._topology, reserved, self._batch_size, self._constraints, self._profiles)
+        problem = problem_of_tables(
+            found, self._topology, reserved, self._batch_size, self._constraints, self._profiles
+        )
+        if self.last_groups is None:
+            return problem
+        return replace(problem, task=in_group(problem.task, self.last_groups))
+
+    def _plan_groups(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
+        """The plan of a sharding group of the best size; its planner's findings become this one's."""
+        planners: dict[int, ShardwrightPlanner] = {}
+
+        def search(groups: ShardingGroups, limit: float | None) -> Planned:
+            planner = planners[groups.size] = self._for_group(groups, limit)
+            return planner.plan(module, sharders), planner.last_plan
+
+        begin, limits = perf_counter(), [one for one in (self._time_limit, self._timeout_seconds) if one is not None]
+        self.last_group_sizes, self.last_groups, result = best_size(self._sizes, search, min(limits, default=None))
+        best = planners[self.last_groups.size]
+        self.last_plan, self.last_problem, self._context = best.last_plan, best.last_problem, best._context
+        if best.last_problem is not None:
+            best._callbacks, best._stats = self._callbacks, self._stats
+            result = best._finish(result, best.last_problem, sharders, perf_counter() - begin)
+        return result
+
+    def _for_group(self, groups: ShardingGroups, limit: float | None) -> ShardwrightPlanner:
+        """This planner, but for one of the groups."""
+        result = copy.copy(self)
+        result._topology, result._sizes, result.last_groups = group_topology(self._topology, groups), [], groups
+        result._time_limit, result._callbacks, result._stats = limit, [], []
+        return result
 
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
