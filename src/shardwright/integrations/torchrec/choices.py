@@ -23,7 +23,6 @@ PREFERENCE = tuple(
 )
 """Sharding types in the order in which a pattern of blocks that is several of them gets its name."""
 
-_UNASKED = frozenset({ShardingType.GRID_SHARD.value, ShardingType.TABLE_COLUMN_WISE.value})
 _RUNNABLE = tuple(
     kernel.value
     for kernel in (
@@ -67,7 +66,7 @@ def _types(offered: list[str], given: ParameterConstraints | None, sharder_key: 
     types = set(offered)
     if "FeatureProcessedEmbeddingBagCollection" in sharder_key:
         types -= GUARDED_SHARDING_TYPES_FOR_FP_MODULES
-    return types - _UNASKED
+    return types - {ShardingType.GRID_SHARD.value}
 
 
 def _kernels(
@@ -85,5 +84,5 @@ def _kernels(
 
 def _said(given: ParameterConstraints | None) -> str:
     if given is None:
-        return "all but grid_shard and table_column_wise"
+        return "all but grid_shard"
     return f"sharding types {given.sharding_types or 'any'} with compute kernels {given.compute_kernels or 'any'}"

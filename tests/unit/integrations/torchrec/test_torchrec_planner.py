@@ -137,11 +137,14 @@ def test_a_sharder_that_allows_nothing_is_named():
     assert "sharder Nothing" in said
 
 
-def test_constraints_for_unknown_tables_are_refused_by_name():
-    found = planner(constraints={"t0": ParameterConstraints(), "t7": ParameterConstraints()})
-    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
-    assert kind == PlannerErrorType.INPUT_VALIDATION
-    assert "t7 is no table" in said
+def test_constraints_for_tables_that_the_model_lacks_only_warn():
+    others = {f"other{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(3)}
+    plain = planner(constraints={"t0": ParameterConstraints()}).plan(Model(), SHARDERS)
+    found = planner(constraints={"t0": ParameterConstraints()} | others)
+    with pytest.warns(UserWarning, match="other0, other1, other2 are ignored") as caught:
+        plan = found.plan(Model(), SHARDERS)
+    assert len(caught) == 1
+    assert tables_of(plan) == tables_of(plain)
 
 
 def test_tables_of_another_device_group_are_left_out():
