@@ -1,8 +1,8 @@
 """Before anything else runs in a process: TorchRec's planner notes when it plans, or is ours.
 
 Tests start processes of their own, which no plugin of pytest reaches; Python imports this module in each of them, since its folder is on
-PYTHONPATH. `SUITE_PLANNER` is the planner ("torchrec" or "shardwright"), `SUITE_PLANNED` a file that gets the name of each test that makes
-a planner or has one shard a module.
+PYTHONPATH. `SUITE_PLANNER` is the planner ("torchrec" or "shardwright"), `SUITE_PLANNED` a file that gets the time whenever a planner is
+made or plans, in any process: the test that runs at that time is one that plans.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import functools
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,8 +51,8 @@ def _load_and_swap(load: Any, package: ModuleType) -> None:
 def _noted(method: Any) -> Any:
     @functools.wraps(method)
     def noted(*args: Any, **fields: Any) -> Any:
-        with open(os.environ["SUITE_PLANNED"], "a") as file:
-            file.write(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0] + "\n")
+        with Path(os.environ["SUITE_PLANNED"]).open("a") as file:
+            file.write(f"{time.time()}\n")
         return method(*args, **fields)
 
     return noted

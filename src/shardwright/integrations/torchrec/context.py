@@ -1,6 +1,7 @@
 """What a planner is given, as TorchRec hashes it: a saved plan can be told to be for the same inputs, whichever planner made it.
 
-The hash covers the search space of TorchRec's enumerator, which takes longer to list than plans take to find; so it is listed when it is read.
+The hash covers the search space of TorchRec's enumerator, which takes longer to list than plans take to find; so it is listed when
+somebody reads it.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def _kernels(options: Sequence[ShardingOption]) -> tuple[str, ...]:
     return tuple(option.compute_kernel for option in options)
 
 
-def _sorted(items: Sequence[Any], names: tuple[str, ...], order: Mapping[tuple[str, ...], tuple[str, ...]]) -> list[Any]:
+def _sorted(
+    items: Sequence[Any], names: tuple[str, ...], order: Mapping[tuple[str, ...], tuple[str, ...]]
+) -> list[Any]:
     """Items, one for each name, in the order chosen for the names."""
     if len(names) < 2:
         return list(items)

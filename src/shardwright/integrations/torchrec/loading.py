@@ -42,8 +42,8 @@ def _check_context(loader: PlanLoader, of_plan: str, hashes: Iterator[str]) -> N
         return
     named = getattr(loader, "get_plan_id", lambda: "the loaded plan")()
     raise PlannerError(
-        f"planner input mismatch: {named} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan anew, or load "
-        "it with the topology, batch size, model, reservation and constraints it was made for",
+        f"planner input mismatch: {named} was made for other inputs; its context hash is {of_plan}, the planner's {own}: plan anew, or "
+        "load it with the topology, batch size, model, reservation and constraints it was made for",
         PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH,
     )
 

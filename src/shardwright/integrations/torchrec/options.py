@@ -52,7 +52,7 @@ def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[Sh
     tables = problem.task.tables
     works = [shard_work(problem.task, Shard.whole(table, 0)) for table in tables]
     options = []
-    for (name, place), work, perf in zip(problem.places.items(), works, _perf(works, problem, cost_model), strict=True):
+    for place, work, perf in zip(problem.places.values(), works, _perf(works, problem, cost_model), strict=True):
         kind, kernels = next(iter(place.kernels.items()))
         table = ParameterSharding(kind, kernels[0])
         extent = [int(length) for length in place.found.tensor.shape]
@@ -105,9 +105,7 @@ def _storage(table: ParameterSharding, work: ShardWork, problem: TorchRecProblem
     return Storage(hbm=round(held * (cached or 0.0)) + buffers, ddr=held)
 
 
-def _shards(
-    place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]
-) -> list[TorchRecShard]:
+def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:
     if table.sharding_spec is None:
         size = [int(length) for length in place.found.tensor.shape]
         extents = [(size, [0, 0], rank) for rank in range(len(loads))]

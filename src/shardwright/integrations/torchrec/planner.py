@@ -44,7 +44,7 @@ from shardwright.integrations.torchrec.options import sharding_options, unplaced
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
-from shardwright.integrations.torchrec.stats import SearchPage, SearchStats
+from shardwright.integrations.torchrec.stats import SearchPage, SearchStats, reservation_line
 from shardwright.integrations.torchrec.topology import default_cost_model
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.plan import Plan
@@ -56,8 +56,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     """Plans like TorchRec's `EmbeddingShardingPlanner`, with Shardwright's search.
 
     The arguments up to `plan_loader` are TorchRec's, in its order and with its meaning. `proposer`, `partitioner` and `performance_model`
-    are parts of TorchRec's search: they are taken, and have no effect, of which a warning tells. Annotations are spelled as TorchRec's, which
-    compares them. `hash_planner_context_inputs()` is that of TorchRec's planner for the same inputs in the same process.
+    are parts of TorchRec's search: they are taken, and have no effect, of which a warning tells. `hash_planner_context_inputs()` is that of
+    TorchRec's planner for the same inputs in the same process. `_best_plan`, `_num_proposals` and `_num_plans` are as TorchRec keeps them.
 
     Args:
         topology: devices, their storage and bandwidths; by default those of the process group.
@@ -67,8 +67,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         proposer: has no effect.
         partitioner: has no effect.
         performance_model: has no effect; see `cost_model`.
-        stats: logs plans, and that there is none; by default TorchRec's `EmbeddingStats`, with bound and gap, for up to 256 devices, none for
-            more, where its pages would take longer to write than plans take to find. Gets a `SearchStats` as `debug_stats`.
+        stats: logs plans, and that there is none, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
+            nothing for more than 256 devices, where pages would take longer to write than plans take to find.
         constraints: by name of the parameter.
         debug: passed to `stats`.
         callbacks: each gets the chosen sharding options and returns those to use.
@@ -179,6 +179,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             plan = self._found(problem, sharders, begin)
         except PlannerError as error:
             events.failed(error.error_type.name, str(error), **self._figures(begin))
+            if error.error_type == PlannerErrorType.INSUFFICIENT_STORAGE:
+                said = reservation_line(self._storage_reservation)
+                raise PlannerError(f"{error} ({said})", error.error_type) from error
             raise
         assert self._best_plan is not None
         events.planned(self._best_plan, **self._figures(begin))

@@ -138,7 +138,7 @@ def problem_of_tables(
     places, tables = {}, []
     for table in found:
         given = (constraints or {}).get(table.name)
-        kernels = kernels_by_type(table, given, topology.compute_device)
+        kernels = kernels_by_type(table, given, topology)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
         places[name] = TablePlace(table.path, table.name, kernels, given, table)
         tables.append(_table(name, table, given, batch_size, known))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchrec.distributed.planner.stats import EmbeddingStats
-from torchrec.distributed.planner.types import PlanDebugStats
+from torchrec.distributed.planner.types import PlanDebugStats, StorageReservation
+from torchrec.distributed.planner.utils import bytes_to_gb
 
 _LOGGER = logging.getLogger(__name__)
 _PROPOSALS = 2  # the row of TorchRec's page that says how many proposals there were
@@ -48,3 +49,18 @@ class SearchPage(EmbeddingStats):
         if said:
             self._stats_table.insert(_PROPOSALS + 1, f"#{said: ^{self._width - 2}}#")
             _LOGGER.info(said)
+
+
+def reservation_line(reservation: StorageReservation) -> str:
+    """How much of each device a reservation keeps, for errors: where there is no plan, it may be too much."""
+    fixed, share = (getattr(reservation, name, None) for name in ("_hbm_reserved_bytes", "_percentage"))
+    if fixed is not None:
+        kept = f"{bytes_to_gb(fixed):.3g} GB per device"
+    else:
+        kept = f"{share:.0%} of each device" if share is not None else "a part of each device"
+    others = {"dense tensors": "_dense_storage", "inputs": "_kjt_storage"}
+    for what, name in others.items():
+        held = getattr(reservation, name, None)
+        if held is not None:
+            kept += f", {bytes_to_gb(max(held.hbm, held.ddr)):.3g} GB for {what}"
+    return f"storage reservation {type(reservation).__name__}: {kept}"
