@@ -2,10 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Dict, List
+from typing import Callable, Dict, List
 
 import torch.distributed as dist
 from torch import nn
