@@ -1,6 +1,6 @@
 """TorchRec's own tests, with its planner and with ours in its place.
 
-    python -m tests.torchrec_suite CHECKOUT [--only EXPRESSION] [--limit SECONDS] [--page]
+    python -m tests.torchrec_suite CHECKOUT [--only EXPRESSION] [--files EXPRESSION] [--keep FOLDER] [--limit SECONDS] [--page]
 
 CHECKOUT is a checkout of TorchRec's repository at the release that is installed (for 1.8.0 the branch release/v1.8.0). Its tests need the
 packages parameterized and expecttest besides. Every test file that names the planner, or shards models by one, runs with TorchRec's planner

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shardwright.files import write_atomically
 from tests.torchrec_suite.reasons import INSIDES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [str(path.relative_to(options.checkout)) for path in files if PLANS.search(path.read_text())]
     judged: dict[str, dict[str, str]] = {}
     unplanned: Counter[str] = Counter()
-    for name in names:
-        theirs, times = _run("torchrec", [name], options)
-        planning = [one for one in theirs if name.startswith(API) or any(_during(time, theirs[one]) for time in times)]
-        unplanned.update(theirs[one]["outcome"] for one in theirs if one not in planning)
-        ours = _run("shardwright", planning, options)[0] if planning else {}
-        judged[name] = {one: _judged(one, theirs[one], ours.get(one)) for one in planning}
+    for name in filter(re.compile(options.files).search, names):
+        kept = options.keep / f"{name.replace('/', '.')}.json" if options.keep else None
+        judged[name], others = json.loads(kept.read_text()) if kept and kept.is_file() else _of_file(name, options)
+        unplanned.update(others)
+        if kept:
+            write_atomically(kept, json.dumps([judged[name], others]))
         told = ", ".join(f"{count} {what}" for what, count in Counter(judged[name].values()).items())
         print(f"{name}: {told or 'nothing plans here'}", file=sys.stderr, flush=True)
     _tell(judged, unplanned, options)
@@ -61,6 +62,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torchrec_suite", description=__doc__)
     parser.add_argument("checkout", type=Path, help="a checkout of TorchRec's repository at the installed release")
     parser.add_argument("--only", default="", help="tests to run, as pytest's -k takes them")
+    parser.add_argument("--files", default="", help="only test files whose path has this regular expression")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for what became of each file; files found there are not run again"
+    )
     parser.add_argument("--limit", type=float, default=3000, help="seconds that the tests of one file may take")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} among the results")
     return parser.parse_args(arguments)
@@ -78,6 +83,15 @@ def _missing(checkout: Path) -> str:
     if release.read_text().strip() != installed:
         return f"{checkout} is TorchRec {release.read_text().strip()}, installed is {installed}; check out release/v{installed}"
     return ""
+
+
+def _of_file(name: str, options: argparse.Namespace) -> tuple[dict[str, str], dict[str, int]]:
+    """What each test of a file that plans says of our planner, and how often the others had which outcome."""
+    theirs, times = _run("torchrec", [name], options)
+    planning = [one for one in theirs if name.startswith(API) or any(_during(time, theirs[one]) for time in times)]
+    ours = _run("shardwright", planning, options)[0] if planning else {}
+    others = Counter(theirs[one]["outcome"] for one in theirs if one not in planning)
+    return {one: _judged(one, theirs[one], ours.get(one)) for one in planning}, others
 
 
 def _run(
@@ -140,7 +154,6 @@ def _last_line(said: str) -> str:
 
 
 def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: argparse.Namespace) -> None:
-    from shardwright.files import write_atomically
     from shardwright.reproduce.experiment import ResultTable
     from shardwright.reproduce.pages import markdown
 
@@ -160,7 +173,8 @@ def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: a
     tables = [ResultTable(caption, HEADS, rows)]
     if failures:
         tables.append(ResultTable("Tests that do not pass with ours.", ("test", "why"), failures))
-    command = "python -m tests.torchrec_suite CHECKOUT" + (f" --only '{options.only}'" if options.only else "")
+    given = "".join(f" --{name} '{value}'" for name in ("only", "files") if (value := getattr(options, name)))
+    command = f"python -m tests.torchrec_suite CHECKOUT{given} --page"
     text = markdown("TorchRec's own tests with our planner", (), tables, command)
     print(text)
     if options.page:
