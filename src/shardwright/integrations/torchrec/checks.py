@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch.distributed as dist
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
@@ -73,6 +74,14 @@ def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
 
 
 def _check_kernel(place: TablePlace, table: ParameterSharding) -> None:
+    if (
+        table.compute_kernel == EmbeddingComputeKernel.DENSE.value
+        and table.sharding_type != ShardingType.DATA_PARALLEL.value
+    ):
+        raise PlannerError(
+            f"table '{place.fqn}' is planned {table.sharding_type} with a dense kernel; dense kernels run data_parallel tables only",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
     known = {kernel for kernels in place.kernels.values() for kernel in kernels}
     allowed = place.kernels.get(table.sharding_type, tuple(sorted(known)))
     if table.compute_kernel not in allowed:
