@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from shardwright.cli.errors import about
+from shardwright.cli.groups import FullySharded, GroupSizeOption, InterHost, SyncInterval, size_of, sizes_view
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
 from shardwright.cli.output import emit, saved
 from shardwright.cli.progress import progress
@@ -17,6 +18,7 @@ from shardwright.cli.targets import check_target
 from shardwright.errors import some_of
 
 if TYPE_CHECKING:
+    from shardwright.search.groups import GroupSizes
     from shardwright.sharding import Plan
     from shardwright.sharding.runtimes import Runtime
 
@@ -63,16 +65,21 @@ def run(
     runs_on: RunsOn = "shardwright",
     start: Start = None,
     move_cost: MoveCost = 0.0,
+    sharding_group_size: GroupSizeOption = None,
+    sync_interval: SyncInterval = 1,
+    inter_host_allreduce: InterHost = False,
+    fully_sharded: FullySharded = False,
     as_json: AsJson = False,
 ) -> None:
     """Find, check and score a plan; with --from, say what moves and what that gains.
 
     Where the plan of --from does not apply any more, a second search finds what moving only what must would cost. With --json the
-    document is the plan file itself; with --from it has one field more, 'change'.
+    document is the plan file itself; with --from it has one field more, 'change', with --sharding-group-size 'sharding_group_sizes'.
 
     Example:
         shardwright plan task.yaml -o plan.json
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
+        shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
     """
     import shardwright as sw
     from shardwright.cli.change import change_from, change_to_dict, change_views
@@ -81,6 +88,7 @@ def run(
     from shardwright.cost import resolve_cost_model
     from shardwright.schema import Place
     from shardwright.search import strategy_named
+    from shardwright.search.groups import plan_groups
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
     from shardwright.sharding.plan_rank_maps import ENDING, check_rows
@@ -89,6 +97,13 @@ def run(
     check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
     if output is not None and rank_maps is not None:
         check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # which hold more than the plan's own
+    of_groups = {
+        "--sync-interval": sync_interval != 1,
+        "--inter-host-allreduce": inter_host_allreduce,
+        "--fully-sharded": fully_sharded,
+        "--from": start is not None,
+    }
+    size = size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy)
     if policy is not None:
         chosen = with_policy(chosen, policy)
@@ -115,7 +130,23 @@ def run(
                 move_cost=price,
             )
 
-    found = search(move_cost).with_rank_maps(maps)
+    sizes: GroupSizes | None = None
+    if sharding_group_size is None:
+        found = search(move_cost).with_rank_maps(maps)
+    else:
+        with progress("searching", compiles=True), about(task), Place(str(task)).naming():
+            sizes = plan_groups(
+                placed,
+                sharding_group_size=size,
+                sync_interval=sync_interval,
+                inter_host_allreduce=inter_host_allreduce,
+                fully_sharded=fully_sharded,
+                time_limit=time_limit,
+                strategy=chosen,
+                cost_model=cost_model,
+                seed=seed,
+            )
+            found = sizes.best_plan
     if output is not None:
         found.save(output)
     document = plan_to_dict(found, output)
@@ -124,6 +155,9 @@ def run(
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
         document["change"] = change_to_dict(change)
         views += change_views(change)
+    if sizes is not None:
+        document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
+        views.insert(0, sizes_view(sizes))
     emit(document, *views, saved(output), as_json=as_json)
 
 

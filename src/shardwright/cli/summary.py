@@ -41,5 +41,18 @@ def headline(plan: Plan) -> str:
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
         f"search {seconds(plan.search_s)} s\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
-        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}"
+        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
     )
+
+
+def _of_group(plan: Plan) -> str:
+    """A line of the plan of a sharding group: of how many, and what keeping them alike takes."""
+    groups = plan.task.groups
+    if groups is None:
+        return ""
+    from shardwright.cost.score import synchronisation_ms
+
+    takes = float(synchronisation_ms(plan.task, plan.shards).max(axis=0).sum())
+    often = "in every step" if groups.sync_interval == 1 else f"every {groups.sync_interval} steps"
+    many = f"one of {groups.count} sharding groups of {groups.size} devices"
+    return f"\n{many}, synchronised {often}, which takes {ms(takes)} ms a step"

@@ -61,11 +61,12 @@ def run(
     require_torch("measuring", "measure")
     from shardwright.cli.model_notes import print_origin_notes
     from shardwright.cli.same_task import check_same_task
+    from shardwright.cost.score import without_synchronisation
     from shardwright.measure.plans import measure_plans
     from shardwright.sharding import Plan
     from shardwright.task import Task
 
-    checked = Plan.load(plan)
+    checked = without_synchronisation(Plan.load(plan))
     if task is not None:
         check_same_task(checked, plan, Task.load(task), task)
     if torchrec:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.communication import communication_ms
+from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.model import CostModel, Floats
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.costs import DeviceCost, PlanCost
@@ -48,8 +49,8 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
 
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
-    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard."""
-    works = ShardWorks(task)
+    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard. The synchronisation of groups is in them."""
+    works, cost_model = ShardWorks(task), with_groups(cost_model, task)
     of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
@@ -65,3 +66,20 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
             f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
         )
     return times
+
+
+def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
+    """`(devices, 2)` forward and backward ms that keeping sharding groups alike takes in a step; see `cost.groups`."""
+    return compute_ms(task, shards, NoKernels())
+
+
+def without_synchronisation(plan: Plan) -> Plan:
+    """The plan with the predicted cost of its kernels and links alone, which is what can be measured on one group."""
+    if plan.task.groups is None or plan.cost is None:
+        return plan
+    less = synchronisation_ms(plan.task, plan.shards).tolist()
+    devices = (
+        replace(one, forward_ms=one.forward_ms - forward, backward_ms=one.backward_ms - backward)
+        for one, (forward, backward) in zip(plan.cost.devices, less, strict=True)
+    )
+    return replace(plan, cost=PlanCost(tuple(devices)), bound_ms=None)

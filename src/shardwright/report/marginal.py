@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.communication import LinkTraffic, traffic
+from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.sharding.costs import PHASES, PlanCost
@@ -60,6 +61,7 @@ def marginals(plan: Plan, cost_model: CostModel) -> Marginals:
     Raises:
         ShardwrightError: the cost model predicted NaN.
     """
+    cost_model = with_groups(cost_model, plan.task)
     cost = score(plan.task, plan.shards, cost_model)
     times = _times(cost)
     number = {table.name: index for index, table in enumerate(plan.task.tables)}

@@ -9,6 +9,7 @@ from numbers import Real
 from pathlib import Path
 
 from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
@@ -60,7 +61,7 @@ def plan(
     """
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost)
-    model = resolve_cost_model(cost_model, task.topology.device)
+    model = with_groups(resolve_cost_model(cost_model, task.topology.device), task)
     limited = task_for(task, runs_on)
     why_not = chosen.supports(limited)
     if why_not is not None:

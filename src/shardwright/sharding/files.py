@@ -58,6 +58,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[_DeviceFile] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
     change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
+    sharding_group_sizes: Any = msgspec.UNSET  # likewise with --sharding-group-size
 
 
 def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@
   row blocks on all ranks or on those of one host (`sharding.patterns`). It exchanges every looked-up row of a sequence table.
 - `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included; replicas lie on the same local
   ranks of each of their hosts. Pooled tables may lie in any blocks: they go to FBGEMM in a training loop of one's own, or to TorchRec.
+  It has no sharding groups.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def why_not_run(plan: Plan, runtime: str) -> str | None:
     """Why a runtime cannot run a plan; None if it can."""
     if runtime == "torchrec":
         return _why_not_torchrec(plan)
+    if plan.task.groups is not None:
+        return "TorchRec alone keeps sharding groups alike"
     near = plan.task.topology.devices_per_host
     for table in plan.task.tables:
         for shard in plan.by_table[table.name] if not table.pooled else ():
@@ -68,6 +71,10 @@ def task_for(task: Task, runtime: str | None) -> Task:
         return task
     if runtime not in RUNTIMES:
         raise InvalidInput(f"runs_on is {runtime!r}, must be {' or '.join(RUNTIMES)}")
+    if runtime == "shardwright" and task.groups is not None:
+        raise InfeasibleTask(
+            "sharding groups are kept alike by TorchRec's DMPCollection, not by shardwright.runtime: plan for runs_on 'torchrec'"
+        )
     if runtime == "torchrec" and _exchanges_otherwise(task):
         raise InfeasibleTask(
             f"exchange has deduplicate '{task.exchange.deduplicate}' and replica_gradients '{task.exchange.replica_gradients}', and "

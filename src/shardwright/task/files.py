@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct, to_builtins
+from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
 
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
@@ -16,6 +17,7 @@ from shardwright.task.exchange import Deduplication, Exchange, ReplicaGradients
 from shardwright.task.file_constraints import constraints_from_list, constraints_to_list
 from shardwright.task.file_tables import table_from_dict, table_to_dict
 from shardwright.task.file_topology import topology_from_dict, topology_to_dict
+from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import Table
 from shardwright.task.task import Optimizer, Task
 
@@ -38,6 +40,15 @@ class _ExchangeFile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     replica_gradients: ReplicaGradients = "whole"
 
 
+class _GroupsFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    size: int
+    hosts: int
+    devices_per_host: int
+    sync_interval: int = 1
+    inter_host_allreduce: bool = False
+    fully_sharded: bool = False
+
+
 class _TaskFile(Struct, forbid_unknown_fields=True):
     batch_size: int
     topology: str | dict[str, Any]
@@ -45,6 +56,7 @@ class _TaskFile(Struct, forbid_unknown_fields=True):
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
     exchange: _ExchangeFile = _ExchangeFile()
+    sharding_groups: _GroupsFile | UnsetType = UNSET
     format: int = FORMAT
 
 
@@ -108,7 +120,11 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     constraints = constraints_from_list(content.constraints, place.at("constraints"))
     exchange = Exchange(content.exchange.deduplicate, content.exchange.replica_gradients)
     with place.naming():
-        return Task(tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange)
+        given = content.sharding_groups
+        groups = ShardingGroups(**structs.asdict(given)) if isinstance(given, _GroupsFile) else None
+        return Task(
+            tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange, groups
+        )
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
@@ -124,6 +140,8 @@ def task_to_dict(task: Task) -> dict[str, Any]:
         document["constraints"] = constraints
     if task.exchange != Exchange():
         document["exchange"] = to_builtins(_ExchangeFile(task.exchange.deduplicate, task.exchange.replica_gradients))
+    if task.groups is not None:
+        document["sharding_groups"] = to_builtins(_GroupsFile(**asdict(task.groups)))
     return document
 
 

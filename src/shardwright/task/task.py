@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from shardwright.errors import InvalidInput
 from shardwright.task.constraints import Constraints
 from shardwright.task.exchange import Exchange
+from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import MAX_ELEMENTS, Table
 from shardwright.task.topology import Topology
 from shardwright.task.values import checked_whole
@@ -30,6 +31,7 @@ class Task:
         optimizer: optimizer of the embedding weights; decides the optimizer state in memory.
         constraints: what plans may not do.
         exchange: how devices exchange the rows of sequence tables.
+        groups: the sharding groups of which these devices are one; None for devices that are all there are.
     """
 
     tables: Sequence[Table]
@@ -38,6 +40,7 @@ class Task:
     optimizer: Optimizer = "rowwise_adagrad"
     constraints: Constraints = field(default_factory=Constraints)
     exchange: Exchange = field(default_factory=Exchange)
+    groups: ShardingGroups | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
@@ -58,9 +61,14 @@ class Task:
                     "elements a step; lower one of them"
                 )
         self.constraints.check(seen, self.topology.devices)
+        if self.groups is not None and self.groups.size != self.topology.devices:
+            raise InvalidInput(
+                f"sharding_groups: size is {self.groups.size}, and the topology has {self.topology.devices} devices; it must be one group's"
+            )
 
     def __repr__(self) -> str:
-        return f"<Task: {len(self.tables)} tables, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}>"
+        of_group = f", one of {self.groups.count} sharding groups" if self.groups else ""
+        return f"<Task: {len(self.tables)} tables, batch_size {self.batch_size}, {self.optimizer}, {self.topology!r}{of_group}>"
 
     @cached_property
     def table_by_name(self) -> dict[str, Table]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardwright.integrations.torchrec.conversion import plan_of, sharding_plan_of
+    from shardwright.integrations.torchrec.groups import dmp_arguments
     from shardwright.integrations.torchrec.loader import SavedPlanLoader
     from shardwright.integrations.torchrec.plan_files import load_sharding_plan, save_sharding_plan
     from shardwright.integrations.torchrec.planner import ShardwrightPlanner
@@ -26,6 +27,7 @@ _HOMES = {
     "ShardwrightPlanner": "planner",
     "TablePlace": "problem",
     "TorchRecProblem": "problem",
+    "dmp_arguments": "groups",
     "load_sharding_plan": "plan_files",
     "plan_of": "conversion",
     "problem_of": "problem",
@@ -39,6 +41,7 @@ __all__ = [
     "ShardwrightPlanner",
     "TablePlace",
     "TorchRecProblem",
+    "dmp_arguments",
     "load_sharding_plan",
     "plan_of",
     "problem_of",

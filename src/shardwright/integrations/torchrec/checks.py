@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch.distributed as dist
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
@@ -16,8 +17,13 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.tiling import check_tiling
 
 
-def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None) -> None:
-    """Check that a process group has as many ranks as the topology.
+def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
+    """Check that a process group has as many ranks as the topology, or is of several sharding groups of so many.
+
+    Args:
+        topology: the topology.
+        group: the process group.
+        whole: whether the topology is that of all ranks, rather than perhaps of a sharding group.
 
     Raises:
         PlannerError: it has not, or there is none.
@@ -28,9 +34,10 @@ def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | N
             PlannerErrorType.INPUT_VALIDATION,
         )
     size = dist.get_world_size(group)
-    if size != topology.world_size:
+    if size != topology.world_size and (whole or size % topology.world_size):
+        parts = "" if whole else ", or for a sharding group of DMPCollection, which divides them"
         raise PlannerError(
-            f"the topology has world_size {topology.world_size} and the process group {size} ranks; make it for the group's ranks",
+            f"the topology has world_size {topology.world_size} and the process group {size} ranks; make it for the group's ranks{parts}",
             PlannerErrorType.INPUT_VALIDATION,
         )
 
@@ -67,6 +74,14 @@ def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
 
 
 def _check_kernel(place: TablePlace, table: ParameterSharding) -> None:
+    if (
+        table.compute_kernel == EmbeddingComputeKernel.DENSE.value
+        and table.sharding_type != ShardingType.DATA_PARALLEL.value
+    ):
+        raise PlannerError(
+            f"table '{place.fqn}' is planned {table.sharding_type} with a dense kernel; dense kernels run data_parallel tables only",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL,
+        )
     known = {kernel for kernels in place.kernels.values() for kernel in kernels}
     allowed = place.kernels.get(table.sharding_type, tuple(sorted(known)))
     if table.compute_kernel not in allowed:

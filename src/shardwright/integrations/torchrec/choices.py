@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.enumerators import GUARDED_COMPUTE_KERNELS, GUARDED_SHARDING_TYPES_FOR_FP_MODULES
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
 
 from shardwright.integrations.torchrec.modules import ShardableTable
@@ -23,7 +24,10 @@ PREFERENCE = tuple(
 )
 """Sharding types in the order in which a pattern of blocks that is several of them gets its name."""
 
-_UNASKED = frozenset({ShardingType.GRID_SHARD.value, ShardingType.TABLE_COLUMN_WISE.value})
+_REPLICAS, _DENSE = ShardingType.DATA_PARALLEL.value, EmbeddingComputeKernel.DENSE.value
+_OF_HOSTS = frozenset(
+    kind.value for kind in (ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_COLUMN_WISE, ShardingType.GRID_SHARD)
+)
 _RUNNABLE = tuple(
     kernel.value
     for kernel in (
@@ -40,23 +44,34 @@ _RUNNABLE = tuple(
 
 
 def kernels_by_type(
-    table: ShardableTable, given: ParameterConstraints | None, compute_device: str
+    table: ShardableTable, given: ParameterConstraints | None, topology: TorchRecTopology
 ) -> dict[str, tuple[str, ...]]:
     """The compute kernels of each sharding type that a table may take, fastest first; types in order of preference.
+
+    Dense kernels run replicas only. Where the last host has fewer ranks than the others, no type binds a table to hosts.
 
     Raises:
         PlannerError: sharder and constraints leave nothing.
     """
-    offered = table.sharder.sharding_types(compute_device)
+    device = topology.compute_device
+    offered = table.sharder.sharding_types(device)
     types = _types(offered, given, table.sharder_key)
-    found = {kind: _kernels(table, kind, given, compute_device) for kind in PREFERENCE if kind in types}
+    if topology.world_size % min(topology.intra_group_size, topology.world_size):
+        types -= _OF_HOSTS
+    asked = {kind: _kernels(table, kind, given, device) for kind in PREFERENCE if kind in types}
+    found = {
+        kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
+        for kind, kernels in asked.items()
+    }
     found = {kind: kernels for kind, kernels in found.items() if kernels}
     if not found:
+        dense = any(asked.values())
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
-            f"{compute_device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(on CPUs, dense kernels run pooled tables only); widen the constraints or use another sharder",
-            PlannerErrorType.STRICT_CONSTRAINTS,
+            f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; types that bind a table to a host need hosts of equal "
+            "size); widen the constraints or use another sharder",
+            PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return found
 
@@ -67,7 +82,7 @@ def _types(offered: list[str], given: ParameterConstraints | None, sharder_key: 
     types = set(offered)
     if "FeatureProcessedEmbeddingBagCollection" in sharder_key:
         types -= GUARDED_SHARDING_TYPES_FOR_FP_MODULES
-    return types - _UNASKED
+    return types - {ShardingType.GRID_SHARD.value}
 
 
 def _kernels(
@@ -85,5 +100,5 @@ def _kernels(
 
 def _said(given: ParameterConstraints | None) -> str:
     if given is None:
-        return "all but grid_shard and table_column_wise"
+        return "all but grid_shard"
     return f"sharding types {given.sharding_types or 'any'} with compute kernels {given.compute_kernels or 'any'}"

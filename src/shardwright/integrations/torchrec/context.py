@@ -1,75 +1,111 @@
-"""A hash of what a planner is given: equal in every process, so that a saved plan can be told to be for the same inputs."""
+"""What a planner is given, as TorchRec hashes it: a saved plan can be told to be for the same inputs, whichever planner made it.
+
+The hash covers the search space of TorchRec's enumerator, which takes longer to list than plans take to find; so it is listed when
+somebody reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice, permutations, product
+from types import SimpleNamespace
 from typing import Any
 
-from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
+from torch import nn
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
+from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
-from shardwright.integrations.torchrec.problem import TorchRecProblem
+from shardwright.integrations.torchrec.modules import Sharder
 
-_ROUNDING = 100 * 1024**3  # bytes; as in TorchRec, drivers that leave some GB more or less make no other context
+_MOST_ORDERS = 240
 
 
-def context_of(
-    problem: TorchRecProblem,
-    storage_reservation: StorageReservation,
-    constraints: Mapping[str, ParameterConstraints] | None,
-) -> list[Any]:
-    """Topology, batch size, tables with their choices, reservation and constraints, as text and numbers.
+class EnumeratorOnDemand(Enumerator):
+    """An enumerator that lists the search space of what was planned last when somebody reads it.
 
-    What TorchRec's own hash covers, with the tables in place of its enumerated search space.
+    Attributes:
+        given: the enumerator that lists.
+        planned: module and sharders that it has yet to list; None for nothing.
+    """
+
+    def __init__(self, given: Enumerator) -> None:
+        self.given = given
+        self.planned: tuple[nn.Module, list[Sharder]] | None = None
+
+    def enumerate(self, module: nn.Module, sharders: list[Sharder]) -> list[ShardingOption]:
+        """The sharding options of a module."""
+        self.planned = None
+        return list(self.given.enumerate(module, sharders))
+
+    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
+        """Storage and times of sharding options, as far as the enumerator knows them."""
+        self.given.populate_estimates(sharding_options)
+
+    @property
+    def last_stored_search_space(self) -> list[ShardingOption] | None:
+        """What was listed last."""
+        if self.planned is not None:
+            self.enumerate(*self.planned)
+        return getattr(self.given, "last_stored_search_space", None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "given":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.given, name)
+
+
+def enumerator_without_times(
+    topology: TorchRecTopology, batch_size: int, constraints: dict[str, ParameterConstraints] | None
+) -> Enumerator:
+    """TorchRec's enumerator, which estimates storage alone: the hash covers that, and times take most of the time."""
+    storage = EmbeddingStorageEstimator(topology=topology, constraints=constraints)
+    return EmbeddingEnumerator(topology, batch_size, constraints, estimator=[storage])
+
+
+def other_orders(
+    space: Sequence[ShardingOption], constraints: Mapping[str, ParameterConstraints] | None
+) -> Iterator[SimpleNamespace]:
+    """Enumerators with the same search space in the orders that it has in other processes, as far as these are few.
+
+    TorchRec lists the compute kernels of a sharding type, and the sharding types of a constraint, as a Python set has them, so that its
+    hash depends on PYTHONHASHSEED.
     """
     tables = [
-        [
-            place.fqn,
-            tuple(place.found.tensor.shape),
-            str(place.found.tensor.dtype),
-            place.found.pooled,
-            {kind: list(kernels) for kind, kernels in place.kernels.items()},
-        ]
-        for place in problem.places.values()
+        [list(of_type) for _, of_type in groupby(of_table, lambda option: option.sharding_type)]
+        for _, of_table in groupby(space, lambda option: option.fqn)
     ]
-    return [
-        _topology(problem.topology),
-        problem.batch_size,
-        tables,
-        type(storage_reservation).__name__,
-        _topology(problem.reserved),
-        [[name, _plain(given)] for name, given in sorted((constraints or {}).items())],
-    ]
+    sets = dict.fromkeys(names for table in tables for names in (_types(table, constraints), *map(_kernels, table)))
+    for chosen in islice(product(*map(permutations, sets)), _MOST_ORDERS):
+        order = dict(zip(sets, chosen, strict=True))
+        yield SimpleNamespace(
+            last_stored_search_space=[
+                option
+                for table in tables
+                for of_type in _sorted(table, _types(table, constraints), order)
+                for option in _sorted(of_type, _kernels(of_type), order)
+            ]
+        )
 
 
-def _topology(topology: TorchRecTopology) -> list[Any]:
-    storage = [
-        [round(size / _ROUNDING) for size in (device.storage.hbm, device.storage.ddr, device.storage.ssd)]
-        for device in topology.devices
-    ]
-    return [
-        topology.world_size,
-        topology.compute_device,
-        topology.local_world_size,
-        topology.intra_group_size,
-        storage,
-        [topology.hbm_mem_bw, topology.ddr_mem_bw, topology.ssd_mem_bw, topology.hbm_to_ddr_mem_bw],
-        [topology.intra_host_bw, topology.inter_host_bw],
-        [topology.bwd_compute_multiplier, topology.weighted_feature_bwd_compute_multiplier],
-        topology.uneven_sharding_perf_multiplier,
-    ]
+def _types(
+    table: Sequence[Sequence[ShardingOption]], constraints: Mapping[str, ParameterConstraints] | None
+) -> tuple[str, ...]:
+    """The types of a table that are listed as a set; none where the sharder alone decides."""
+    given = (constraints or {}).get(table[0][0].name)
+    return tuple(options[0].sharding_type for options in table) if given and given.sharding_types else ()
 
 
-def _plain(value: Any) -> Any:
-    """Text and numbers of a value: of an object with fields these, of other objects their type, never an address."""
-    if isinstance(value, Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return [[field.name, _plain(getattr(value, field.name))] for field in fields(value)]
-    return type(value).__qualname__
+def _kernels(options: Sequence[ShardingOption]) -> tuple[str, ...]:
+    return tuple(option.compute_kernel for option in options)
+
+
+def _sorted(
+    items: Sequence[Any], names: tuple[str, ...], order: Mapping[tuple[str, ...], tuple[str, ...]]
+) -> list[Any]:
+    """Items, one for each name, in the order chosen for the names."""
+    if len(names) < 2:
+        return list(items)
+    by_name = dict(zip(names, items, strict=True))
+    return [by_name[name] for name in order[names]]

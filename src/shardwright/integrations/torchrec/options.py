@@ -41,9 +41,24 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
         for shard, work, times in zip(shards, works, perf, strict=True)
     }
     return [
-        _option(place, tables[name], [loads[shard] if shard else _NOTHING for shard in blocks[name]], problem)
+        _option(place, tables[name], _shards(place, tables[name], of_table), problem)
         for name, place in problem.places.items()
+        if (of_table := [loads[shard] if shard else _NOTHING for shard in blocks[name]])
     ]
+
+
+def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
+    """An option of each table for problems without a plan: whole, of the first type and kernel that it may have, on rank -1."""
+    tables = problem.task.tables
+    works = [shard_work(problem.task, Shard.whole(table, 0)) for table in tables]
+    options = []
+    for place, work, perf in zip(problem.places.values(), works, _perf(works, problem, cost_model), strict=True):
+        kind, kernels = next(iter(place.kernels.items()))
+        table = ParameterSharding(kind, kernels[0])
+        extent = [int(length) for length in place.found.tensor.shape]
+        shard = TorchRecShard(extent, [0, 0], _storage(table, work, problem), perf, -1)
+        options.append(_option(place, table, [shard], problem))
+    return options
 
 
 def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> list[Shard | None]:
@@ -90,18 +105,25 @@ def _storage(table: ParameterSharding, work: ShardWork, problem: TorchRecProblem
     return Storage(hbm=round(held * (cached or 0.0)) + buffers, ddr=held)
 
 
-def _option(
-    place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]], problem: TorchRecProblem
-) -> ShardingOption:
-    found, given = place.found, place.given
+def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:
     if table.sharding_spec is None:
-        size = [int(length) for length in found.tensor.shape]
+        size = [int(length) for length in place.found.tensor.shape]
         extents = [(size, [0, 0], rank) for rank in range(len(loads))]
     else:
         extents = [
             (list(shard.shard_sizes), list(shard.shard_offsets), shard.placement.rank())
             for shard in table.sharding_spec.shards
         ]
+    return [
+        TorchRecShard(extent, offset, storage, perf, rank)
+        for (extent, offset, rank), (storage, perf) in zip(extents, loads, strict=True)
+    ]
+
+
+def _option(
+    place: TablePlace, table: ParameterSharding, shards: list[TorchRecShard], problem: TorchRecProblem
+) -> ShardingOption:
+    found, given = place.found, place.given
     return ShardingOption(
         name=place.name,
         tensor=found.tensor,
@@ -111,10 +133,7 @@ def _option(
         sharding_type=table.sharding_type,
         partition_by=get_partition_by_type(table.sharding_type),
         compute_kernel=table.compute_kernel,
-        shards=[
-            TorchRecShard(extent, offset, storage, perf, rank)
-            for (extent, offset, rank), (storage, perf) in zip(extents, loads, strict=True)
-        ],
+        shards=shards,
         cache_params=table.cache_params,
         enforce_hbm=table.enforce_hbm,
         stochastic_rounding=table.stochastic_rounding,

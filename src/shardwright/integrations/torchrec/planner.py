@@ -1,13 +1,13 @@
 """The drop-in planner: TorchRec's constructor and methods, our search."""
 
-from __future__ import annotations
-
+import copy
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Callable, Dict, List
 
 import torch.distributed as dist
 from torch import nn
@@ -17,7 +17,6 @@ from torchrec.distributed.planner.types import (
     ParameterConstraints,
     Partitioner,
     PerfModel,
-    PlanDebugStats,
     PlanLoader,
     PlannerError,
     PlannerErrorType,
@@ -25,12 +24,11 @@ from torchrec.distributed.planner.types import (
     ShardingOption,
     Stats,
     StorageReservation,
-    hash_sha256_str,
-    hash_sha256_to_int,
+    hash_planner_context_inputs_str,
 )
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import CostModel
@@ -40,36 +38,50 @@ from shardwright.integrations.torchrec.checks import (
     check_sharding_plan,
 )
 from shardwright.integrations.torchrec.collective import on_first_rank
-from shardwright.integrations.torchrec.context import context_of
+from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
+from shardwright.integrations.torchrec.events import PlannerEvents, logged
+from shardwright.integrations.torchrec.groups import (
+    GroupOptions,
+    GroupSizeChoice,
+    Planned,
+    best_size,
+    group_topology,
+    of_first_rank,
+)
 from shardwright.integrations.torchrec.loading import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
-from shardwright.integrations.torchrec.options import sharding_options
-from shardwright.integrations.torchrec.problem import TorchRecProblem, check_names, problem_of_tables
+from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
+from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
+from shardwright.integrations.torchrec.stats import SearchPage, SearchStats, reservation_line
 from shardwright.integrations.torchrec.topology import default_cost_model
+from shardwright.search.groups import GroupSizes
 from shardwright.search.strategy import Strategy
+from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
+from shardwright.task.groups import ShardingGroups
 
-Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
+Callback = Callable[[List[ShardingOption]], List[ShardingOption]]
 
 
 class ShardwrightPlanner(EmbeddingPlannerBase):
     """Plans like TorchRec's `EmbeddingShardingPlanner`, with Shardwright's search.
 
     The arguments up to `plan_loader` are TorchRec's, in its order and with its meaning. `proposer`, `partitioner` and `performance_model`
-    are parts of TorchRec's search: they are taken, and have no effect, of which a warning tells. `enumerator` reaches `stats` only.
+    are parts of TorchRec's search: they are taken, and have no effect, of which a warning tells. `hash_planner_context_inputs()` is that of
+    TorchRec's planner for the same inputs in the same process. `_best_plan`, `_num_proposals` and `_num_plans` are as TorchRec keeps them.
 
     Args:
         topology: devices, their storage and bandwidths; by default those of the process group.
         batch_size: samples of a step on each rank; 512 with a warning if not given.
-        enumerator: handed to `stats`.
+        enumerator: handed to `stats`; lists the search space that the hash of the inputs covers, when the hash is asked for.
         storage_reservation: what is left for embeddings; by default TorchRec's heuristic one with 15%.
         proposer: has no effect.
         partitioner: has no effect.
         performance_model: has no effect; see `cost_model`.
-        stats: logs plans; by default TorchRec's `EmbeddingStats` for up to 256 devices, none for more, where its pages would take longer to
-            write than plans take to find.
+        stats: logs plans, and that there is none, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
+            nothing for more than 256 devices, where pages would take longer to write than plans take to find.
         constraints: by name of the parameter.
         debug: passed to `stats`.
         callbacks: each gets the chosen sharding options and returns those to use.
@@ -81,10 +93,17 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250: 0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on
             128, 9.3 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
+        sharding_group_size: for `DMPCollection`: ranks of a sharding group, or "auto" for the best size. The topology is then that of all
+            ranks, the plan that of a group, and time limits hold for all sizes together. None for a plan of the topology's ranks.
+        sync_interval: steps from one `DMPCollection.sync()` to the next.
+        use_inter_host_allreduce: as in `DMPCollection`.
+        sharding_strategy: as in `DMPCollection`.
 
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
         last_problem: what was planned; None before.
+        last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without any.
+        last_group_sizes: what each size came to, on the rank that planned.
     """
 
     def __init__(
@@ -93,13 +112,13 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         batch_size: int | None = None,
         enumerator: Enumerator | None = None,
         storage_reservation: StorageReservation | None = None,
-        proposer: Proposer | list[Proposer] | None = None,
+        proposer: Proposer | List[Proposer] | None = None,
         partitioner: Partitioner | None = None,
         performance_model: PerfModel | None = None,
-        stats: Stats | list[Stats] | None = None,
-        constraints: dict[str, ParameterConstraints] | None = None,
+        stats: Stats | List[Stats] | None = None,
+        constraints: Dict[str, ParameterConstraints] | None = None,
         debug: bool = True,
-        callbacks: list[Callback] | None = None,
+        callbacks: List[Callback] | None = None,
         timeout_seconds: int | None = None,
         plan_loader: PlanLoader | None = None,
         *,
@@ -108,6 +127,10 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         seed: int = 0,
         time_limit: float | None = None,
         profiles: Profiles = None,
+        sharding_group_size: GroupSizeChoice = None,
+        sync_interval: int = 1,
+        use_inter_host_allreduce: bool = False,
+        sharding_strategy: ShardingStrategy = ShardingStrategy.DEFAULT,
     ) -> None:
         _check_time("time_limit", time_limit)
         _check_time("timeout_seconds", timeout_seconds)
@@ -132,18 +155,35 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
                 f"batch_size is not given: {self._batch_size} samples on each rank are assumed, as TorchRec does; plans depend on it",
                 stacklevel=2,
             )
-        if stats is None and self._topology.world_size > _MOST_LOGGED:
-            self._stats: list[Stats] = []
+        if stats is None:
+            self._stats: list[Stats] = [SearchPage()] if self._topology.world_size <= _MOST_LOGGED else []
+        self._enumerator = EnumeratorOnDemand(
+            enumerator or enumerator_without_times(self._topology, self._batch_size, constraints)
+        )
         self.plan_loader = plan_loader
         self._strategy, self._seed, self._time_limit, self._profiles = strategy, seed, time_limit, profiles
         self._cost_model = (
             default_cost_model(self._topology) if cost_model is None else resolve_cost_model(cost_model, "")
         )
+        self._sizes: list[ShardingGroups] = []
+        if sharding_group_size is not None:
+            options = GroupOptions(sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy)
+            self._sizes = options.candidates(self._topology)
+        self._group: ShardingGroups | None = None  # of a planner for one of the groups
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is known of the last plan."""
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
-        self._context: list[Any] | None = None
+        self._best_plan: list[ShardingOption] | None = None  # read by others, as are the two numbers
+        self._num_proposals = self._num_plans = 0
+        self.last_groups: ShardingGroups | None = None
+        self.last_group_sizes: GroupSizes | None = None
+        self._of_group: ShardwrightPlanner | None = None
 
-    def plan(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
+    @logged
+    def plan(self, module: nn.Module, sharders: List[Sharder]) -> ShardingPlan:
         """A sharding plan for the model.
 
         Args:
@@ -156,62 +196,96 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             ShardwrightError: cost model or profiles cannot be read.
         """
         begin = perf_counter()
-        self.last_plan = self.last_problem = None
-        problem = self._problem(module, sharders)
-        if problem is None:
+        self._forget()
+        if self._sizes:
+            return self._plan_groups(module, sharders)
+        left = self._storage_reservation.reserve(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=self._constraints,
+        )
+        self._enumerator.planned = (module, sharders)
+        events = PlannerEvents(type(self).__name__, self._constraints)
+        events.begins(self._topology, left, self._storage_reservation, timeout_s=self._timeout_seconds)
+        found = shardable_tables(module, sharders, self._topology.compute_device, self._constraints)
+        if not found:
             return ShardingPlan({})
-        self._context = context_of(problem, self._storage_reservation, self._constraints)
-        result = loaded_plan(self.plan_loader, problem, self.hash_planner_context_inputs_str)
-        if result is None:
-            self.last_plan, result = Search(self._strategy, self._cost_model, self._seed, self._limit).run(problem)
-        self.last_problem = problem
-        return self._finish(result, problem, sharders, perf_counter() - begin)
+        warn_of_unknown(module, sharders, found, self._constraints)
+        try:
+            problem = problem_of_tables(
+                found, self._topology, left, self._batch_size, self._constraints, self._profiles
+            )
+            if self._group is not None:
+                problem = replace(problem, task=in_group(problem.task, self._group))
+            plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
+        except PlannerError as error:
+            events.failed(error.error_type.name, str(error), **self._figures(begin))
+            if error.error_type == PlannerErrorType.INSUFFICIENT_STORAGE:
+                said = reservation_line(self._storage_reservation)
+                raise PlannerError(f"{error} ({said})", error.error_type) from error
+            raise
+        assert self._best_plan is not None
+        events.planned(self._best_plan, **self._figures(begin))
+        return plan
 
+    @logged
     def collective_plan(
-        self, module: nn.Module, sharders: list[Sharder] | None = None, pg: dist.ProcessGroup | None = None
+        self, module: nn.Module, sharders: List[Sharder] | None = None, pg: dist.ProcessGroup | None = None
     ) -> ShardingPlan:
         """Plan on rank 0 and hand the plan to all ranks of a process group.
 
         Raises:
-            PlannerError: as `plan`, but on every rank; the topology has another number of ranks than the group.
+            PlannerError: as `plan`, but on every rank; the topology has another number of ranks than the group, or than a sharding group
+                of `DMPCollection` may have.
         """
-        check_process_group(self._topology, pg)
+        check_process_group(self._topology, pg, whole=bool(self._sizes))
         given = get_default_sharders() if sharders is None else sharders
-        return on_first_rank(lambda: self.plan(module, given), pg)
+        result = on_first_rank(lambda: self.plan(module, given), pg)
+        if self._sizes:
+            self.last_groups = of_first_rank(self.last_groups, pg)
+        return result
 
     def hash_planner_context_inputs(self) -> int:
-        """Hash of what was last planned for: topology, batch size, tables with their choices, reservation and constraints.
-
-        Equal in every process for equal inputs. Strategy, seed and cost model do not count: a plan stays valid with others.
-
-        Raises:
-            PlannerError: nothing was planned yet.
-        """
-        return int(hash_sha256_to_int(self._known_context()))
+        """TorchRec's hash of the inputs, of a sharding group's where the last plan is for one."""
+        if self._of_group is not None:
+            return self._of_group.hash_planner_context_inputs()
+        return int(super().hash_planner_context_inputs())
 
     def hash_planner_context_inputs_str(self) -> str:
-        """The same as text of 64 characters, as TorchRec's plan loaders compare it."""
-        return str(hash_sha256_str(self._known_context()))
+        """The same as text of 64 characters, as plan loaders compare it."""
+        if self._of_group is not None:
+            return self._of_group.hash_planner_context_inputs_str()
+        return str(super().hash_planner_context_inputs_str())
 
-    def _known_context(self) -> list[Any]:
-        if self._context is None:
-            raise PlannerError("there is no context to hash before plan() was called; plan first")
-        return self._context
+    def _plan_groups(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
+        """The plan of a sharding group of the best size; its planner's findings become this one's."""
+        planners: dict[int, ShardwrightPlanner] = {}
 
-    def _problem(self, module: nn.Module, sharders: Sequence[Sharder]) -> TorchRecProblem | None:
-        """What is to be planned; None for a model without tables to shard."""
-        reserved = self._storage_reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=list(sharders),
-            constraints=self._constraints,
+        def search(groups: ShardingGroups, limit: float | None) -> Planned:
+            planner = planners[groups.size] = self._for_group(groups, limit)
+            return planner.plan(module, sharders), planner.last_plan
+
+        begin, limits = perf_counter(), [one for one in (self._time_limit, self._timeout_seconds) if one is not None]
+        self.last_group_sizes, self.last_groups, result = best_size(self._sizes, search, min(limits, default=None))
+        best = self._of_group = planners[self.last_groups.size]
+        if best.last_problem is not None:
+            best._callbacks, best._stats = self._callbacks, self._stats
+            result = best._finish(result, best.last_problem, sharders, begin)
+        self.last_plan, self.last_problem, self._best_plan = best.last_plan, best.last_problem, best._best_plan
+        self._num_proposals, self._num_plans = len(planners), sum(one._num_plans for one in planners.values())
+        return result
+
+    def _for_group(self, groups: ShardingGroups, limit: float | None) -> "ShardwrightPlanner":
+        """This planner, but for one of the groups."""
+        result = copy.copy(self)
+        result._topology, result._sizes, result._group = group_topology(self._topology, groups), [], groups
+        result._time_limit, result._callbacks, result._stats = limit, [], []
+        result._enumerator = EnumeratorOnDemand(
+            enumerator_without_times(result._topology, self._batch_size, self._constraints)
         )
-        found = shardable_tables(module, sharders, self._topology.compute_device, self._constraints)
-        if not found:
-            return None
-        check_names(module, sharders, found, self._constraints)
-        return problem_of_tables(found, self._topology, reserved, self._batch_size, self._constraints, self._profiles)
+        return result
 
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
@@ -219,35 +293,76 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         limit = 0.2 + math.sqrt(size) / 250 if self._time_limit is None else self._time_limit
         return limit if self._timeout_seconds is None else min(limit, self._timeout_seconds)
 
+    def _found(self, problem: TorchRecProblem, sharders: list[Sharder], begin: float) -> ShardingPlan:
+        """The plan that was loaded or found."""
+        result = loaded_plan(self.plan_loader, problem, self._context_hashes)
+        if result is None:
+            self._num_proposals = 1
+            try:
+                self.last_plan, result = Search(self._strategy, self._cost_model, self._seed, self._limit).run(problem)
+            except PlannerError:
+                options = unplaced_options(problem, self._cost_model)
+                self._log(ShardingPlan({}), options, sharders, begin)
+                raise
+            self._num_plans = 1
+        self.last_problem = problem
+        return result
+
     def _finish(
-        self, result: ShardingPlan, problem: TorchRecProblem, sharders: list[Sharder], seconds: float
+        self, result: ShardingPlan, problem: TorchRecProblem, sharders: list[Sharder], begin: float
     ) -> ShardingPlan:
-        """Callbacks, statistics and the last check."""
-        if self._callbacks or self._stats:
-            options = sharding_options(result, problem, self._cost_model)
-            for callback in self._callbacks:
-                options = callback(options)
-            if self._callbacks:
-                check_ranks_assigned(options)
-                result = to_sharding_plan(options, self._topology)
+        """The plan after callbacks, the last check and statistics."""
+        options = sharding_options(result, problem, self._cost_model)
+        for callback in self._callbacks:
+            options = callback(options)
+        if self._callbacks:
+            check_ranks_assigned(options)
+            result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        self._best_plan = options
+        self._log(result, options, sharders, begin)
+        return result
+
+    def _log(self, plan: ShardingPlan, options: list[ShardingOption], sharders: list[Sharder], begin: float) -> None:
+        """Statistics of a plan, or, where it is empty, of what could not be placed."""
+        ours = self.last_plan
+        found = SearchStats(type(self).__name__, self._timeout_seconds)
+        if ours is not None and ours.cost is not None:
+            found.strategy, found.step_ms = ours.strategy, ours.cost.step_ms
+            found.bound_ms, found.gap = ours.bound_ms, ours.gap
         for stats in self._stats:
             stats.log(
-                sharding_plan=result,
+                sharding_plan=plan,
                 topology=self._topology,
                 batch_size=self._batch_size,
                 storage_reservation=self._storage_reservation,
-                num_proposals=1,
-                num_plans=1,
-                run_time=seconds,
+                num_proposals=self._num_proposals,
+                num_plans=self._num_plans,
+                run_time=perf_counter() - begin,
                 best_plan=options,
                 constraints=self._constraints,
                 sharders=sharders,
-                enumerator=self._enumerator,
+                enumerator=self._enumerator.given,
                 debug=self._debug,
-                debug_stats=PlanDebugStats(type(self).__name__, self._timeout_seconds),
+                debug_stats=found,
             )
-        return result
+
+    def _figures(self, begin: float) -> dict[str, object]:
+        """What event logging is told of every plan."""
+        return {
+            "num_proposals": self._num_proposals,
+            "num_plans": self._num_plans,
+            "planner_time_seconds": round(perf_counter() - begin, 3),
+            "plan_source": "loaded" if self._num_proposals == 0 else "solved",
+        }
+
+    def _context_hashes(self) -> Iterator[str]:
+        """The hash of the inputs, and those that other processes may have for the same."""
+        yield self.hash_planner_context_inputs_str()
+        for enumerator in other_orders(self._enumerator.last_stored_search_space or [], self._constraints):
+            yield hash_planner_context_inputs_str(
+                self._topology, self._batch_size, enumerator, self._storage_reservation, self._constraints
+            )
 
 
 _MOST_LOGGED = 256  # devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torchrec.distributed.planner.constants import BATCH_SIZE
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType, StorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardwright.errors import InvalidInput
@@ -105,7 +106,7 @@ def problem_of(
             `shardwright profile` wrote.
 
     Raises:
-        PlannerError: nothing is left of a table's sharding types, a constraint names an unknown table, or a device has no memory.
+        PlannerError: nothing is left of a table's sharding types, or a device has no memory.
         InvalidInput: the model has no table to shard, or a value breaks a rule.
     """
     size = BATCH_SIZE if batch_size is None else batch_size
@@ -114,7 +115,7 @@ def problem_of(
         raise InvalidInput(
             "the model has no table that one of the sharders may shard; pass the sharders of its modules"
         )
-    check_names(module, sharders, found, constraints)
+    warn_of_unknown(module, sharders, found, constraints)
     reserved = topology
     if storage_reservation is not None:
         reserved = storage_reservation.reserve(
@@ -137,7 +138,7 @@ def problem_of_tables(
     places, tables = {}, []
     for table in found:
         given = (constraints or {}).get(table.name)
-        kernels = kernels_by_type(table, given, topology.compute_device)
+        kernels = kernels_by_type(table, given, topology)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
         places[name] = TablePlace(table.path, table.name, kernels, given, table)
         tables.append(_table(name, table, given, batch_size, known))
@@ -148,25 +149,21 @@ def problem_of_tables(
     return TorchRecProblem(task, places, topology, reserved, batch_size)
 
 
-def check_names(
+def warn_of_unknown(
     module: nn.Module,
     sharders: Sequence[Sharder],
     found: Sequence[ShardableTable],
     constraints: Mapping[str, ParameterConstraints] | None,
 ) -> None:
-    """Check that every constraint names a table of the model.
-
-    Raises:
-        PlannerError: one does not.
-    """
+    """Warn, once, of constraints for tables that the model does not have: they are shared between models, and ignored."""
     unknown = set(constraints or {}) - {table.name for table in found}
     if unknown:  # tables of other device groups are not among those found
         unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}
     if unknown:
-        raise PlannerError(
-            f"constraints: {', '.join(sorted(unknown))} is no table that the sharders may shard; the model has "
-            f"{', '.join(sorted({table.name for table in found})[:10])}{', …' if len(found) > 10 else ''}",
-            PlannerErrorType.INPUT_VALIDATION,
+        warnings.warn(
+            f"constraints for {', '.join(sorted(unknown)[:10])}{', …' if len(unknown) > 10 else ''} are ignored: the model has no such "
+            "table that the sharders may shard",
+            stacklevel=4,
         )
 
 

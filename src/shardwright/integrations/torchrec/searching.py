@@ -12,6 +12,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import cached_within, demanded, held_bytes
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
+from shardwright.integrations.torchrec.host_sync import with_host_sync
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.integrations.torchrec.search_task import search_task
 from shardwright.search.engine import preparation, session
@@ -74,7 +75,7 @@ class Search:
             time_limit=self.limit(problem),
             runs_on="torchrec",
         )
-        result = runnable(searched.answer(found, problem), problem)
+        result = with_host_sync(runnable(searched.answer(found, problem), problem), problem, choices)
         if not choices:
             result.check()
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,20 +59,17 @@ class BandwidthModel:
 def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology:
     """TorchRec's topology as ours: hosts are groups with fast links (`intra_group_size`), memory is what the reservation leaves.
 
+    Where the last host has fewer ranks than the others, hosts count as parts of one size: 6 ranks on hosts of 4 are three parts of 2, so
+    that some fast links are priced as slow ones.
+
     Args:
         given: devices and bandwidths.
         reserved: the same with the storage that is left for embeddings.
 
     Raises:
-        PlannerError: a device has no memory left, or the groups do not divide the devices.
+        PlannerError: a device has no memory left.
     """
-    near = min(given.intra_group_size, given.world_size)
-    if given.world_size % near:
-        raise PlannerError(
-            f"topology: world_size {given.world_size} is no multiple of the {near} devices of a host (local_world_size × pod_size); "
-            "give a local_world_size that divides it",
-            PlannerErrorType.INPUT_VALIDATION,
-        )
+    near = math.gcd(given.world_size, min(given.intra_group_size, given.world_size))
     return Topology(
         hosts=given.world_size // near,
         devices_per_host=near,

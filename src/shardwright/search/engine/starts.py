@@ -115,8 +115,8 @@ def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_ran
         if spread >= 0 and (must_spread or spread_rank[spread] < rank[form]):
             state.spread[item] = spread
             book_spread(state, setting, spread, 1)
-        else:
-            _cut(state, setting, form, uses, items - item)
+        elif not _cut(state, setting, form, uses, items - item - 1):
+            return item
     return NOTHING
 
 
@@ -141,16 +141,20 @@ def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, m
 
 
 @inner
-def _cut(state: State, setting: Setting, form: int, uses: Ints, waiting: int) -> None:
-    """Add the chosen pieces; where these are more than allowed, or than there is room for, as even ones as possible."""
+def _cut(state: State, setting: Setting, form: int, uses: Ints, waiting: int) -> bool:
+    """Add the chosen pieces; where these are more than allowed, or than there is room for, as many even ones as are. False for none."""
     begin, units = setting.first[form], setting.first[form + 1] - setting.first[form]
-    most = min(setting.most[setting.item[form]], max(1, state.form.size - state.live[0] - waiting))
+    room = state.form.size - state.live[0] - 2 * waiting  # an item that may not stay whole has two pieces
+    most = min(setting.most[setting.item[form]], room)
     if uses[begin : begin + units].sum() <= most:
         for width in range(1, units + 1):
             for _ in range(uses[begin + width - 1]):
                 add_piece(state, setting, form, width)
-    else:
-        for piece in range(most):
-            width = units * (piece + 1) // most - units * piece // most
-            if width:
-                add_piece(state, setting, form, width)
+        return True
+    for count in range(min(most, units), 0, -1):
+        narrow = units // count
+        if setting.legal[begin + narrow - 1] and (units % count == 0 or setting.legal[begin + narrow]):
+            for piece in range(count):
+                add_piece(state, setting, form, units * (piece + 1) // count - units * piece // count)
+            return True
+    return False

@@ -1,12 +1,17 @@
 """Sharding plans as files, and the loader over them."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torchrec")
 
 from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.types import (
@@ -148,26 +153,92 @@ def test_an_empty_plan_counts_as_none(tmp_path):
     assert found.last_plan is not None
 
 
-def test_torchrecs_planner_takes_our_files_too(tmp_path):
-    model, where = bags([(4096, 64), (500, 32)]), topology(2)
-    whole = {f"t{i}": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for i in range(2)}
-    plan = planner(where, constraints=whole).plan(model, SHARDERS)
-    save_sharding_plan(plan, tmp_path / "plan.json")
-    theirs = EmbeddingShardingPlanner(
-        where,
-        64,
-        storage_reservation=FixedPercentageStorageReservation(0.0),
-        constraints=whole,
-        stats=[],
-        plan_loader=SavedPlanLoader(tmp_path / "plan.json"),
-    )
-    assert tables_of(theirs.plan(model, SHARDERS)) == tables_of(plan)
+def their_planner(where, **fields):
+    fields = {"stats": [], "storage_reservation": FixedPercentageStorageReservation(0.0), "batch_size": 64} | fields
+    return EmbeddingShardingPlanner(where, **fields)
+
+
+EXCHANGED = {
+    "t0": ParameterConstraints(sharding_types=["column_wise"], min_partition=8),
+    "t1": ParameterConstraints(sharding_types=["table_wise", "row_wise"]),
+    "t2": ParameterConstraints(sharding_types=["row_wise"], cache_params=CacheParams(CacheAlgorithm.LRU)),
+}
+
+
+def test_plans_are_exchanged_with_torchrecs_planner_in_both_directions(tmp_path):
+    where, model, file = topology(4, 2), Model(sequence=()), tmp_path / "plan.json"
+    planners = (planner(where, constraints=EXCHANGED), their_planner(where, constraints=EXCHANGED))
+    plans = [found.plan(model, SHARDERS) for found in planners]
+    ours, theirs = (found.hash_planner_context_inputs_str() for found in planners)
+    assert ours == theirs
+    for plan, make in zip(plans, (their_planner, planner), strict=True):
+        save_sharding_plan(plan, file, context_hash=ours)
+        loads = make(where, constraints=EXCHANGED, plan_loader=SavedPlanLoader(file, EXCHANGED))
+        loaded = tables_of(loads.plan(model, SHARDERS))
+        assert {name: table.ranks for name, table in loaded.items()} == {
+            name: table.ranks for name, table in tables_of(plan).items()
+        }
+        assert str(loaded["pooled", "t0"].sharding_spec) == str(tables_of(plan)["pooled", "t0"].sharding_spec)
+
+
+HASHED = """
+import warnings
+warnings.simplefilter("ignore")
+from tests.unit.integrations.torchrec.made import SHARDERS, Model, planner, topology
+from torchrec.distributed.planner.types import ParameterConstraints
+given = {"t1": ParameterConstraints(sharding_types=["table_wise", "row_wise"])}
+found = planner(topology(4, 2), constraints=given, time_limit=0.1)
+found.plan(Model(), SHARDERS)
+print(found.hash_planner_context_inputs_str())
+"""
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_process_with_another_hash_seed_is_taken(tmp_path):
+    """TorchRec lists kernels as a set has them, so that its hash of the same inputs differs between processes."""
+    given = {"t1": ParameterConstraints(sharding_types=["table_wise", "row_wise"])}
+    own = planner(topology(4, 2), constraints=given, time_limit=0.1)
+    plan = own.plan(Model(), SHARDERS)
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", HASHED],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            cwd=Path(__file__).parents[4],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in (1, 2)
+    }
+    assert len(hashes) == 2
+    for of_plan in hashes:
+        save_sharding_plan(plan, tmp_path / "plan.json", context_hash=of_plan)
+        loader = SavedPlanLoader(tmp_path / "plan.json")
+        again = planner(topology(4, 2), constraints=given, plan_loader=loader)
+        assert tables_of(again.plan(Model(), SHARDERS)) == tables_of(plan)
+
+
+def test_what_is_listed_is_listed_when_it_is_read(made):
+    listed = []
+
+    class Listing(EmbeddingEnumerator):
+        def enumerate(self, module, sharders):
+            listed.append(module)
+            return super().enumerate(module, sharders)
+
+    where, model = topology(4, 2), Model()
+    found = planner(where, enumerator=Listing(where, 64))
+    found.plan(model, SHARDERS)
+    assert listed == []
+    assert {option.name for option in found._enumerator.last_stored_search_space} == {"t0", "t1", "t2", "s0", "s1"}
+    found.hash_planner_context_inputs()
+    assert listed == [model]
 
 
 def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
     def hash_of(model=None, where=None, **fields):
         found = planner(where or topology(4, 2), **fields)
-        with pytest.raises(PlannerError, match="plan first"):
+        with pytest.raises(AssertionError, match="without an enumerator"):  # TorchRec's own
             found.hash_planner_context_inputs()
         found.plan(model or Model(), SHARDERS)
         assert isinstance(found.hash_planner_context_inputs(), int)

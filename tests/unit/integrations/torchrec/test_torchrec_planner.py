@@ -137,11 +137,14 @@ def test_a_sharder_that_allows_nothing_is_named():
     assert "sharder Nothing" in said
 
 
-def test_constraints_for_unknown_tables_are_refused_by_name():
-    found = planner(constraints={"t0": ParameterConstraints(), "t7": ParameterConstraints()})
-    kind, said = error_of(lambda: found.plan(Model(), SHARDERS))
-    assert kind == PlannerErrorType.INPUT_VALIDATION
-    assert "t7 is no table" in said
+def test_constraints_for_tables_that_the_model_lacks_only_warn():
+    others = {f"other{i}": ParameterConstraints(sharding_types=["row_wise"]) for i in range(3)}
+    plain = planner(constraints={"t0": ParameterConstraints()}).plan(Model(), SHARDERS)
+    found = planner(constraints={"t0": ParameterConstraints()} | others)
+    with pytest.warns(UserWarning, match="other0, other1, other2 are ignored") as caught:
+        plan = found.plan(Model(), SHARDERS)
+    assert len(caught) == 1
+    assert tables_of(plan) == tables_of(plain)
 
 
 def test_tables_of_another_device_group_are_left_out():
@@ -161,10 +164,20 @@ def test_devices_without_memory_are_refused():
     assert "rank 0 has 0 bytes of hbm" in said
 
 
-def test_hosts_must_divide_the_ranks():
-    kind, said = error_of(lambda: planner(topology(6, 4)).plan(Model(), SHARDERS))
-    assert kind == PlannerErrorType.INPUT_VALIDATION
-    assert "world_size 6" in said
+def test_a_last_host_with_fewer_ranks_gets_tables_and_no_type_that_binds_them_to_hosts():
+    model = Model(((1_000_000, 64),) * 4 + ((50_000_000, 64),))
+    found = planner(topology(6, 4))
+    tables = tables_of(found.plan(model, SHARDERS))
+    assert set().union(*map(ranks_of, tables.values())) == set(range(6))
+    assert not {table.sharding_type for table in tables.values()} & {
+        "table_row_wise",
+        "table_column_wise",
+        "grid_shard",
+    }
+    demanded = {"t0": ParameterConstraints(sharding_types=["table_row_wise"])}
+    kind, said = error_of(lambda: planner(topology(6, 4), constraints=demanded).plan(model, SHARDERS))
+    assert kind == PlannerErrorType.STRICT_CONSTRAINTS
+    assert "hosts of equal size" in said
 
 
 def test_a_missing_batch_size_and_parts_without_effect_are_warned_of():

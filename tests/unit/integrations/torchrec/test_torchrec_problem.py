@@ -9,7 +9,7 @@ import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
-from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints, PlannerError
+from torchrec.distributed.planner.types import CustomTopologyData, ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
@@ -196,9 +196,10 @@ def test_nothing_to_shard_is_said():
         problem_of(nn.Linear(2, 2), SHARDERS, topology(), 8)
 
 
-def test_unknown_constraints_are_refused():
-    with pytest.raises(PlannerError, match="ghost is no table"):
-        problem_of(sequences([10], 8), SHARDERS, topology(), 8, {"ghost": ParameterConstraints()})
+def test_unknown_constraints_are_ignored_with_a_warning():
+    with pytest.warns(UserWarning, match="constraints for ghost are ignored"):
+        problem = problem_of(sequences([10], 8), SHARDERS, topology(), 8, {"ghost": ParameterConstraints()})
+    assert list(problem.places) == ["s0"]
 
 
 def test_devices_are_priced_by_the_topologys_memory_bandwidth():

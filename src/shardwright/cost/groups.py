@@ -1,0 +1,138 @@
+r"""What keeping the replicas of sharding groups alike takes, as a part of kernel time.
+
+With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.communication`; of two link classes the slower counts)
+
+    latency + B · max(2 (p - 1) / p / bandwidth inside a host,  2 (h - 1) / h / p / bandwidth between hosts)
+
+and a step pays 1 / `sync_interval` of it. B are the weights of the blocks that a device holds alone in its group, and their optimizer
+state; there is one collective for each type of weights, and one for the state. It follows the backward kernels of the same device, and the
+next step's lookups wait for the slowest: so it is a part of backward time, linear in the blocks. Searches then balance it, and bounds hold
+with it. Fully sharded groups scatter after the forward pass and gather before the backward one: half each, in every step, of the weights
+alone.
+
+Tables that are replicated inside a group have their gradients reduced over the whole cluster. The bytes inside a group count as
+communication; what the cluster's take longer than those is added here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.flows import VALUE_BYTES
+from shardwright.cost.model import CostModel
+from shardwright.cost.pricing import Floats, Pricing
+from shardwright.sharding.memory import optimizer_bytes
+from shardwright.sharding.work import ShardWork
+from shardwright.task.groups import Shape, ShardingGroups
+from shardwright.task.table import DTYPE_BYTES
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+
+class NoKernels:
+    """Kernels that take no time, so that what groups add is left."""
+
+    name = "none"
+    pricing = Pricing(np.zeros((0, 0)), np.zeros(0), np.zeros((2, 0)), np.zeros((2, 0)), np.zeros(2))
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, 0)` encodings."""
+        return np.zeros((len(works), 0))
+
+
+def with_groups(model: CostModel, task: Task) -> CostModel:
+    """A cost model with what the task's sharding groups add to a step; the model itself where there are none."""
+    base = model.base if isinstance(model, GroupedModel) else model
+    return base if task.groups is None else GroupedModel(base, task, task.groups)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedModel:
+    """Kernels by another cost model, and the synchronisation of replicas.
+
+    Attributes:
+        base: prices kernels.
+        task: the task of one group.
+        groups: the groups.
+    """
+
+    base: CostModel
+    task: Task
+    groups: ShardingGroups
+
+    @property
+    def name(self) -> str:
+        """That of the model of kernels."""
+        return self.base.name
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, latent + 2)` encodings, with forward and backward ms of what synchronising each shard adds."""
+        columns = [(work.rows, work.dim, work.samples, DTYPE_BYTES[work.dtype]) for work in works]
+        added = self._added(*np.array(columns, dtype=np.float64).reshape(len(works), 4).T)
+        return np.hstack([self.base.encode(works), added])
+
+    @property
+    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
+        """Likewise for shards given as columns; None where the model of kernels does not take them."""
+        base = getattr(self.base, "encode_arrays", None)
+        if base is None:
+            return None
+        return lambda works: np.hstack(
+            [base(works), self._added(works.rows, works.dim, works.samples, works.weight_size)]
+        )
+
+    @cached_property
+    def pricing(self) -> Pricing:
+        """The kernels', and the added times as they are; a synchronisation's latency is part of the bias."""
+        base = self.base.pricing
+        wider = np.zeros((base.hidden.shape[0], 2))
+        return Pricing(
+            np.hstack([base.hidden, wider]),
+            base.hidden_bias,
+            base.mix,
+            np.hstack([base.linear, np.eye(2)]),
+            base.bias + self._passes * self._collectives * _latency_ms(self.groups.replica_shape, self.task.topology),
+        )
+
+    @property
+    def _passes(self) -> Floats:
+        """`(2,)` all-reduces of a step in its forward and its backward pass."""
+        return np.array([0.5, 0.5]) if self.groups.fully_sharded else np.array([0.0, 1.0 / self.groups.sync_interval])
+
+    @property
+    def _collectives(self) -> int:
+        if self.groups.fully_sharded:
+            return 2  # a scatter and a gather, each of which has the latency of an all-reduce
+        return len({table.dtype for table in self.task.tables}) + (self.task.optimizer != "sgd")
+
+    def _added(self, rows: Floats, dim: Floats, samples: Floats, weight_size: Floats) -> Floats:
+        """`(n, 2)` forward and backward ms."""
+        topology, groups = self.task.topology, self.groups
+        weights = rows * dim
+        by_row = optimizer_bytes(self.task.optimizer, 1, 0)
+        state = by_row * rows + (optimizer_bytes(self.task.optimizer, 1, 1) - by_row) * weights
+        moved = weights * weight_size + (0.0 if groups.fully_sharded else state)
+        sync = moved * all_reduce_ms_per_byte(groups.replica_shape, topology)
+        cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)
+        within = all_reduce_ms_per_byte((topology.hosts, topology.devices_per_host), topology)
+        reduce = VALUE_BYTES * weights * max(cluster - within, 0.0)
+        alone = np.asarray(samples >= self.task.batch_size)[:, None]  # replicas share out the group's batch
+        added: Floats = np.where(alone, np.outer(sync, self._passes), np.outer(reduce, [0.0, 1.0]))
+        return added
+
+
+def all_reduce_ms_per_byte(shape: Shape, topology: Topology) -> float:
+    """What a byte takes to be reduced among replicas that lie so, latency aside."""
+    hosts, near = shape
+    intra, inter = topology.link_bandwidth
+    return 1e3 * max(2 * (near - 1) / near / intra, 2 * (hosts - 1) / hosts / near / inter)
+
+
+def _latency_ms(shape: Shape, topology: Topology) -> float:
+    hosts, near = shape
+    return max(topology.intra_latency_ms if near > 1 else 0.0, topology.inter_latency_ms if hosts > 1 else 0.0)

@@ -1,0 +1,85 @@
+"""TorchRec's event logging, of our planner: its published builds are silent, others hear of our plans as they do of TorchRec's own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torchrec.distributed.planner import planners
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption, StorageReservation
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def logged(method: _Method) -> _Method:
+    """A planner's method, of which TorchRec's event logging hears when it begins and how it ends; TorchRec 1.6 has none."""
+    handler = getattr(planners, "EventLoggingHandler", None)
+    if handler is None:
+        return method
+    wrapped: _Method = handler.event_logger(planners.TorchrecComponent.PLANNER)(method)
+    return wrapped
+
+
+class PlannerEvents:
+    """What TorchRec's handlers are told of one plan.
+
+    Args:
+        planner_type: name of the planner's class.
+        constraints: those of the planner.
+    """
+
+    def __init__(self, planner_type: str, constraints: Mapping[str, ParameterConstraints] | None) -> None:
+        self._planner = {"planner_type": planner_type}
+        self._constraints = dict(constraints or {})
+        self._technique = {}
+        if hasattr(planners, "detect_technique"):
+            self._technique = {"technique": planners.detect_technique(list(self._constraints.values()))}
+
+    def begins(
+        self, topology: TorchRecTopology, left: TorchRecTopology, reservation: StorageReservation, **config: object
+    ) -> None:
+        """What is reserved, and how the planner is set up."""
+        dense, inputs = (getattr(reservation, name, None) for name in ("_dense_storage", "_kjt_storage"))
+        _tell(
+            "log_storage_reservation",
+            reservation_type=type(reservation).__name__,
+            percentage=getattr(reservation, "_percentage", None),
+            dense_hbm_bytes=dense.hbm if dense else None,
+            kjt_hbm_bytes=inputs.hbm if inputs else None,
+            original_hbm_per_rank=topology.devices[0].storage.hbm,
+            available_hbm_per_rank=left.devices[0].storage.hbm,
+            **self._planner,
+            **self._technique,
+        )
+        told = self._planner | _text(config | {"num_table_constraints": len(self._constraints)})
+        _tell("log_planner_config", told, **self._technique)
+        if self._constraints:
+            _tell("log_table_constraints", self._constraints, **self._planner, **self._technique)
+
+    def planned(self, options: Sequence[ShardingOption], **figures: object) -> None:
+        """The plan."""
+        types = json.dumps(Counter(option.sharding_type for option in options))
+        told = {"success": True, "num_shardable_tables": len(options), "sharding_type_distribution": types}
+        _tell("log_planning_result", **self._planner, **self._technique, **_text(told | figures))
+        for name in ("log_offloading_summary", "log_table_assignment"):
+            _tell(name, options, **self._planner, **self._technique)
+        for name in ("log_ssd_offloading_config", "log_mpzch_summary", "log_kvzch_summary"):
+            _tell(name, options)
+
+    def failed(self, error_type: str, message: str, **figures: object) -> None:
+        """Why there is none."""
+        told = {"success": False, "error_type": error_type, "error_message": message}
+        _tell("log_planning_result", **self._planner, **self._technique, **_text(told | figures))
+
+
+def _tell(name: str, *values: object, **fields: object) -> None:
+    log = getattr(planners, name, None)
+    if log is not None:
+        log(*values, **fields)
+
+
+def _text(fields: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in fields.items()}

@@ -1,0 +1,152 @@
+"""2D parallelism with `DMPCollection`: the plan of a sharding group, for one size of the groups or the best of all.
+
+A planner whose topology is that of the whole cluster plans each size by a planner of its own, whose topology is that of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch.distributed as dist
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, Storage
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import ShardingPlan, ShardingStrategy
+
+from shardwright.errors import InvalidInput
+from shardwright.search.groups import GroupSize, GroupSizes, candidates, shared_out
+from shardwright.sharding.plan import Plan
+from shardwright.task.groups import ShardingGroups
+
+GroupSizeChoice: TypeAlias = int | Literal["auto"] | None
+Planned: TypeAlias = tuple[ShardingPlan, Plan | None]
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """Which sharding groups a planner may choose among.
+
+    Attributes:
+        size: ranks of a group; "auto" for every size that divides the ranks.
+        sync_interval: steps from one `DMPCollection.sync()` to the next.
+        use_inter_host_allreduce: as in `DMPCollection`.
+        strategy: as in `DMPCollection`; its default and `PER_MODULE` take the same time and memory.
+    """
+
+    size: int | Literal["auto"]
+    sync_interval: int
+    use_inter_host_allreduce: bool
+    strategy: ShardingStrategy
+
+    def candidates(self, topology: TorchRecTopology) -> list[ShardingGroups]:
+        """The groups that a cluster's ranks can form.
+
+        Raises:
+            PlannerError: the size does not divide the ranks, or another option breaks a rule.
+        """
+        near = min(topology.intra_group_size, topology.world_size)
+        with _as_planner_error():
+            if topology.world_size % near:
+                raise InvalidInput(
+                    f"sharding_group_size: world_size {topology.world_size} is no multiple of the {near} ranks of a host; make hosts alike"
+                )
+            if isinstance(self.size, str) and self.size != "auto":
+                raise InvalidInput(f"sharding_group_size is {self.size!r}, must be a number of ranks, or 'auto'")
+            return candidates(
+                topology.world_size // near,
+                near,
+                None if isinstance(self.size, str) else self.size,
+                sync_interval=self.sync_interval,
+                inter_host_allreduce=self.use_inter_host_allreduce,
+                fully_sharded=self.strategy is ShardingStrategy.FULLY_SHARDED,
+            )
+
+
+def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecTopology:
+    """TorchRec's topology of one of the groups of a cluster; a rank has what the smallest of its replicas has."""
+    result = TorchRecTopology(
+        groups.size,
+        whole.compute_device,
+        local_world_size=groups.group_shape[1],
+        hbm_mem_bw=whole.hbm_mem_bw,
+        ddr_mem_bw=whole.ddr_mem_bw,
+        ssd_mem_bw=whole.ssd_mem_bw,
+        hbm_to_ddr_mem_bw=whole.hbm_to_ddr_mem_bw,
+        bwd_compute_multiplier=whole.bwd_compute_multiplier,
+        weighted_feature_bwd_compute_multiplier=whole.weighted_feature_bwd_compute_multiplier,
+        uneven_sharding_perf_multiplier=whole.uneven_sharding_perf_multiplier,
+        generalized_comms_bandwidths=whole.comms_bandwidths,
+        created_by_factory=True,  # it is made of one of which TorchRec has said what it has to say
+    )
+    for rank, device in enumerate(result.devices):
+        held = [whole.devices[replica].storage for replica in groups.replicas(rank)]
+        device.storage = Storage(
+            min(one.hbm for one in held), min(one.ddr for one in held), min(one.ssd for one in held)
+        )
+    return result
+
+
+def best_size(
+    sizes: list[ShardingGroups],
+    search: Callable[[ShardingGroups, float | None], Planned],
+    time_limit: float | None,
+) -> tuple[GroupSizes, ShardingGroups, ShardingPlan]:
+    """The size of the shortest step; the first whose plan was loaded rather than searched, if any was.
+
+    Args:
+        sizes: the sizes to plan.
+        search: a group's sharding plan, and ours behind it; gets seconds that it may take.
+        time_limit: seconds of all searches together.
+
+    Returns:
+        What every size comes to, the best of them, and its sharding plan.
+
+    Raises:
+        PlannerError: there is no plan, and why the largest size has none.
+    """
+    found: list[GroupSize] = []
+    plans: dict[int, ShardingPlan] = {}
+    failed: PlannerError | None = None
+    for groups, limit in shared_out(sizes, time_limit):
+        try:
+            plans[groups.size], ours = search(groups, limit)
+        except PlannerError as error:
+            failed = error
+            found.append(GroupSize(groups, why_not=str(error)))
+            continue
+        found.append(GroupSize(groups, ours, "" if ours else "its plan was not searched for"))
+        if ours is None:
+            return GroupSizes(tuple(found)), groups, plans[groups.size]
+    if not plans and failed is not None:
+        raise failed
+    result = GroupSizes(tuple(found))
+    return result, result.best.groups, plans[result.best.groups.size]
+
+
+def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
+    """What `DMPCollection` has to be told of the groups that a plan is for."""
+    return {
+        "world_size": groups.devices,
+        "sharding_group_size": groups.size,
+        "node_group_size": groups.group_shape[1],
+        "use_inter_host_allreduce": groups.inter_host_allreduce,
+        "sharding_strategy": ShardingStrategy.FULLY_SHARDED if groups.fully_sharded else ShardingStrategy.DEFAULT,
+    }
+
+
+def of_first_rank(groups: ShardingGroups | None, group: dist.ProcessGroup | None) -> ShardingGroups | None:
+    """The groups that the first rank of a process group has chosen, on all of its ranks."""
+    found: list[Any] = [groups]
+    dist.broadcast_object_list(found, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
+    chosen: ShardingGroups | None = found[0]
+    return chosen
+
+
+@contextmanager
+def _as_planner_error() -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error

@@ -1,0 +1,179 @@
+"""Which size sharding groups should have: a search for each, and the size of which a step is shortest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwright.cost.score import synchronisation_ms
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.solve import plan as find_plan
+from shardwright.sharding.groups import GroupMemory, group_memory, group_task
+from shardwright.sharding.plan import Plan
+from shardwright.task.groups import ShardingGroups, group_sizes
+from shardwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class GroupSize:
+    """What sharding groups of one size come to.
+
+    Attributes:
+        groups: the groups.
+        plan: the plan of a group, with the synchronisation of groups in its cost and bound; None where there is none.
+        why_not: why there is none.
+    """
+
+    groups: ShardingGroups
+    plan: Plan | None = None
+    why_not: str = ""
+
+    @property
+    def step_ms(self) -> float:
+        """A step of all groups; infinite where there is no plan."""
+        return self.plan.cost.step_ms if self.plan is not None and self.plan.cost is not None else float("inf")
+
+    @property
+    def synchronisation_ms(self) -> float:
+        """What of a step it takes to keep groups alike, on the device where that is most; 0 where there is no plan."""
+        return (
+            0.0 if self.plan is None else float(synchronisation_ms(self.plan.task, self.plan.shards).max(axis=0).sum())
+        )
+
+    @property
+    def memory(self) -> GroupMemory | None:
+        """What the devices of a group hold."""
+        return None if self.plan is None else group_memory(self.plan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The size, its step, bound and memory as plain data."""
+        plan, memory = self.plan, self.memory
+        return {
+            "size": self.groups.size,
+            "groups": self.groups.count,
+            "step_ms": None if plan is None else self.step_ms,
+            "synchronisation_ms": None if plan is None else self.synchronisation_ms,
+            "bound_ms": None if plan is None else plan.bound_ms,
+            "memory_bytes": None if memory is None else int(memory.peak.max()),
+            "memory_between_passes_bytes": None if memory is None else int(memory.between.max()),
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass(frozen=True)
+class GroupSizes(Sequence[GroupSize]):
+    """What each size comes to.
+
+    Attributes:
+        sizes: ascending.
+    """
+
+    sizes: tuple[GroupSize, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.sizes[index]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def best(self) -> GroupSize:
+        """The size of the shortest step; of equal ones the largest, which takes the least memory."""
+        return min(reversed(self.sizes), key=lambda one: one.step_ms)
+
+    @property
+    def best_plan(self) -> Plan:
+        """The plan of the best size.
+
+        Raises:
+            InfeasibleTask: no size has a plan.
+        """
+        plan = self.best.plan
+        if plan is None:
+            raise InfeasibleTask(
+                "; ".join(f"sharding groups of {one.groups.size}: {one.why_not}" for one in self.sizes)
+            )
+        return plan
+
+
+def candidates(hosts: int, devices_per_host: int, size: int | None = None, **given: Any) -> list[ShardingGroups]:
+    """The groups to choose among: of one size, or of every size that divides the devices.
+
+    Args:
+        hosts: of the cluster.
+        devices_per_host: of each host.
+        size: the only size; None for every size.
+        given: other fields of `ShardingGroups`.
+
+    Raises:
+        InvalidInput: the size does not divide the devices, or another field breaks a rule.
+    """
+    first = ShardingGroups(hosts * devices_per_host if size is None else size, hosts, devices_per_host, **given)
+    return [first] if size is not None else [replace(first, size=one) for one in group_sizes(first.devices)]
+
+
+def plan_groups(
+    task: Task,
+    *,
+    sharding_group_size: int | None = None,
+    sync_interval: int = 1,
+    inter_host_allreduce: bool = False,
+    fully_sharded: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
+) -> GroupSizes:
+    """Plan 2D parallelism for TorchRec's `DMPCollection`: the plan of a sharding group, for every size of the groups.
+
+    A step of groups of G of W devices is that of one group: G devices with G / W of the batch, and what it takes to average its weights
+    with those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
+
+    Args:
+        task: what is placed, and the whole cluster.
+        sharding_group_size: the only size to look at; None for every size that divides the devices.
+        sync_interval: steps from one `DMPCollection.sync()` to the next.
+        inter_host_allreduce: how ranks lie in groups, see `ShardingGroups`.
+        fully_sharded: whether weights are scattered between forward and backward pass, see `ShardingGroups`.
+        time_limit: seconds of all searches together, shared out evenly; None for no limit.
+        options: further arguments of `plan`, but `runs_on`, which is TorchRec.
+
+    Raises:
+        InvalidInput: the size does not divide the devices, or an argument breaks a rule.
+    """
+    if task.groups is not None:
+        raise InvalidInput(
+            "sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is"
+        )
+    where = task.topology
+    sizes = candidates(
+        where.hosts,
+        where.devices_per_host,
+        sharding_group_size,
+        sync_interval=sync_interval,
+        inter_host_allreduce=inter_host_allreduce,
+        fully_sharded=fully_sharded,
+    )
+
+    def search(groups: ShardingGroups, limit: float | None) -> GroupSize:
+        try:
+            of_group = group_task(task, groups)
+        except InvalidInput as error:
+            if sharding_group_size is not None:
+                raise
+            return GroupSize(groups, why_not=str(error))
+        try:
+            return GroupSize(groups, find_plan(of_group, runs_on="torchrec", time_limit=limit, **options))
+        except InfeasibleTask as error:
+            return GroupSize(groups, why_not=str(error))
+
+    return GroupSizes(tuple(search(groups, limit) for groups, limit in shared_out(sizes, time_limit)))
+
+
+def shared_out(
+    sizes: Sequence[ShardingGroups], time_limit: float | None
+) -> Iterator[tuple[ShardingGroups, float | None]]:
+    """The sizes, each with its part of the time that is left when its turn comes; None where there is no limit."""
+    end = None if time_limit is None else time.monotonic() + time_limit
+    for turn, groups in enumerate(sizes):
+        yield groups, None if end is None else max(end - time.monotonic(), 0.0) / (len(sizes) - turn)

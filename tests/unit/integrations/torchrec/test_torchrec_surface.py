@@ -1,0 +1,173 @@
+"""What others read off a planner: its plan as options, its numbers, statistics, events and annotations."""
+
+import inspect
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from torchrec.distributed.planner import EmbeddingShardingPlanner, planners
+from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import FixedAbsoluteStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType, Stats
+
+from shardwright.integrations.torchrec import SavedPlanLoader, ShardwrightPlanner, save_sharding_plan
+from shardwright.integrations.torchrec.stats import SearchPage, SearchStats
+
+from .made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
+
+pytestmark = pytest.mark.torchrec
+
+ONLY_WHOLE = {"t0": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])}
+
+
+class Kept(Stats):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def log(self, **fields):
+        self.told.append(fields)
+
+
+def offering(*kinds):
+    """Sharders of pooled tables that offer some sharding types."""
+    return [type("Offering", (type(SHARDERS[0]),), {"sharding_types": lambda *_: list(kinds)})()]
+
+
+def test_the_best_plan_is_kept_as_options_in_the_order_of_the_tables():
+    found = planner()
+    assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 0, 0)
+    plan = found.plan(Model(), SHARDERS)
+    assert (found._num_proposals, found._num_plans) == (1, 1)
+    assert [(option.path, option.name) for option in found._best_plan] == list(tables_of(plan))
+    for option in found._best_plan:
+        assert [shard.rank for shard in option.shards] == ranks_of(tables_of(plan)[option.path, option.name])
+
+
+def test_a_failure_leaves_no_plan_and_a_loaded_plan_no_proposals(tmp_path):
+    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
+    plan = found.plan(bags([(1000, 128)]), SHARDERS)
+    with pytest.raises(PlannerError):
+        found.plan(bags([(3_000_000, 128)]), SHARDERS)
+    assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 1, 0)
+    save_sharding_plan(plan, tmp_path / "plan.json")
+    loads = planner(topology(2, hbm=GB), plan_loader=SavedPlanLoader(tmp_path / "plan.json"))
+    loads.plan(bags([(1000, 128)]), SHARDERS)
+    assert (loads._num_proposals, loads._num_plans) == (0, 0)
+    assert [option.name for option in loads._best_plan] == ["t0"]
+
+
+def test_statistics_get_bound_and_gap():
+    kept = Kept()
+    found = planner(stats=kept)
+    found.plan(Model(), SHARDERS)
+    ours, told = found.last_plan, kept.told[0]["debug_stats"]
+    assert isinstance(told, SearchStats)
+    assert (told.step_ms, told.bound_ms, told.gap) == (ours.cost.step_ms, ours.bound_ms, ours.gap)
+    assert kept.told[0]["best_plan"] == found._best_plan
+
+
+def test_torchrecs_page_says_bound_and_gap_below_the_proposals():
+    found = planner(stats=None)
+    page = found._stats[0]
+    assert isinstance(page, EmbeddingStats)
+    found.plan(Model(), SHARDERS)
+    assert "Evaluated 1 proposal(s), found 1 possible plan(s)" in page._stats_table[2]
+    assert f"bound {found.last_plan.bound_ms:.3f} ms, gap {found.last_plan.gap:.1%}" in page._stats_table[3]
+    assert len(page._stats_table[3]) == len(page._stats_table[2])
+
+
+def test_statistics_are_logged_where_there_is_no_plan():
+    kept, page = Kept(), SearchPage()
+    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, stats=[kept, page])
+    with pytest.raises(PlannerError):
+        found.plan(bags([(3_000_000, 128), (10, 8)]), SHARDERS)
+    (told,) = kept.told
+    assert (told["num_plans"], told["sharding_plan"].plan) == (0, {})
+    assert {(o.name, o.sharding_type, tuple(s.rank for s in o.shards)) for o in told["best_plan"]} == {
+        ("t0", "table_wise", (-1,)),
+        ("t1", "table_wise", (-1,)),
+    }
+    text = "\n".join(page._stats_table)
+    assert "found 0 possible plan(s)" in text
+    assert "t0" in text
+    assert "gap" not in text
+
+
+def test_an_error_for_want_of_storage_says_what_is_reserved():
+    reservation = FixedAbsoluteStorageReservation.from_gb(0.5)
+    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE, storage_reservation=reservation)
+    with pytest.raises(PlannerError, match=r"FixedAbsoluteStorageReservation: 0\.5 GB per device") as caught:
+        found.plan(bags([(10_000_000, 128)]), SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_torchrecs_event_handlers_hear_of_plans_and_failures(monkeypatch):
+    heard = []
+    for name in ("log_planner_config", "log_planning_result", "log_table_assignment", "log_storage_reservation"):
+        monkeypatch.setattr(planners, name, lambda *values, _name=name, **fields: heard.append((_name, values, fields)))
+    found = planner(topology(2, hbm=GB), constraints=ONLY_WHOLE)
+    found.plan(bags([(1000, 128)]), SHARDERS)
+    told = {name: (values, fields) for name, values, fields in heard}
+    assert told["log_planning_result"][1]["success"] == "True"
+    assert told["log_planning_result"][1]["planner_type"] == "ShardwrightPlanner"
+    assert told["log_table_assignment"][0][0] == found._best_plan
+    assert told["log_storage_reservation"][1]["available_hbm_per_rank"] == GB
+    heard.clear()
+    with pytest.raises(PlannerError):
+        found.plan(bags([(3_000_000, 128)]), SHARDERS)
+    assert heard[-1][0] == "log_planning_result"
+    assert heard[-1][2]["success"] == "False"
+    assert heard[-1][2]["error_type"] == "STRICT_CONSTRAINTS"
+
+
+def test_torchrecs_event_log_wraps_planning(monkeypatch):
+    seen = []
+
+    @contextmanager
+    def context(component, event_name, **_):
+        seen.append((component, event_name))
+        yield
+
+    monkeypatch.setattr(planners.EventLoggingHandler, "log_event_context", context)
+    planner().plan(Model(), SHARDERS)
+    assert seen[0] == ("planner", "ShardwrightPlanner.plan")
+
+
+@pytest.mark.parametrize("method", ["__init__", "plan", "collective_plan"])
+def test_annotations_and_defaults_are_torchrecs(method):
+    theirs, ours = (inspect.signature(getattr(one, method)) for one in (EmbeddingShardingPlanner, ShardwrightPlanner))
+    for name, parameter in theirs.parameters.items():
+        assert ours.parameters[name].annotation == parameter.annotation, name
+        assert ours.parameters[name].default == parameter.default, name
+    assert list(ours.parameters)[: len(theirs.parameters)] == list(theirs.parameters)
+    assert ours.return_annotation == theirs.return_annotation
+
+
+@pytest.mark.parametrize("world", [(1, 1), (4, 4), (8, 4)])
+def test_sharders_that_offer_columns_on_one_host_alone_need_no_constraint(world):
+    found = planner(topology(*world))
+    tables = tables_of(found.plan(bags([(10_000, 256), (500, 64)]), offering("table_column_wise")))
+    assert {table.sharding_type for table in tables.values()} == {"table_column_wise"}
+    hosts = {name: {rank // world[1] for rank in ranks_of(table)} for name, table in tables.items()}
+    assert all(len(of_table) == 1 for of_table in hosts.values())
+
+
+def test_a_grid_is_still_planned_only_where_it_is_asked_for():
+    with pytest.raises(PlannerError) as caught:
+        planner(topology(8, 4)).plan(bags([(10_000, 256)]), offering("grid_shard"))
+    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+
+
+def test_dense_kernels_run_replicas_only():
+    model, sharders = bags([(1000, 64)]), offering("table_wise", "data_parallel")
+    type(sharders[0]).compute_kernels = lambda *_: ["dense"]
+    (table,) = tables_of(planner().plan(model, sharders)).values()
+    assert (table.sharding_type, table.compute_kernel) == ("data_parallel", "dense")
+    demanded = {"t0": ParameterConstraints(sharding_types=["table_wise"])}
+    with pytest.raises(PlannerError) as caught:
+        planner(constraints=demanded).plan(model, sharders)
+    assert caught.value.error_type == PlannerErrorType.INVALID_COMPUTE_KERNEL
