@@ -247,6 +247,10 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             self.last_groups = of_first_rank(self.last_groups, pg)
         return result
 
+    def get_selected_options(self) -> List[ShardingOption]:
+        """The options of the last plan, as TorchRec's executor asks for them from its release 1.9 on; none before a plan."""
+        return self._best_plan or []
+
     def hash_planner_context_inputs(self) -> int:
         """TorchRec's hash of the inputs, of a sharding group's where the last plan is for one."""
         if self._of_group is not None:
