@@ -14,7 +14,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.memory import buffer_bytes, gradient_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 
@@ -37,7 +37,7 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
     works = [shard_work(problem.task, shard) for shard in shards]
     perf = _perf(works, problem, cost_model)
     loads = {
-        shard: (_storage(tables[shard.table], work, problem), times)
+        shard: (_storage(tables[shard.table], work, len(shard.devices), problem), times)
         for shard, work, times in zip(shards, works, perf, strict=True)
     }
     return [
@@ -78,10 +78,10 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
     return result
 
 
-def _storage(table: ParameterSharding, work: ShardWork, problem: TorchRecProblem) -> Storage:
+def _storage(table: ParameterSharding, work: ShardWork, replicas: int, problem: TorchRecProblem) -> Storage:
     """Weights and optimizer state in DDR where the kernel keeps them there, with a part of them cached in HBM."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
-    buffers = buffer_bytes(work)
+    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, replicas)
     if problem.compute_device == "cpu":
         return Storage(hbm=0, ddr=held + buffers)
     if "uvm" not in table.compute_kernel:
