@@ -178,7 +178,9 @@ def _runnable(plan: Plan, name: str) -> Table:
             "give the pooled ones to TorchRec or FBGEMM"
         )
     if table.dtype == "int8":
-        raise InvalidInput(f"table '{name}' has int8 weights; this module trains fp32 and fp16 ones: state one of these as its dtype")
+        raise InvalidInput(
+            f"table '{name}' has int8 weights; this module trains fp32 and fp16 ones: state one of these as its dtype"
+        )
     narrow = next((shard for shard in plan.by_table[name] if shard.dim < table.dim), None)
     if narrow is not None:
         raise InvalidInput(

@@ -109,7 +109,9 @@ def why_not_a_module(task: Task) -> str | None:
         if "." in table.name or hasattr(names, table.name):
             return f"table '{table.name}' has a name that no module of torch can have; rename it, without dots"
         if table.dtype not in _DTYPES:
-            return f"table '{table.name}' has {table.dtype} weights, which TorchRec does not train; make them fp32 or fp16"
+            return (
+                f"table '{table.name}' has {table.dtype} weights, which TorchRec does not train; make them fp32 or fp16"
+            )
     return None
 
 

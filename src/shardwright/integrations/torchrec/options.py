@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torchrec.distributed.planner.constants import POOLING_FACTOR
@@ -13,6 +14,8 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
+from shardwright.integrations.torchrec.moved import kept_by
+from shardwright.integrations.torchrec.off_device import OFF_DEVICE
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import buffer_bytes, gradient_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -24,7 +27,8 @@ _NOTHING = (Storage(hbm=0, ddr=0), Perf(fwd_compute=0, fwd_comms=0, bwd_compute=
 def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
     """The option of each table that a plan chose; its shards have a rank, storage and times.
 
-    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum.
+    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum. What
+    a step fetches from host memory or SSD is in the forward pass.
 
     Args:
         plan: a complete plan of the problem.
@@ -37,7 +41,7 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
     works = [shard_work(problem.task, shard) for shard in shards]
     perf = _perf(works, problem, cost_model)
     loads = {
-        shard: (_storage(tables[shard.table], work, len(shard.devices), problem), times)
+        shard: _load(shard, work, times, tables[shard.table], problem)
         for shard, work, times in zip(shards, works, perf, strict=True)
     }
     return [
@@ -78,16 +82,18 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
     return result
 
 
-def _storage(table: ParameterSharding, work: ShardWork, replicas: int, problem: TorchRecProblem) -> Storage:
-    """Weights and optimizer state in DDR where the kernel keeps them there, with a part of them cached in HBM."""
+def _load(
+    shard: Shard, work: ShardWork, times: Perf, table: ParameterSharding, problem: TorchRecProblem
+) -> tuple[Storage, Perf]:
+    """Storage and times of a shard: of one whose kernel keeps rows elsewhere, a cache on the device and the time to fetch them."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
-    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, replicas)
+    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":
-        return Storage(hbm=0, ddr=held + buffers)
-    if "uvm" not in table.compute_kernel:
-        return Storage(hbm=held + buffers, ddr=0)
-    cached = table.cache_params.load_factor if table.cache_params and "caching" in table.compute_kernel else None
-    return Storage(hbm=round(held * (cached or 0.0)) + buffers, ddr=held)
+        return Storage(hbm=0, ddr=held + buffers), times
+    if table.compute_kernel not in OFF_DEVICE:
+        return Storage(hbm=held + buffers, ddr=0), times
+    kept = kept_by(problem, shard.table, table, work.rows, work.dim)
+    return Storage(kept.cache + buffers, kept.host, kept.ssd), replace(times, fwd_compute=times.fwd_compute + kept.ms)
 
 
 def _option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import context_of
 from shardwright.integrations.torchrec.loading import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
+from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options
 from shardwright.integrations.torchrec.problem import TorchRecProblem, check_names, problem_of_tables
 from shardwright.integrations.torchrec.profiles import Profiles
@@ -85,6 +87,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
         last_problem: what was planned; None before.
+        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         )
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
+        self.last_moved: Moved | None = None
         self._context: list[Any] | None = None
 
     def plan(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
@@ -156,7 +160,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             ShardwrightError: cost model or profiles cannot be read.
         """
         begin = perf_counter()
-        self.last_plan = self.last_problem = None
+        self.last_plan = self.last_problem = self.last_moved = None
         problem = self._problem(module, sharders)
         if problem is None:
             return ShardingPlan({})
@@ -231,6 +235,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
                 check_ranks_assigned(options)
                 result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        self.last_moved = moved(result, problem)
+        if self.last_moved.kernels:
+            _logger.info("%s", self.last_moved)
         for stats in self._stats:
             stats.log(
                 sharding_plan=result,
@@ -250,6 +257,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
 
+_logger = logging.getLogger(__name__)
 _MOST_LOGGED = 256  # devices
 
 

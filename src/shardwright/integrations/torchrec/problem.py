@@ -16,6 +16,7 @@ from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.choices import kernels_by_type
 from shardwright.integrations.torchrec.limits import limits_of, narrowest_columns
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
+from shardwright.integrations.torchrec.off_device import bucket_count, possible_kernels
 from shardwright.integrations.torchrec.optimizers import optimizer_of
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.topology import topology_of
@@ -35,6 +36,7 @@ class TablePlace:
         kernels: compute kernels by sharding type (TorchRec's names), fastest first; types in order of preference.
         given: what the user demands of the table; None for nothing.
         found: the table in the model: weights, module, sharder, features.
+        buckets: of a zero-collision-hashing table, each on one rank; None for a table without.
     """
 
     path: str
@@ -42,6 +44,7 @@ class TablePlace:
     kernels: Mapping[str, tuple[str, ...]]
     given: ParameterConstraints | None
     found: ShardableTable
+    buckets: int | None = None
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -137,9 +140,10 @@ def problem_of_tables(
     places, tables = {}, []
     for table in found:
         given = (constraints or {}).get(table.name)
-        kernels = kernels_by_type(table, given, topology.compute_device)
+        buckets = bucket_count(table, topology.world_size)
+        kernels = possible_kernels(kernels_by_type(table, given, topology.compute_device), table, topology, buckets)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
-        places[name] = TablePlace(table.path, table.name, kernels, given, table)
+        places[name] = TablePlace(table.path, table.name, kernels, given, table, buckets)
         tables.append(_table(name, table, given, batch_size, known))
     limits = _limits(places, tables, ours)
     task = Task(
@@ -205,8 +209,10 @@ def _table(
 
 
 def _dtype(dtype: torch.dtype) -> Dtype:
-    """Quantised weights count as half precision, the narrowest type there is."""
-    return "fp32" if dtype.itemsize >= 4 else "fp16"
+    """By the size of a weight. The width of quantised tables has scale and bias in it, which the account then counts once more."""
+    if dtype.itemsize == 1:
+        return "int8"
+    return "fp16" if dtype.itemsize == 2 else "fp32"
 
 
 def _dict(constraints: Mapping[str, ParameterConstraints] | None) -> dict[str, ParameterConstraints] | None:

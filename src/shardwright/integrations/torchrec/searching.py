@@ -12,6 +12,8 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import cached_within, demanded, held_bytes
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
+from shardwright.integrations.torchrec.moved import ssd_bytes
+from shardwright.integrations.torchrec.off_device import KEY_VALUE
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.integrations.torchrec.search_task import search_task
 from shardwright.search.engine import preparation, session
@@ -55,17 +57,20 @@ class Search:
             if choices in tried:
                 continue
             tried.append(choices)
-            try:
-                found = self._with(problem, choices)
-                return found, sharding_plan_of(found, problem, choices)
-            except InfeasibleTask as error:
-                binding = binding or error
-            except InvalidPlan as error:
-                raise PlannerError(str(error), PlannerErrorType.OTHER) from error
+            for spread in (False, True) if any(choice.kernel == KEY_VALUE for choice in choices.values()) else (False,):
+                try:
+                    found = self._with(problem, choices, spread)
+                    result = sharding_plan_of(found, problem, choices)
+                    _check_ssd(result, problem)
+                    return found, result
+                except InfeasibleTask as error:
+                    binding = binding or error
+                except InvalidPlan as error:
+                    raise PlannerError(str(error), PlannerErrorType.OTHER) from error
         raise _no_plan(problem, binding) from binding
 
-    def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice]) -> Plan:
-        searched = search_task(problem, choices)
+    def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice], spread: bool) -> Plan:
+        searched = search_task(problem, choices, spread=spread)
         found = find_plan(
             searched.task,
             strategy=self.strategy,
@@ -88,6 +93,20 @@ def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice
         yield cached_within(problem, _FILLS[0]) if forced else {}
     for fill in _FILLS:
         yield cached_within(problem, fill)
+
+
+def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that no rank's SSD holds more than it has room for.
+
+    Raises:
+        InfeasibleTask: one does.
+    """
+    for rank, (needed, device) in enumerate(zip(ssd_bytes(plan, problem), problem.reserved.devices, strict=True)):
+        if needed > device.storage.ssd:
+            raise InfeasibleTask(
+                f"rank {rank} needs {format_bytes(needed)} of SSD for its key_value tables and has {format_bytes(device.storage.ssd)}: "
+                "allow them row_wise or column_wise sharding, or set a larger ssd_cap"
+            )
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
