@@ -120,7 +120,7 @@ def _memory(task: dict[str, Any], plan: dict[str, Any], shards: dict[str, Any], 
             row = {"fp32": 4 * width, "fp16": 2 * width, "int8": width + 8}[table.get("dtype", "fp32")]
             size = rows * row + state[task["optimizer"]]
             if holders > 1 and (table.get("pooled", True) or whole):
-                size += 4 * rows * width
+                size += (2 if table.get("pooled", True) and table.get("dtype") == "fp16" else 4) * rows * width
             for rank in shard["devices"]:
                 used[rank] += size + 8 * lookups + 8 * (samples + 1) + values
     limits = task["topology"]["memory"]

@@ -6,13 +6,13 @@ Per shard and device, with R rows, C columns, b bytes a weight, S samples and L 
     optimizer   sgd 0 · rowwise_adagrad 4 R · adagrad 4 R C · adam 8 R C
     input       8 L (ids) + 8 (S + 1) (offsets)
     output      4 C S pooled, 4 C L not pooled; once for the activations and once for their gradient
-    gradient    4 R C of each replica, where replicas reduce the whole gradient of their block
+    gradient    4 R C of each replica, where replicas reduce the whole gradient of their block; 2 R C of pooled fp16 weights
 
 State is held in fp32 whatever the type of the weights, as FBGEMM does; int8 weights have 8 bytes of scale and bias a row.
 
-Replicas of pooled tables reduce whole gradients (DistributedDataParallel's buckets), those of sequence tables where `Exchange` says
-"whole". With "cheaper" a block is reduced whole only where nearly all of its rows are looked up in a step: its gradient is then
-about as large as those of the lookups, which are counted.
+Replicas of pooled tables reduce whole gradients (DistributedDataParallel's buckets, of the type of the weights), those of sequence
+tables where `Exchange` says "whole", in fp32. With "cheaper" a block is reduced whole only where nearly all of its rows are looked up in
+a step: its gradient is then about as large as those of the lookups, which are counted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import numpy.typing as npt
 
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
+from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 
 _INDEX_BYTES = 8
 _ACTIVATION_BYTES = 4
-_GRADIENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,16 @@ def buffer_bytes(work: ShardWork) -> int:
     return inputs + 2 * outputs
 
 
-def reduces_whole(task: Task, pooled: bool) -> bool:
-    """Whether replicas of a table hold the gradient of their whole block to reduce it."""
-    return pooled or task.exchange.replica_gradients == "whole"
+def gradient_size(task: Task, pooled: bool, dtype: str) -> int:
+    """Bytes of the gradient of a weight that each replica of a table holds: 0 where replicas send what was looked up."""
+    if not pooled and task.exchange.replica_gradients != "whole":
+        return 0
+    return DTYPE_BYTES["fp16"] if pooled and dtype == "fp16" else DTYPE_BYTES["fp32"]
 
 
 def gradient_bytes(task: Task, work: ShardWork, replicas: int) -> int:
     """Bytes of the gradient of a whole block that each of its replicas holds; 0 for a single holder."""
-    return _GRADIENT_BYTES * work.rows * work.dim if replicas > 1 and reduces_whole(task, work.pooled) else 0
+    return gradient_size(task, work.pooled, work.dtype) * work.rows * work.dim if replicas > 1 else 0
 
 
 def block_bytes(task: Task, work: ShardWork, replicas: int = 1) -> int:

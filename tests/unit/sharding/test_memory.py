@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.sharding import Shard, memory_account, shard_bytes
+from shardwright.sharding import Shard, memory_account, shard_bytes, shard_work
+from shardwright.sharding.memory import gradient_bytes
 from shardwright.task import Exchange, Table, Task, Topology
 
 
@@ -39,6 +40,12 @@ def test_replicas_hold_all_weights_and_their_part_of_the_batch():
     account = memory_account(task_of(), [Shard("t", (0, 10), (0, 8), (0, 1))])
     assert account.weights.tolist() == [320, 320]
     assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 3 + 4 * 10 * 8] * 2  # with a gradient of all rows
+
+
+@pytest.mark.parametrize(("pooled", "size"), [(True, 2), (False, 4)])
+def test_gradients_of_half_precision_weights_are_fp32_in_our_own_runtime_only(pooled, size):
+    task, shard = task_of(dtype="fp16", pooled=pooled), Shard("t", (0, 10), (0, 8), (0, 1))
+    assert gradient_bytes(task, shard_work(task, shard), 2) == size * 10 * 8
 
 
 @pytest.mark.parametrize(("way", "gradient"), [("whole", 4 * 10 * 8), ("touched", 0), ("cheaper", 0)])

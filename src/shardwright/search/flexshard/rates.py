@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.flows import ID_BYTES, VALUE_BYTES, Floats
-from shardwright.sharding.memory import optimizer_bytes, reduces_whole
+from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -76,7 +76,7 @@ def row_memory(task: Task, table: Table) -> int:
 
 def gradient_memory(task: Task, table: Table) -> int:
     """Bytes of a row's gradient on each of several copies that reduce it whole."""
-    return VALUE_BYTES * table.dim if reduces_whole(task, pooled=False) else 0
+    return gradient_size(task, table.pooled, table.dtype) * table.dim
 
 
 def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:

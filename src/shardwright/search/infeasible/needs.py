@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from shardwright.search.infeasible.where import Where
-from shardwright.sharding.memory import buffer_bytes, gradient_bytes, optimizer_bytes, reduces_whole
+from shardwright.sharding.memory import buffer_bytes, gradient_bytes, gradient_size, optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
@@ -83,7 +83,7 @@ def _replicated(task: Task, table: Table, where: Where) -> Need | Impossible:
     # More replicas take more together, and each of them less: its part of the batch.
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
     size = block_bytes(task, table, table.rows, table.dim, replicas=where.count)
-    gradients = 2 * 4 * table.rows * table.dim if reduces_whole(task, table.pooled) else 0
+    gradients = 2 * gradient_size(task, table.pooled, table.dtype) * table.rows * table.dim
     total = _whole_total(task, table) + state + gradients
     return Need("data_parallel", size, total, fewest=2, most=where.count, holders=2)
 
