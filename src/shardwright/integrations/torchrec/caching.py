@@ -121,14 +121,15 @@ def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
 
 
 def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | None) -> float:
-    """Share of a table that devices hold: all of it without a choice, else its caches, those of a store one on each rank."""
+    """Share of a table that devices hold: all of it without a choice, else its caches; a store has one on each rank."""
     if choice is None:
         return 1.0
     if choice.kernel not in STORES:
         return choice.load_factor or 0.0
     limits = problem.task.constraints.of(table.name)
+    place = problem.places[table.name]
     shards = problem.task.topology.devices if limits.allows("row_wise") or limits.allows("table_row_wise") else 1
-    return shards * store_cache_bytes(problem.places[table.name]) / table.weight_bytes
+    return shards * store_cache_bytes(place) / (table.weight_bytes * place.unit)
 
 
 def least_cache(problem: TorchRecProblem) -> float:

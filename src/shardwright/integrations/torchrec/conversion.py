@@ -90,7 +90,11 @@ def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
             raise InvalidPlan(
                 f"table '{place.fqn}' is sharded {found.sharding_type} but has no sharding_spec; plan anew"
             )
-        shards += [_shard(name, metadata) for metadata in found.sharding_spec.shards if min(metadata.shard_sizes) > 0]
+        shards += [
+            _shard(name, metadata, place.unit)
+            for metadata in found.sharding_spec.shards
+            if min(metadata.shard_sizes) > 0
+        ]
     return Plan(problem.task, shards, strategy="torchrec")
 
 
@@ -142,8 +146,9 @@ def _parameter_sharding(
     replicated = pattern.kind == ShardingType.DATA_PARALLEL.value
     if place.buckets is not None and pattern.kind == ShardingType.ROW_WISE.value:
         pattern = _in_buckets(pattern, place, place.buckets)
+    unit = place.unit
     shards = [
-        ShardMetadata([rows[0], columns[0]], [rows[1] - rows[0], columns[1] - columns[0]], where[rank])
+        ShardMetadata([rows[0] * unit, columns[0]], [(rows[1] - rows[0]) * unit, columns[1] - columns[0]], where[rank])
         for rows, columns, rank in pattern.blocks
     ]
     ranks = list(range(problem.task.topology.devices)) if replicated else [rank for *_, rank in pattern.blocks]
@@ -164,7 +169,7 @@ def _parameter_sharding(
 
 def _in_buckets(pattern: Pattern, place: TablePlace, buckets: int) -> Pattern:
     """Row blocks of whole buckets: TorchRec finds a row's rank by its bucket."""
-    cuts = bucket_cuts(int(place.found.tensor.shape[0]), buckets, len(pattern.blocks))
+    cuts = bucket_cuts(place.rows // place.unit, buckets, len(pattern.blocks))
     aligned = [(rows, columns, rank) for rows, (_, columns, rank) in zip(pairwise(cuts), pattern.blocks, strict=True)]
     return replace(pattern, blocks=tuple(aligned))
 
@@ -177,8 +182,9 @@ def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CachePar
     return replace(given or CacheParams(), load_factor=chosen.load_factor)
 
 
-def _shard(name: str, metadata: ShardMetadata) -> Shard:
+def _shard(name: str, metadata: ShardMetadata, unit: int) -> Shard:
     (row, column), (rows, columns) = metadata.shard_offsets, metadata.shard_sizes
+    row, rows = row // unit, rows // unit
     rank = metadata.placement.rank() if metadata.placement is not None else None
     if rank is None:
         raise InvalidPlan(f"table '{name}' has a shard without a rank; plan anew")

@@ -80,21 +80,26 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
         problem: the problem.
         name: the table in the problem.
         sharding: how it is sharded.
-        rows: of the shard.
+        rows: of the shard, counted as the parameter's.
         columns: of the shard.
     """
-    kernel, table, task = sharding.compute_kernel, problem.task.table_by_name[name], problem.task
+    kernel, table, task, place = (
+        sharding.compute_kernel,
+        problem.task.table_by_name[name],
+        problem.task,
+        problem.places[name],
+    )
     if kernel not in OFF_DEVICE or problem.compute_device == "cpu":
         return Kept()
     row = row_bytes(table.dtype, columns)
     held = rows * row + optimizer_bytes(task.optimizer, rows, columns)
     if kernel in STORES:
-        cache = store_cache_bytes(problem.places[name])
+        cache = store_cache_bytes(place)
         share = min(cache / max(rows * row, 1), 1.0)
     else:
         share = sharding.cache_params.load_factor or 0.0 if sharding.cache_params and kernel in CACHED else 0.0
         cache = round(held * share)
-    fetched = missed_rows(problem, table, share) * rows / table.rows * row
+    fetched = missed_rows(problem, table, share) * rows / place.rows * row
     stored = 0 if kernel in VIRTUAL else held
     host, ssd = (0, stored) if kernel == KEY_VALUE else (stored, 0)
     return Kept(host, ssd, cache, fetched, fetched / bandwidth_of(kernel, problem.topology))

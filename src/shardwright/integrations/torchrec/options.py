@@ -56,8 +56,10 @@ def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> li
         everyone = range(problem.task.topology.devices)
         return [Shard.whole(problem.task.table_by_name[name], *everyone)] * len(everyone)
     result: list[Shard | None] = []
+    unit = problem.places[name].unit
     for shard in table.sharding_spec.shards:
         (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
+        row, rows = row // unit, rows // unit
         rank = shard.placement.rank() if shard.placement is not None else 0
         result.append(Shard(name, (row, row + rows), (column, column + columns), (rank,)) if rows and columns else None)
     return result
@@ -92,7 +94,7 @@ def _load(
         return Storage(hbm=0, ddr=held + buffers), times
     if table.compute_kernel not in OFF_DEVICE:
         return Storage(hbm=held + buffers, ddr=0), times
-    kept = kept_by(problem, shard.table, table, work.rows, work.dim)
+    kept = kept_by(problem, shard.table, table, work.rows * problem.places[shard.table].unit, work.dim)
     return Storage(kept.cache + buffers, kept.host, kept.ssd), replace(times, fwd_compute=times.fwd_compute + kept.ms)
 
 

@@ -94,9 +94,8 @@ def _least(problem: TorchRecProblem, choice: KernelChoice, spread: bool) -> floa
 
 
 def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least: float) -> Table:
-    share = min(device_share(problem, table, choice), 1.0)
-    devices = problem.task.topology.devices
-    rows = min(max(round(max(share, least) * table.rows), devices, 1), table.rows)
+    share, devices = device_share(problem, table, choice), problem.task.topology.devices
+    rows = max(round(max(share, least) * problem.places[table.name].rows), min(table.rows, devices), 1)
     slower = min(problem.topology.hbm_mem_bw / bandwidth_of(choice.kernel, problem.topology), _MOST_SLOWER)
     lookups = table.pooling * problem.task.batch_size
     missed = missed_rows(problem, table, share) / lookups

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -17,7 +18,8 @@ from torchrec.distributed.types import KeyValueParams
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, NoEvictionPolicy
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from shardwright.integrations.torchrec import load_sharding_plan, save_sharding_plan
+from shardwright.cost.analytic import AnalyticModel
+from shardwright.integrations.torchrec import SavedPlanLoader, load_sharding_plan, save_sharding_plan
 from shardwright.integrations.torchrec.off_device import STORES, bucket_cuts
 from shardwright.integrations.torchrec.options import sharding_options
 
@@ -29,6 +31,7 @@ FUSED = {"learning_rate": 0.1}
 SHARDERS = [EmbeddingBagCollectionSharder(dict(FUSED)), EmbeddingCollectionSharder(dict(FUSED))]
 SHAPES = ((400_000, 64), (8_000_000, 64), (1000, 64))
 MEGABYTE = 1 << 20
+MODEL = AnalyticModel("h100")
 
 
 def stored(kernel, megabytes=None, **fields):
@@ -140,6 +143,32 @@ def test_row_blocks_are_whole_buckets_where_torchrec_cuts_them(rows, buckets, ra
     assert all(shard.shard_offsets[0] % (rows // buckets) == 0 for shard in shards)
 
 
+@pytest.mark.parametrize("buckets", [20, 22])
+def test_a_virtual_table_of_2_to_the_50_rows_is_planned_by_buckets(buckets):
+    """Beside an ordinary table, with the caches of stores on all devices."""
+    rows = 2**50 // buckets * buckets
+    given = stored("ssd_virtual_table", 64)
+    model = nn.ModuleDict({"virtual": virtual(rows, buckets, dim=64), "real": bags(SHAPES[:1])})
+    found = planner(topology(4, hbm=GB), constraints=given)
+    tables = tables_of(found.plan(model, SHARDERS))
+    theirs = next(
+        one
+        for one in torchrecs_options(model, topology(4), given)
+        if (one.name, one.sharding_type) == ("t1", "row_wise")
+    )
+    shards = tables["virtual", "t1"].sharding_spec.shards
+    assert [shard.shard_sizes for shard in shards] == [shard.size for shard in theirs.shards]
+    assert [shard.shard_offsets for shard in shards] == [shard.offset for shard in theirs.shards]
+    assert tables["real", "t0"].compute_kernel in ("fused", "dense")
+    assert found.last_moved.cache_bytes == 4 * 64 * MEGABYTE
+    assert found.last_moved.fetched_bytes == pytest.approx(64 * 4 * 64 * 4)
+    options = {one.name: one for one in sharding_options(found.plan(model, SHARDERS), found.last_problem, MODEL)}
+    assert min(shard.storage.hbm for shard in options["t1"].shards) >= 64 * MEGABYTE
+    small = planner(topology(4, hbm=60 * MEGABYTE), constraints=given)
+    with pytest.raises(PlannerError):
+        small.plan(model, SHARDERS)
+
+
 def test_bucket_cuts_leave_the_last_ranks_a_bucket_less():
     assert bucket_cuts(70, 7, 3) == [0, 30, 50, 70]
     assert bucket_cuts(40, 4, 4) == [0, 10, 20, 30, 40]
@@ -198,8 +227,12 @@ def test_ssds_have_limits_too():
 def test_a_plan_with_a_store_is_saved_and_loaded(tmp_path):
     params = KeyValueParams(max_l1_cache_size=64, ssd_storage_directory="/ssd", ps_hosts=(("::1", 2000),))
     given = {"t1": replace(stored("key_value")["t1"], key_value_params=params)}
-    plan = planner(topology(4), constraints=given).plan(bags(SHAPES), SHARDERS)
-    save_sharding_plan(plan, tmp_path / "plan.json")
+    first = planner(topology(4), constraints=given)
+    plan = first.plan(bags(SHAPES), SHARDERS)
+    save_sharding_plan(plan, tmp_path / "plan.json", first.hash_planner_context_inputs_str())
     loaded = load_sharding_plan(tmp_path / "plan.json")
     assert tables_of(loaded)["", "t1"] == tables_of(plan)["", "t1"]
     assert tables_of(loaded)["", "t1"].key_value_params == params
+    again = planner(topology(4), constraints=given, plan_loader=SavedPlanLoader(tmp_path / "plan.json"))
+    assert tables_of(again.plan(bags(SHAPES), SHARDERS))["", "t1"] == tables_of(plan)["", "t1"]
+    assert again.last_moved == first.last_moved
