@@ -13,7 +13,8 @@ A load factor that the user names is kept, unless statistics come with it (`Cach
 `EmbeddingOffloadScaleupProposer`, and their miss rate counts in place of the profile's. Where it is not convex,
 what it promises is mixed from what it promises at both sides. A table that may leave the devices for a key-value store does so as a whole.
 
-Account: a cached table takes c of its weights and optimizer state in device memory, all of them in host memory. A cache is at least as
+Account: a cached table takes c of its weights and optimizer state in device memory, and 4 bytes for each row and 16 for each cached row
+that FBGEMM notes; weights and state all lie in host memory. A cache is at least as
 large a part of its table as device memory is of host memory, so that whatever fits the devices fits the hosts.
 """
 
@@ -37,6 +38,7 @@ from shardwright.task.task import Task
 Floats = npt.NDArray[np.float64]
 
 _ALMOST_ALL = 0.95  # TorchRec demands load factors below 1; nearer to it a cache saves next to nothing
+_NOTED_A_ROW, _NOTED_A_SLOT = 4, 16  # bytes: the table of each row; the row in each slot, and when it was used
 _STEPS = 33  # at which a user's miss rates are read
 _ONE_DEVICE = 0.8  # of a device's memory that a table may take which lies on one device whole
 
@@ -47,7 +49,8 @@ class _Cachable:
 
     Attributes:
         name: the table.
-        held: bytes of weights and optimizer state.
+        held: bytes of device memory that all of it would take in a cache, but for what it takes anyway.
+        fixed: bytes that a cache of any size takes.
         floor: least share that the cache may hold.
         ceiling: largest share that fits.
         points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
@@ -56,6 +59,7 @@ class _Cachable:
 
     name: str
     held: int
+    fixed: int
     floor: float
     ceiling: float
     points: Floats
@@ -106,6 +110,7 @@ def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoi
             budget -= held * device_share(problem, table, choice)
         elif choice or _may_leave(place):
             free.append(_cachable(problem, table, held, forced=choice is not None))
+            budget -= free[-1].fixed
         else:
             budget -= held
     shares = _shares(free, budget)
@@ -121,15 +126,34 @@ def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
 
 
 def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | None) -> float:
-    """Share of a table that devices hold: all of it without a choice, else its caches; a store has one on each rank."""
+    """Device memory that a table takes as a share of the table: all without a choice, else its caches; a store has one on each rank."""
     if choice is None:
         return 1.0
+    if choice.kernel in CACHED:
+        held = held_bytes(problem.task, table)
+        return cache_bytes(table.rows, held, choice.load_factor or 0.0) / held
     if choice.kernel not in STORES:
-        return choice.load_factor or 0.0
+        return 0.0
     limits = problem.task.constraints.of(table.name)
     place = problem.places[table.name]
     shards = problem.task.topology.devices if limits.allows("row_wise") or limits.allows("table_row_wise") else 1
     return shards * store_cache_bytes(place) / (table.weight_bytes * place.unit)
+
+
+def cached_share(problem: TorchRecProblem, table: Table, choice: KernelChoice) -> float:
+    """Share of a table's rows that caches hold."""
+    return min(device_share(problem, table, choice), 1.0) if choice.kernel in STORES else choice.load_factor or 0.0
+
+
+def cache_bytes(rows: int, held: int, load_factor: float) -> float:
+    """Device memory of a cache: rows with their state, and what FBGEMM notes of each row of the table and of each slot of the cache.
+
+    Args:
+        rows: of the table or shard.
+        held: bytes of its weights and optimizer state.
+        load_factor: share of the rows that the cache holds.
+    """
+    return load_factor * (held + _NOTED_A_SLOT * rows) + _NOTED_A_ROW * rows
 
 
 def least_cache(problem: TorchRecProblem) -> float:
@@ -182,8 +206,15 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
     kept = _convex(points, missed)
+    noted = table.rows if kernel in CACHED else 0
     return _Cachable(
-        table.name, held, floor, min(ceiling, _ALMOST_ALL) if forced else ceiling, points[kept], missed[kept]
+        table.name,
+        held + _NOTED_A_SLOT * noted,
+        _NOTED_A_ROW * noted,
+        floor,
+        min(ceiling, _ALMOST_ALL) if forced else ceiling,
+        points[kept],
+        missed[kept],
     )
 
 

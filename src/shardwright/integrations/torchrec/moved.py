@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardMetadata
 
-from shardwright.integrations.torchrec.caching import missed_rows
+from shardwright.integrations.torchrec.caching import cache_bytes, missed_rows
 from shardwright.integrations.torchrec.off_device import (
     CACHED,
     KEY_VALUE,
@@ -98,7 +98,7 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
         share = min(cache / max(rows * row, 1), 1.0)
     else:
         share = sharding.cache_params.load_factor or 0.0 if sharding.cache_params and kernel in CACHED else 0.0
-        cache = round(held * share)
+        cache = round(cache_bytes(rows, held, share)) if kernel in CACHED else 0
     fetched = missed_rows(problem, table, share) * rows / place.rows * row
     stored = 0 if kernel in VIRTUAL else held
     host, ssd = (0, stored) if kernel == KEY_VALUE else (stored, 0)

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from torchrec.distributed.planner.constants import MIN_CW_DIM
 
-from shardwright.integrations.torchrec.caching import device_share, least_cache, missed_rows
+from shardwright.integrations.torchrec.caching import cached_share, device_share, least_cache, missed_rows
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.limits import NARROWEST
-from shardwright.integrations.torchrec.off_device import KEY_VALUE, STORES, bandwidth_of
+from shardwright.integrations.torchrec.off_device import CACHED, KEY_VALUE, STORES, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.plan import Plan
@@ -73,7 +73,7 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *
         smaller = _cached(problem, table, choices[table.name], least[table.name]) if table.name in choices else table
         given = task.constraints.of(table.name)
         if table.name in choices:
-            given = _without_replicas(given)
+            given = _off_device_limits(given, choices[table.name])
         cuts = _grid_cuts(problem, table) if table.name in grids else [0, table.dim]
         for start, stop in pairwise(cuts):
             name = table.name if len(cuts) == 2 else f"{table.name}[{start}:{stop}]"
@@ -98,7 +98,7 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
     rows = max(round(max(share, least) * problem.places[table.name].rows), min(table.rows, devices), 1)
     slower = min(problem.topology.hbm_mem_bw / bandwidth_of(choice.kernel, problem.topology), _MOST_SLOWER)
     lookups = table.pooling * problem.task.batch_size
-    missed = missed_rows(problem, table, share) / lookups
+    missed = missed_rows(problem, table, cached_share(problem, table, choice)) / lookups
     access = table.access.block(0, rows) if rows < table.rows else table.access
     if abs(access.total_rows - rows) > 0.5:
         access = AccessProfile.uniform(rows)
@@ -106,10 +106,12 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
     return replace(table, rows=rows, pooling=pooling, access=access)
 
 
-def _without_replicas(limits: TableConstraint) -> TableConstraint:
-    """Replicas are dense, in device memory."""
-    kinds = tuple(kind for kind in limits.sharding_types or () if kind != "data_parallel")
-    return replace(limits, sharding_types=kinds) if kinds else limits
+def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableConstraint:
+    """No replicas, which are dense, in device memory. No column blocks beside row blocks: the cache of each would note all rows."""
+    kinds = {kind for kind in limits.sharding_types or () if kind != "data_parallel"}
+    if choice.kernel in CACHED and kinds & {"row_wise", "table_row_wise"}:
+        kinds -= {"column_wise"}
+    return replace(limits, sharding_types=tuple(sorted(kinds))) if kinds else limits
 
 
 def _on_one_host(task: Task) -> TableConstraint:

@@ -13,7 +13,7 @@ from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import cached_within, demanded, held_bytes
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
 from shardwright.integrations.torchrec.moved import ssd_bytes
-from shardwright.integrations.torchrec.off_device import KEY_VALUE
+from shardwright.integrations.torchrec.off_device import KEY_VALUE, STORES
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.integrations.torchrec.search_task import search_task
 from shardwright.search.engine import preparation, session
@@ -112,10 +112,12 @@ def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
     """TorchRec's error, of the kind that TorchRec gives it: storage where the tables are larger than all devices together."""
     task = problem.task
-    need, room = sum(held_bytes(task, table) for table in task.tables), sum(task.topology.memory_bytes)
+    stored = {name for name, choice in demanded(problem).items() if choice.kernel in STORES}
+    need = sum(held_bytes(task, table) for table in task.tables if table.name not in stored)
+    room = sum(task.topology.memory_bytes)
     why = str(binding) if binding else "the tables need more memory than all devices have"
     figures = (
-        f"{len(task.tables)} tables need {format_bytes(need)} with optimizer state, {task.topology.devices} devices have "
+        f"{len(task.tables) - len(stored)} tables need {format_bytes(need)} with optimizer state, {task.topology.devices} devices have "
         f"{format_bytes(room)} for them after the storage reservation, batch size {problem.batch_size} on each rank"
     )
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if need > room else PlannerErrorType.STRICT_CONSTRAINTS

@@ -55,6 +55,11 @@ def test_the_miss_rate_falls_from_one_to_zero():
     assert (np.diff(rates) < 0).all()
 
 
+def slots(task, table):
+    """Bytes of a cache of all rows."""
+    return held_bytes(task, table) + 16 * table.rows
+
+
 def test_load_factors_miss_the_fewest_bytes():
     """The reference is a linear programme over the segments of all access curves."""
     problem = small_problem()
@@ -62,20 +67,21 @@ def test_load_factors_miss_the_fewest_bytes():
     chosen = cached_within(problem, fill)
     least = least_cache(problem)
     buffers = sum(buffer_bytes(shard_work(task, sw.Shard.whole(table, 0))) for table in task.tables)
-    budget = fill * sum(task.topology.memory_bytes) - buffers
+    noted = sum(4 * table.rows for table in task.tables)  # by FBGEMM, and 16 bytes for each cached row
+    budget = fill * sum(task.topology.memory_bytes) - buffers - noted
     saved, size, low = [], [], 0.0
     for table in task.tables:
         points = np.unique(np.append(table.access.rows / table.rows, least))
         points = points[points >= least]
         rates = np.array([expected_miss_rate(table, share) for share in points])
         saved += list(-np.diff(rates) * table.pooling * task.batch_size * table.weight_bytes / table.rows)
-        size += list(np.diff(points) * held_bytes(task, table))
-        low += least * held_bytes(task, table)
+        size += list(np.diff(points) * slots(task, table))
+        low += least * slots(task, table)
     best = linprog(-np.array(saved), A_ub=np.array([size]), b_ub=[budget - low], bounds=(0, 1))
     at_least = missed_bytes(problem, {table.name: least for table in task.tables}) + best.fun
     shares = {t.name: chosen[t.name].load_factor if t.name in chosen else 1.0 for t in task.tables}
     assert missed_bytes(problem, shares) == pytest.approx(at_least, rel=0.01)
-    assert sum(shares[t.name] * held_bytes(task, t) for t in task.tables) <= budget * (1 + 1e-9)
+    assert sum(shares[t.name] * slots(task, t) for t in task.tables) <= budget * (1 + 1e-9)
     assert 0 < len(chosen) < 4
 
 
@@ -221,7 +227,13 @@ def test_what_moved_to_the_host_is_told(caplog):
     sizes = {f"t{i}": rows * dim * 4 for i, (rows, dim) in enumerate(SHAPES)}
     assert moved.kernels == dict.fromkeys(cached, "fused_uvm_caching")
     assert moved.host_bytes == sum(sizes[name] for name in cached)
-    assert moved.cache_bytes == pytest.approx(sum(sizes[name] * share for name, share in cached.items()), abs=8)
+    rows = {f"t{i}": count for i, (count, _) in enumerate(SHAPES)}
+    caches = [share * (sizes[name] + 16 * rows[name]) + 4 * rows[name] for name, share in cached.items()]
+    shards = [shard.table for shard in plan_of(plan, found.last_problem).shards]
+    assert all(
+        shards.count(name) == len({s.rows for s in found.last_plan.by_table[name]}) for name in cached
+    )  # no columns
+    assert moved.cache_bytes == pytest.approx(sum(caches), abs=8)
     assert moved.ssd_bytes == 0
     assert str(moved) in caplog.text
     assert f"{len(cached)} tables off device memory" in str(moved)

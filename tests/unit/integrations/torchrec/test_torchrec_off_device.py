@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+import torch
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -87,6 +88,18 @@ def test_a_table_in_a_store_is_planned_as_torchrecs_enumerator_offers_it(kernel,
     assert (storage_by_rank(found, plan, where, given) <= np.array(limits)).all()
 
 
+def test_caches_in_full_devices_fit_by_torchrecs_estimate_too():
+    """With the 4 bytes a row and 16 a slot that FBGEMM notes."""
+    where = topology(4, hbm=256 * MEGABYTE, ddr_cap=4 * GB)
+    found = planner(where)
+    plan = found.plan(bags(SHAPES), SHARDERS)
+    assert found.last_moved.kernels == {"t1": "fused_uvm_caching"}
+    limits = [(one.storage.hbm, one.storage.ddr, one.storage.ssd) for one in where.devices]
+    held = storage_by_rank(found, plan, where, {})
+    assert (held <= np.array(limits)).all()
+    assert held[:, 0].sum() > 0.7 * 4 * 256 * MEGABYTE
+
+
 def test_our_storage_of_a_store_is_torchrecs():
     """Caches and SSD up to the state of the cache, 4 bytes a row and 16 a slot, which TorchRec counts to the SSD."""
     where, given = topology(4, hbm=GB), stored("key_value", 64)
@@ -165,8 +178,9 @@ def test_a_virtual_table_of_2_to_the_50_rows_is_planned_by_buckets(buckets):
     options = {one.name: one for one in sharding_options(found.plan(model, SHARDERS), found.last_problem, MODEL)}
     assert min(shard.storage.hbm for shard in options["t1"].shards) >= 64 * MEGABYTE
     small = planner(topology(4, hbm=60 * MEGABYTE), constraints=given)
-    with pytest.raises(PlannerError):
+    with pytest.raises(PlannerError) as caught:  # each device has a cache of 64 MB
         small.plan(model, SHARDERS)
+    assert caught.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
 
 
 def test_bucket_cuts_leave_the_last_ranks_a_bucket_less():
@@ -184,6 +198,30 @@ def test_buckets_that_torchrec_refuses_are_refused(rows, buckets, rule):
     with pytest.raises(PlannerError, match=rule) as caught:
         planner(topology(4), constraints=given).plan(virtual(rows, buckets), SHARDERS)
     assert caught.value.error_type == PlannerErrorType.INPUT_VALIDATION
+
+
+@pytest.mark.parametrize("buckets", [8, 6])
+def test_managed_collision_modules_need_whole_buckets_on_every_rank(buckets):
+    from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+    from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
+    from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+    from torchrec.modules.mc_modules import ManagedCollisionCollection
+
+    tables = bags([(960, 16)])
+    hashed = HashZchManagedCollisionModule(zch_size=960, device=torch.device("cpu"), total_num_buckets=buckets)
+    collection = ManagedCollisionCollection({"t0": hashed}, tables.embedding_bag_configs())
+    model, sharders = (
+        ManagedCollisionEmbeddingBagCollection(tables, collection),
+        [ManagedCollisionEmbeddingBagCollectionSharder()],
+    )
+    if buckets == 6:
+        with pytest.raises(ValueError, match="uneven buckets"):
+            EmbeddingEnumerator(topology(4), 64).enumerate(model, sharders)
+        with pytest.raises(PlannerError, match="need a multiple of them"):
+            planner(topology(4)).plan(model, sharders)
+        return
+    table = tables_of(planner(topology(4)).plan(model, sharders))["", "t0"]
+    assert [shard.shard_sizes for shard in table.sharding_spec.shards] == [[240, 16]] * 4
 
 
 def test_row_blocks_of_one_host_are_whole_buckets_or_none():
