@@ -20,7 +20,7 @@ large a part of its table as device memory is of host memory, so that whatever f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,29 +76,36 @@ def expected_miss_rate(table: Table, load_factor: float) -> float:
     return 1.0 - table.access.share_of(0, load_factor * table.rows)
 
 
-def demanded(problem: TorchRecProblem) -> dict[str, KernelChoice]:
-    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one."""
+def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, KernelChoice]:
+    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one.
+
+    Args:
+        problem: the problem.
+        whole: put tables of key-value stores on one rank each, where each shard would take a cache.
+    """
     result = {}
     for name, place in problem.places.items():
         kernels = [
             kernel for kind, kernels in place.kernels.items() if kind != "data_parallel" for kernel in kernels[:1]
         ]
         if kernels and all(kernel in OFF_DEVICE for kernel in kernels):
-            result[name] = _choice(kernels[0], place, least_cache(problem))
+            alone = whole and _takes_one_cache(problem, name, kernels[0])
+            result[name] = replace(_choice(kernels[0], place, least_cache(problem)), whole=alone)
     return result
 
 
-def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoice]:
+def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False) -> dict[str, KernelChoice]:
     """Caches that make the tables take at most a part of the devices' memory, with the least expected time for rows missed.
 
     Args:
         problem: the problem.
         fill: part of the memory of all devices together that weights, optimizer state, caches and buffers may take.
+        whole: as in `demanded`.
 
     Returns:
         Kernels of the tables that do not stay in device memory whole.
     """
-    task, forced = problem.task, demanded(problem)
+    task, forced = problem.task, demanded(problem, whole=whole)
     budget = fill * sum(task.topology.memory_bytes) - sum(
         buffer_bytes(shard_work(task, Shard.whole(table, 0))) for table in task.tables
     )
@@ -114,7 +121,7 @@ def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoi
         else:
             budget -= held
     shares = _shares(free, budget)
-    return {**forced, **{name: _off_device(problem.places[name], share) for name, share in shares.items()}}
+    return {**forced, **{name: _off_device(problem, name, share, whole) for name, share in shares.items()}}
 
 
 def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
@@ -136,7 +143,8 @@ def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | 
         return 0.0
     limits = problem.task.constraints.of(table.name)
     place = problem.places[table.name]
-    shards = problem.task.topology.devices if limits.allows("row_wise") or limits.allows("table_row_wise") else 1
+    cut = not choice.whole and set(limits.sharding_types or ()) != {"table_wise"}
+    shards = problem.task.topology.devices if cut else 1
     return shards * store_cache_bytes(place) / (table.weight_bytes * place.unit)
 
 
@@ -241,9 +249,15 @@ def _leaving(place: TablePlace) -> str:
     return str(next(kernel for kernel in (*CACHED, *STORES) if kernel in kernels))
 
 
-def _off_device(place: TablePlace, share: float) -> KernelChoice:
-    kernel = _leaving(place)
-    return KernelChoice(kernel, share if kernel in CACHED else None)
+def _off_device(problem: TorchRecProblem, name: str, share: float, whole: bool) -> KernelChoice:
+    kernel = _leaving(problem.places[name])
+    return KernelChoice(kernel, share if kernel in CACHED else None, whole and _takes_one_cache(problem, name, kernel))
+
+
+def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
+    """Whether a table in a store may lie whole on one rank, and takes fewer caches there than in shards."""
+    may = problem.task.constraints.of(name).allows("table_wise")
+    return kernel in STORES and may and store_cache_bytes(problem.places[name]) > 0
 
 
 def _statistics(place: TablePlace) -> CacheStatistics | None:

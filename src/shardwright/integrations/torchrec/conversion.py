@@ -34,10 +34,12 @@ class KernelChoice:
     Attributes:
         kernel: TorchRec's name.
         load_factor: share of the rows that a cache in device memory holds; None without one.
+        whole: whether the table is to lie on one rank, where it takes the cache of one shard.
     """
 
     kernel: str
     load_factor: float | None = None
+    whole: bool = False
 
 
 def sharding_plan_of(

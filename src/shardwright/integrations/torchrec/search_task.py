@@ -108,6 +108,8 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
 
 def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableConstraint:
     """No replicas, which are dense, in device memory. No column blocks beside row blocks: the cache of each would note all rows."""
+    if choice.whole:
+        return replace(limits, sharding_types=("table_wise",))
     kinds = {kind for kind in limits.sharding_types or () if kind != "data_parallel"}
     if choice.kernel in CACHED and kinds & {"row_wise", "table_row_wise"}:
         kinds -= {"column_wise"}

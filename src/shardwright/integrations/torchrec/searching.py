@@ -86,13 +86,17 @@ class Search:
 
 
 def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice]]:
-    """First as few tables in host memory as the constraints demand, if that can fit at all; then more and more."""
+    """First as few tables in host memory as the constraints demand, if that can fit at all; then more and more.
+
+    After that the same with tables of key-value stores whole, as each of their shards takes a cache.
+    """
     forced = demanded(problem)
     held = sum(held_bytes(problem.task, table) for table in problem.task.tables if table.name not in forced)
-    if held <= sum(problem.task.topology.memory_bytes):
-        yield cached_within(problem, _FILLS[0]) if forced else {}
-    for fill in _FILLS:
-        yield cached_within(problem, fill)
+    for whole in (False, True):
+        if held <= sum(problem.task.topology.memory_bytes):
+            yield cached_within(problem, _FILLS[0], whole=whole) if forced else {}
+        for fill in _FILLS:
+            yield cached_within(problem, fill, whole=whole)
 
 
 def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:

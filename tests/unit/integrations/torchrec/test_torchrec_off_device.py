@@ -251,6 +251,18 @@ def test_a_table_goes_to_the_store_where_devices_have_no_room_for_it():
     assert tight.last_moved.ssd_bytes == SHAPES[1][0] * 64 * 4
 
 
+def test_tables_in_stores_stay_whole_where_devices_have_no_room_for_the_caches_of_all_shards():
+    """Each of 4 tables takes 64 MB of cache for each of its shards, and a device has 100 MB."""
+    given = {f"t{i}": stored("key_value", 64)["t1"] for i in range(4)}
+    where = topology(4, hbm=100 * MEGABYTE)
+    found = planner(where, constraints=given)
+    plan = found.plan(bags([(8_000_000, 64)] * 4), SHARDERS)
+    assert {table.sharding_type for table in tables_of(plan).values()} == {"table_wise"}
+    assert sorted(table.ranks for table in tables_of(plan).values()) == [[0], [1], [2], [3]]
+    limits = [(one.storage.hbm, one.storage.ddr, one.storage.ssd) for one in where.devices]
+    assert (storage_by_rank(found, plan, where, given) <= np.array(limits)).all()
+
+
 def test_ssds_have_limits_too():
     """2 GB of table: more than one SSD has, no more than all have together."""
     whole = stored("key_value", sharding_types=["table_wise"])
