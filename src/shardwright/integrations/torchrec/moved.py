@@ -74,7 +74,7 @@ class Kept:
 
 
 def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, rows: int, columns: int) -> Kept:
-    """What a shard of so many rows and columns keeps off device memory.
+    """What a shard of so many rows and columns keeps off device memory; of a table whose kernel does so.
 
     Args:
         problem: the problem.
@@ -89,7 +89,7 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
         problem.task,
         problem.places[name],
     )
-    if kernel not in OFF_DEVICE or problem.compute_device == "cpu":
+    if problem.compute_device == "cpu":
         return Kept()
     row = row_bytes(table.dtype, columns)
     held = rows * row + optimizer_bytes(task.optimizer, rows, columns)
@@ -131,7 +131,9 @@ def ssd_bytes(plan: ShardingPlan, problem: TorchRecProblem) -> list[int]:
 
 
 def _shards(problem: TorchRecProblem, name: str, sharding: ParameterSharding) -> list[tuple[int, Kept]]:
-    shards: list[ShardMetadata] = sharding.sharding_spec.shards if sharding.sharding_spec is not None else []
+    if sharding.compute_kernel not in OFF_DEVICE or sharding.sharding_spec is None:
+        return []
+    shards: list[ShardMetadata] = sharding.sharding_spec.shards
     return [
         (shard.placement.rank(), kept_by(problem, name, sharding, *shard.shard_sizes))
         for shard in shards

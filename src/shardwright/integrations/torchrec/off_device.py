@@ -12,15 +12,16 @@ Bandwidths are those that the topology states, for the kernels that TorchRec sta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.constants import KV_CACHING_RATIO
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
@@ -60,25 +61,22 @@ def store_cache_bytes(place: TablePlace) -> int:
     return min(megabytes * _MEGABYTE, math.ceil(tensor.numel() * tensor.element_size() * share))
 
 
-def bucket_count(table: ShardableTable, world_size: int) -> int | None:
-    """Buckets of a zero-collision-hashing table, each of which lies on one rank; None for a table without.
+def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int | None]:
+    """Buckets of each zero-collision-hashing table, each of which lies on one rank; None for tables without.
 
     Raises:
         PlannerError: the buckets do not divide the rows, or the managed collision module's do not go evenly over the ranks.
     """
-    module = table.module
-    buckets: int | None = None
-    if isinstance(module, EmbeddingBagCollection):
-        buckets = _of_virtual(module.embedding_bag_configs(), table.name)
-    elif isinstance(module, EmbeddingCollection):
-        buckets = _of_virtual(module.embedding_configs(), table.name)
-    elif isinstance(module, BaseManagedCollisionEmbeddingCollection):
-        buckets = module._managed_collision_collection.table_to_number_buckets().get(table.name)
-        if buckets is not None and buckets % world_size:
+    stated = {id(module): _stated_buckets(module) for module in {id(one.module): one.module for one in tables}.values()}
+    counts = [stated[id(table.module)].get(table.name) for table in tables]
+    for table, buckets in zip(tables, counts, strict=True):
+        if buckets is None:
+            continue
+        if isinstance(table.module, BaseManagedCollisionEmbeddingCollection) and buckets % world_size:
             raise _bad_buckets(table, buckets, f"{world_size} ranks; managed collision modules need a multiple of them")
-    if buckets is not None and (buckets < 1 or table.tensor.shape[0] % buckets):
-        raise _bad_buckets(table, buckets, f"{table.tensor.shape[0]} rows, which must be a multiple of them")
-    return buckets
+        if buckets < 1 or table.tensor.shape[0] % buckets:
+            raise _bad_buckets(table, buckets, f"{table.tensor.shape[0]} rows, which must be a multiple of them")
+    return counts
 
 
 def possible_kernels(
@@ -127,9 +125,16 @@ def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) ->
     return {kind: some for kind, some in left.items() if some}
 
 
-def _of_virtual(configs: list[EmbeddingBagConfig] | list[EmbeddingConfig], name: str) -> int | None:
-    """TorchRec looks at the buckets of virtual tables only."""
-    return next((one.total_num_buckets for one in configs if one.name == name and one.use_virtual_table), None)
+def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
+    """Buckets by table; of embedding collections TorchRec looks at those of virtual tables only."""
+    if isinstance(module, BaseManagedCollisionEmbeddingCollection):
+        return dict(module._managed_collision_collection.table_to_number_buckets())
+    configs: Sequence[BaseEmbeddingConfig] = ()
+    if isinstance(module, EmbeddingBagCollection):
+        configs = module.embedding_bag_configs()
+    elif isinstance(module, EmbeddingCollection):
+        configs = module.embedding_configs()
+    return {one.name: one.total_num_buckets for one in configs if one.use_virtual_table}
 
 
 def _bad_buckets(table: ShardableTable, buckets: int, rule: str) -> PlannerError:

@@ -16,7 +16,7 @@ from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.choices import kernels_by_type
 from shardwright.integrations.torchrec.limits import limits_of, narrowest_columns
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
-from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_count, possible_kernels
+from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.optimizers import optimizer_of
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.topology import topology_of
@@ -145,9 +145,8 @@ def problem_of_tables(
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
     places, tables = {}, []
-    for table in found:
+    for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)
-        buckets = bucket_count(table, topology.world_size)
         kernels = possible_kernels(kernels_by_type(table, given, topology.compute_device), table, topology, buckets)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
         unit = _unit(table, kernels, buckets)
