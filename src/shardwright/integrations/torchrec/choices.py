@@ -38,6 +38,10 @@ _RUNNABLE = tuple(
         EmbeddingComputeKernel.QUANT_UVM_CACHING,
         EmbeddingComputeKernel.FUSED_UVM,
         EmbeddingComputeKernel.QUANT_UVM,
+        EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.KEY_VALUE,
     )
 )
 """Compute kernels that plans may use, fastest first."""

@@ -1,6 +1,7 @@
 """The drop-in planner: TorchRec's constructor and methods, our search."""
 
 import copy
+import logging
 import math
 import warnings
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ from shardwright.integrations.torchrec.groups import (
 )
 from shardwright.integrations.torchrec.loading import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
+from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
@@ -102,6 +104,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
         last_problem: what was planned; None before.
+        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before.
         last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without any.
         last_group_sizes: what each size came to, on the rank that planned.
     """
@@ -176,6 +179,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """What is known of the last plan."""
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
+        self.last_moved: Moved | None = None
         self._best_plan: list[ShardingOption] | None = None  # read by others, as are the two numbers
         self._num_proposals = self._num_plans = 0
         self.last_groups: ShardingGroups | None = None
@@ -273,7 +277,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if best.last_problem is not None:
             best._callbacks, best._stats = self._callbacks, self._stats
             result = best._finish(result, best.last_problem, sharders, begin)
-        self.last_plan, self.last_problem, self._best_plan = best.last_plan, best.last_problem, best._best_plan
+        self.last_plan, self.last_problem, self.last_moved = best.last_plan, best.last_problem, best.last_moved
+        self._best_plan = best._best_plan
         self._num_proposals, self._num_plans = len(planners), sum(one._num_plans for one in planners.values())
         return result
 
@@ -319,6 +324,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             check_ranks_assigned(options)
             result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        self.last_moved = moved(result, problem)
+        if self.last_moved.kernels:
+            _logger.info("%s", self.last_moved)
         self._best_plan = options
         self._log(result, options, sharders, begin)
         return result
@@ -365,6 +373,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             )
 
 
+_logger = logging.getLogger(__name__)
 _MOST_LOGGED = 256  # devices
 
 
