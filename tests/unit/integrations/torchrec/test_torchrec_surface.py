@@ -1,6 +1,8 @@
 """What others read off a planner: its plan as options, its numbers, statistics, events and annotations."""
 
+import copy
 import inspect
+import pickle
 from contextlib import contextmanager
 
 import pytest
@@ -171,3 +173,11 @@ def test_dense_kernels_run_replicas_only():
     with pytest.raises(PlannerError) as caught:
         planner(constraints=demanded).plan(model, sharders)
     assert caught.value.error_type == PlannerErrorType.INVALID_COMPUTE_KERNEL
+
+
+def test_planners_are_copied_and_sent_to_processes():
+    found = planner()
+    plan = found.plan(Model(), SHARDERS)
+    for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(planner()))):
+        assert set(tables_of(copied.plan(Model(), SHARDERS))) == set(tables_of(plan))
+        assert copied.hash_planner_context_inputs() == found.hash_planner_context_inputs()
