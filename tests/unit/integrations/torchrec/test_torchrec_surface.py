@@ -42,9 +42,12 @@ def offering(*kinds):
 def test_the_best_plan_is_kept_as_options_in_the_order_of_the_tables():
     found = planner()
     assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 0, 0)
+    assert (found.get_selected_options(), found.get_search_space()) == ([], None)
     plan = found.plan(Model(), SHARDERS)
     assert (found._num_proposals, found._num_plans) == (1, 1)
     assert [(option.path, option.name) for option in found._best_plan] == list(tables_of(plan))
+    assert found.get_selected_options() == found._best_plan
+    assert {option.name for option in found.get_search_space()} == {option.name for option in found._best_plan}
     for option in found._best_plan:
         assert [shard.rank for shard in option.shards] == ranks_of(tables_of(plan)[option.path, option.name])
 
