@@ -292,6 +292,14 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         )
         return result
 
+    def get_selected_options(self) -> List[ShardingOption]:
+        """The last plan as sharding options, as TorchRec asks for them from 1.9 on; empty before, and where there was no plan."""
+        return self._best_plan or []
+
+    def get_search_space(self) -> List[ShardingOption] | None:
+        """All that TorchRec's enumerator would choose from for the last model, likewise; listed when it is asked for."""
+        return self._enumerator.last_stored_search_space
+
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
         size = len(problem.task.tables) * problem.task.topology.devices
