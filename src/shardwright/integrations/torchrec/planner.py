@@ -44,10 +44,10 @@ from shardwright.integrations.torchrec.checks import (
 from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import context_of
 from shardwright.integrations.torchrec.groups import (
-    GroupOptions,
     GroupSizeChoice,
     Planned,
     best_size,
+    group_candidates,
     group_topology,
     of_first_rank,
 )
@@ -168,8 +168,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         self._context: list[Any] | None = None
         self._sizes: list[ShardingGroups] = []
         if sharding_group_size is not None:
-            options = GroupOptions(sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy)
-            self._sizes = options.candidates(self._topology)
+            self._sizes = group_candidates(
+                self._topology, sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy
+            )
         self.last_groups: ShardingGroups | None = None
         self.last_group_sizes: GroupSizes | None = None
 
