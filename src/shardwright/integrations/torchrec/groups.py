@@ -14,12 +14,14 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.errors import InvalidInput
-from shardwright.search.groups import GroupSize, GroupSizes, candidates, shared_out
+from shardwright.search.groups import GroupSize, GroupSizes, candidates, each_size
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups
 
 GroupSizeChoice: TypeAlias = int | Literal["auto"] | None
 Planned: TypeAlias = tuple[ShardingPlan, Plan | None]
+
+_LOADED = "its plan was not searched for"
 
 
 def group_candidates(
@@ -85,7 +87,7 @@ def best_size(
     search: Callable[[ShardingGroups, float | None], Planned],
     time_limit: float | None,
 ) -> tuple[GroupSizes, ShardingGroups, ShardingPlan]:
-    """The size of the shortest step; the first whose plan was loaded rather than searched, if any was.
+    """The size of the shortest step; one whose plan was loaded rather than searched, if there is one.
 
     Args:
         sizes: the sizes to plan.
@@ -98,23 +100,22 @@ def best_size(
     Raises:
         PlannerError: there is no plan, and why the largest size has none.
     """
-    found: list[GroupSize] = []
     plans: dict[int, ShardingPlan] = {}
-    failed: PlannerError | None = None
-    for groups, limit in shared_out(sizes, time_limit):
+    failed: list[PlannerError] = []
+
+    def attempt(groups: ShardingGroups, limit: float | None) -> GroupSize:
         try:
             plans[groups.size], ours = search(groups, limit)
         except PlannerError as error:
-            failed = error
-            found.append(GroupSize(groups, why_not=str(error)))
-            continue
-        found.append(GroupSize(groups, ours, "" if ours else "its plan was not searched for"))
-        if ours is None:
-            return GroupSizes(tuple(found)), groups, plans[groups.size]
-    if not plans and failed is not None:
-        raise failed
-    result = GroupSizes(tuple(found))
-    return result, result.best.groups, plans[result.best.groups.size]
+            failed.append(error)
+            return GroupSize(groups, why_not=str(error))
+        return GroupSize(groups, ours, "" if ours else _LOADED)
+
+    found = each_size(sizes, time_limit, attempt)
+    if not plans:
+        raise failed[-1]
+    best = next((one for one in found if one.why_not == _LOADED), found.best)
+    return found, best.groups, plans[best.groups.size]
 
 
 def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
