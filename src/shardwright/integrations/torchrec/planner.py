@@ -42,10 +42,10 @@ from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.events import PlannerEvents, logged
 from shardwright.integrations.torchrec.groups import (
-    GroupOptions,
     GroupSizeChoice,
     Planned,
     best_size,
+    group_candidates,
     group_topology,
     of_first_rank,
 )
@@ -170,8 +170,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         )
         self._sizes: list[ShardingGroups] = []
         if sharding_group_size is not None:
-            options = GroupOptions(sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy)
-            self._sizes = options.candidates(self._topology)
+            self._sizes = group_candidates(
+                self._topology, sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy
+            )
         self._group: ShardingGroups | None = None  # of a planner for one of the groups
         self._forget()
 
