@@ -1,12 +1,13 @@
 """Planning time of TorchRec's `EmbeddingShardingPlanner` and of ours: writes results/torchrec_planning_speed.md.
 
-    python benchmarks/torchrec_planning_speed.py [--both 50x8,100x8,200x16] [--ours 1000x128,5000x1024] [--repeats 3] [--limit 300]
+    python benchmarks/torchrec_planning_speed.py [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
 
 Both plan the same models: an EmbeddingBagCollection on the meta device, tables of 1,000 to 10 million rows (log-uniform) and dims of 16
 to 128, on CUDA devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, the same storage reservation, no
-statistics. Times are those of `plan()`, module traversal and conversion included, imports not. Every process plans several models, of seeds
-of their own; ours pays in its first for loading its compiled code (which `shardwright` compiles once on a machine), so the first is shown
-beside the median of the others. TorchRec's gets one model a process, for at most --limit seconds; sizes and planners take turns.
+statistics. Times are those of `plan()`, module traversal and conversion included, imports not. Every process of ours plans several models,
+of seeds of their own; in the first it loads its compiled code (which `shardwright` compiles once on a machine) before its search, so the
+first is shown beside the median of the others, with its gap. TorchRec's gets the first of these models, in a process of its own for at most
+--limit seconds; sizes and planners take turns. How much longer a step its plan takes is our cost model's word.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 
 Size = tuple[int, int]
 PLANNERS = ("torchrec", "shardwright")
+_BATCH = 512  # samples of each device
 _START_S = 180  # for imports and, once, compiling
 
 
@@ -60,13 +62,15 @@ HEADS = (
     "times faster",
     "first: times faster",
     "gap to the bound",
+    "gap, first",
+    "step of TorchRec's plan over ours",
 )
 
 
 def caption(options: argparse.Namespace) -> str:
     return (
         f"Seconds of `plan()`, medians of {options.repeats} processes for TorchRec, of {options.repeats} models in each process for ours; "
-        f"TorchRec for at most {options.limit} s. The gap is that of our plans to the bound (median)."
+        f"TorchRec for at most {options.limit} s. Gaps are those of our plans to the bound (medians); steps are predicted."
     )
 
 
@@ -78,8 +82,11 @@ def row_of(
     theirs = found.get(("torchrec", size))
     first = statistics.median(one["first_s"] for one in ours)
     later = statistics.median(seconds for one in ours for seconds in one["later_s"])
-    gap = statistics.median(gap for one in ours for gap in one["gaps"])
+    first_gap = statistics.median(one["gaps"][0] for one in ours)
+    gap = statistics.median(gap for one in ours for gap in one["gaps"][1:])
     ended = [one["first_s"] for one in theirs or [] if one]
+    pairs = zip(theirs or [], found["shardwright", size], strict=False)
+    longer = [one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs if one and other]
     whole = bool(theirs) and len(ended) == len(theirs or [])
     limit = statistics.median(ended) if whole else float(options.limit)
     sign = "" if whole else "> "
@@ -91,6 +98,8 @@ def row_of(
         f"{sign}{limit / later:.0f}" if theirs else "–",
         f"{sign}{limit / first:.0f}" if theirs else "–",
         f"{100 * gap:.1f}%",
+        f"{100 * first_gap:.1f}%",
+        f"{statistics.median(longer):.2f}" if longer else "–",
     ]
 
 
@@ -113,15 +122,26 @@ def plan_here(planner: str, size: Size, repeats: int, seed: int) -> dict[str, An
     """Plan in this process: TorchRec one model, ours one more than there are repeats."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    seconds, gaps = [], []
+    seconds, gaps, steps = [], [], []
     for index in range(1 if planner == "torchrec" else repeats + 1):
         model, sharders, made = model_of(size[0], seed + index), sharders_of(), planner_of(planner, size[1])
         begin = time.perf_counter()
-        made.plan(model, sharders)
+        plan = made.plan(model, sharders)
         seconds.append(time.perf_counter() - begin)
         if planner == "shardwright":
             gaps.append(made.last_plan.gap)
-    return {"first_s": seconds[0], "later_s": seconds[1:], "gaps": gaps}
+        steps.append(step_ms_of(plan, model, sharders, made))
+    return {"first_s": seconds[0], "later_s": seconds[1:], "gaps": gaps, "steps_ms": steps}
+
+
+def step_ms_of(plan: Any, model: Any, sharders: list[Any], planner: Any) -> float:
+    """The step time that our cost model predicts for a sharding plan of either planner."""
+    from shardwright.cost.score import score
+    from shardwright.integrations.torchrec import plan_of, problem_of
+    from shardwright.integrations.torchrec.topology import default_cost_model
+
+    problem = problem_of(model, sharders, planner._topology, _BATCH)
+    return score(problem.task, plan_of(plan, problem).shards, default_cost_model(planner._topology)).step_ms
 
 
 def model_of(tables: int, seed: int) -> Any:
@@ -157,7 +177,7 @@ def planner_of(name: str, devices: int) -> Any:
 
     kind = EmbeddingShardingPlanner if name == "torchrec" else ShardwrightPlanner
     topology = Topology(devices, "cuda", local_world_size=min(8, devices))
-    return kind(topology, 512, storage_reservation=FixedPercentageStorageReservation(0.15), stats=[])
+    return kind(topology, _BATCH, storage_reservation=FixedPercentageStorageReservation(0.15), stats=[])
 
 
 def size_of(text: str) -> Size:
@@ -171,8 +191,8 @@ def sizes_of(text: str) -> tuple[Size, ...]:
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--both", type=sizes_of, default="50x8,100x8,200x16", help="sizes for both planners")
-    parser.add_argument("--ours", type=sizes_of, default="1000x128,5000x1024", help="sizes for ours alone")
+    parser.add_argument("--both", type=sizes_of, default="40x8,200x16,1000x64", help="sizes for both planners")
+    parser.add_argument("--ours", type=sizes_of, default="5000x1024", help="sizes for ours alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=300, help="seconds that TorchRec's planner may take")
     parser.add_argument("--planner", choices=PLANNERS, default="shardwright", help=argparse.SUPPRESS)

@@ -6,8 +6,10 @@ search, tuples of fifty arrays, such wrappers take as long to compile as the fun
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 from numba import njit
@@ -20,9 +22,26 @@ _INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def compiled(function: _Function) -> _Function:
-    """A function that Python calls: compiled at the first call, kept in the cache, and run without the interpreter's lock."""
-    made: _Function = njit(**_ENTRY)(function)
+    """A function that Python calls: compiled at the first call, kept in the cache, and run without the interpreter's lock.
+
+    Where no cache folder is writable, neither the package's own nor the user's, each process compiles for itself.
+    """
+    try:
+        made: _Function = njit(**_ENTRY)(function)
+    except RuntimeError:  # numba's only words for that
+        _say_uncached()
+        made = njit(**(_ENTRY | {"cache": False}))(function)
     return made
+
+
+@cache
+def _say_uncached() -> None:
+    warnings.warn(
+        "compiled code cannot be kept, for neither shardwright's own folder nor the user's cache folder is writable: every process "
+        "compiles anew, which takes about a minute; set NUMBA_CACHE_DIR to a writable folder",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def inner(function: _Function) -> _Function:

@@ -96,7 +96,7 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
     model, topology, asked = problem
     planner, plan = planned(model, topology, asked)
     near = topology.local_world_size
-    for name, place in planner.last_problem.places.items():
+    for place in planner.last_problem.places.values():
         table = plan.plan[place.path][place.name]
         given_types = asked[place.name].sharding_types if place.name in asked else None
         assert table.sharding_type in (given_types or {*POOLED_TYPES} - {"grid_shard", "table_column_wise"})
@@ -126,7 +126,29 @@ def test_every_plan_is_complete_allowed_and_executable(problem):
             widths = [shard.shard_sizes[1] for shard in shards]
             assert all(width % 4 == 0 or len(shards) == 1 for width in widths)
             assert min(widths) >= least
-            assert name.startswith("t") or len(set(widths)) == 1
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems())
+def test_what_each_rank_holds_of_a_table_loads_as_torchrec_loads_it(problem):
+    """TorchRec views a rank's blocks of a table in the width of the table's first; its parameter has that of the rank's first."""
+    planner, plan = planned(*problem)
+    for place in planner.last_problem.places.values():
+        spec = plan.plan[place.path][place.name].sharding_spec
+        shards = [] if spec is None else spec.shards
+        assert len({shard.shard_sizes[1] for shard in shards}) <= 1
+        numbers = torch.arange(place.found.tensor.numel()).view(place.found.tensor.shape)
+        for rank in {shard.placement.rank() for shard in shards}:
+            mine = [shard for shard in shards if shard.placement.rank() == rank]
+            blocks = [numbers[_slices(shard)] for shard in mine]
+            saved = torch.cat([block.reshape(-1) for block in blocks]).view(-1, shards[0].shard_sizes[1])
+            held = torch.empty(sum(block.shape[0] for block in blocks), blocks[0].shape[1], dtype=numbers.dtype)
+            assert saved.shape == held.shape
+            assert torch.equal(saved, torch.cat(blocks))
+
+
+def _slices(shard):
+    return tuple(slice(a, a + n) for a, n in zip(shard.shard_offsets, shard.shard_sizes, strict=True))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

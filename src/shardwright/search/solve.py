@@ -17,6 +17,7 @@ from shardwright.search.best import ROUNDING
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.others import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
+from shardwright.search.loading import load_search
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStrategy
@@ -45,7 +46,8 @@ def plan(
         strategy: a name of `strategy_names()`, "auto" for the best of all that can be run in the time, or a strategy of your own.
         cost_model: a model, or the path of one made by `shardwright train`; by default the bundled one for the topology's device.
         seed: the same task, strategy and seed give the same plan.
-        time_limit: seconds after which the search returns the best plan so far; None for no limit.
+        time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before, once a
+            process, for about a second; 0 for the first plan that there is, without it.
         runs_on: what is to run the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
             for pooled ones. "torchrec": TorchRec for all tables. None: any blocks. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
@@ -68,6 +70,8 @@ def plan(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
+    if time_limit:
+        load_search(chosen, model, warm=start is not None)
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
     if start is not None and isinstance(chosen, WarmStrategy):
