@@ -12,7 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as type checkers read it; importing `typing` takes a while
 if TYPE_CHECKING:
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
-    from shardwright.search import plan, register, strategy_names
+    from shardwright.search import plan, plan_groups, register, strategy_names
     from shardwright.sharding import Plan, PlanCost, Shard
     from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
@@ -33,13 +33,14 @@ __all__ = [
     "Task",
     "Topology",
     "plan",
+    "plan_groups",
     "register",
     "strategy_names",
 ]
 
 _HOMES = {
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
-    "search": ("plan", "register", "strategy_names"),
+    "search": ("plan", "plan_groups", "register", "strategy_names"),
     "sharding": ("Plan", "PlanCost", "Shard"),
     "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
 }

@@ -50,7 +50,7 @@ def _table(rng: Random, name: str) -> dict[str, Any]:
     return {
         "name": name, "rows": rng.choice([1, 2, 7, 1000, 50_000, 2_000_000]), "dim": rng.choice([1, 3, 4, 16, 64, 128, 500]),
         "pooling": rng.choice([0.001, 0.5, 1, 1, 10, 80]), "pooled": rng.random() < 0.7, "access": access,
-        "dtype": rng.choice(["fp32", "fp32", "fp16"]),
+        "dtype": rng.choice(["fp32", "fp32", "fp16", "int8"]),
     }  # fmt: skip
 
 
@@ -105,6 +105,7 @@ def _area(shard: dict[str, Any]) -> int:
 def _memory(task: dict[str, Any], plan: dict[str, Any], shards: dict[str, Any], devices: int) -> Iterator[str]:
     """Weights and state to the byte; buffers too, but for the share of lookups of rows in order of hotness, which is left out."""
     used = [0] * devices
+    whole = task.get("exchange", {}).get("replica_gradients", "whole") == "whole"
     for table in task["tables"]:
         for shard in shards[table["name"]]:
             rows, width, holders = (
@@ -117,7 +118,10 @@ def _memory(task: dict[str, Any], plan: dict[str, Any], shards: dict[str, Any], 
             share = rows / table["rows"] if shard.get("row_order", "id") == "id" else rows == table["rows"]
             lookups = math.floor(task["batch_size"] * table["pooling"] * share / holders * (1 - 1e-12))
             values = 8 * width * (samples if table.get("pooled", True) else lookups)
-            size = rows * width * {"fp32": 4, "fp16": 2}[table.get("dtype", "fp32")] + state[task["optimizer"]]
+            row = {"fp32": 4 * width, "fp16": 2 * width, "int8": width + 8}[table.get("dtype", "fp32")]
+            size = rows * row + state[task["optimizer"]]
+            if holders > 1 and (table.get("pooled", True) or whole):
+                size += (2 if table.get("pooled", True) and table.get("dtype") == "fp16" else 4) * rows * width
             for rank in shard["devices"]:
                 used[rank] += size + 8 * lookups + 8 * (samples + 1) + values
     limits = task["topology"]["memory"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -201,6 +203,11 @@ def test_what_fbgemm_cannot_run_is_said_with_a_remedy() -> None:
     group = kernel_groups([work(50, 8, 3)])[0]
     with pytest.raises(MeasurementFailed, match="'adam' has no fused FBGEMM kernel on a CPU; use sgd"):
         load_backend("fbgemm").build(group, "adam", Arena(2**20, CPU))
+    narrow = kernel_groups([replace(work(50, 8, 3), dtype="int8")])[0]
+    with pytest.raises(MeasurementFailed, match="int8 weights have no backward kernel in FBGEMM"):
+        load_backend("fbgemm").build(narrow, "sgd", Arena(2**20, CPU))
+    with pytest.raises(MeasurementFailed, match="torch trains no int8 weights"):
+        load_backend("embedding_bag").build(narrow, "sgd", Arena(2**20, CPU))
     odd = kernel_groups([work(50, 6, 3)])[0]
     with pytest.raises(MeasurementFailed, match="dim 6 is no multiple of 4"):
         load_backend("fbgemm").build(odd, "sgd", Arena(2**20, CPU))

@@ -206,6 +206,7 @@ def plan_of(table, shards, topology=ONE):
             {},
             "table 't' is cut by columns",
         ),
+        (plan_of(replace(TABLE, dtype="int8"), [Shard.whole(TABLE, 0)]), {}, "table 't' has int8 weights"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": ["x"]}, "table 'x' is not in the plan"),
         (plan_of(TABLE, [Shard.whole(TABLE, 0)]), {"tables": []}, "name at least one table"),
         (

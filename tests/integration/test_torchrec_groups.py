@@ -175,6 +175,7 @@ def trained(plan, told, interval):
         dense.step()
         if (step + 1) % interval == 0:
             sharded.sync()
+    sharded.load_state_dict({name: value.clone() for name, value in sharded.state_dict().items()})
     return sharded(every_row()).detach()
 
 

@@ -22,10 +22,12 @@ STEPS = 3
 
 
 def answer(member, request, policy):
-    """Numerics or memory of one plan."""
+    """Numerics, memory, or peak of a step of one plan."""
     plan = Plan.load(request["plan"])
     if request["kind"] == "numerics":
         return numerics(plan, member)
+    if request["kind"] == "peak":
+        return peak(plan, member)
     return memory(plan, member)
 
 
@@ -121,6 +123,25 @@ def memory(plan, member):
     table[member.rank] = torch.tensor([found.weights, found.optimizer, new_tensor_bytes()])
     dist.all_reduce(table)
     return {"bytes": table.tolist()}
+
+
+def peak(plan, member):
+    """Most bytes that each rank holds at a time in the third step, beyond those that it held before."""
+    sharded = ShardedModel.of(plan.task, planned(plan, "cpu"), member)
+
+    def step(number):
+        outputs = sharded.forward(Batches(plan.task).draw(number, member.rank)).tensors()
+        sharded.update(outputs, [torch.ones_like(output) for output in outputs])
+
+    step(0)
+    step(1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step(2)
+    changes = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    table = torch.zeros(member.world, dtype=torch.int64)
+    table[member.rank] = int(np.cumsum(changes).max())
+    dist.all_reduce(table)
+    return {"peak": table.tolist()}
 
 
 def new_tensor_bytes():

@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     tests = options.checkout / "torchrec"
     files = [path for path in sorted(tests.rglob("test_*.py")) if "test_utils" not in path.parts]
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     names = [str(path.relative_to(options.checkout)) for path in files if PLANS.search(path.read_text())]
     judged: dict[str, dict[str, str]] = {}
     unplanned: Counter[str] = Counter()

@@ -50,8 +50,8 @@ class AnalyticModel:
     def encode_arrays(self, w: WorkArrays) -> Floats:
         """`(n, 2)` likewise, of n shards given as columns."""
         outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
-        forward = w.lookups * (8 + w.dim * w.weight_size) + 4 * outputs
-        backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.dim * w.weight_size + 8)
+        forward = w.lookups * (8 + w.row_bytes) + 4 * outputs
+        backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.row_bytes + 8)
         return np.stack([forward, backward], axis=1) / (MEMORY_BANDWIDTH[self.device] * _EFFICIENCY) * 1e3
 
     @property

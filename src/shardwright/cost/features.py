@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile, reuse_of_many
-from shardwright.task.table import DTYPE_BYTES
+from shardwright.task.table import DTYPE_BYTES, SCALE_BYTES
 
 Floats = npt.NDArray[np.float64]
 
@@ -81,9 +81,15 @@ class WorkArrays:
         return cls(rows, dim, samples, lookups, pooled, weight_size, reuse[:, 0], reuse[:, 1])
 
     @property
+    def row_bytes(self) -> Floats:
+        """`(n,)` bytes of the weights of a row; those of one byte have a scale and a bias."""
+        found: Floats = self.dim * self.weight_size + SCALE_BYTES * (self.weight_size == 1)
+        return found
+
+    @property
     def lines(self) -> Floats:
         """`(n,)` mean cache lines that a row touches: rows lie end to end, so those of odd sizes straddle lines."""
-        row = (self.dim * self.weight_size).astype(np.int64)
+        row = self.row_bytes.astype(np.int64)
         touched: Floats = (row + _LINE - np.gcd(row, _LINE)) / _LINE
         return touched
 
@@ -104,7 +110,7 @@ def features(works: WorkArrays) -> Floats:
             works.samples,
             works.lookups,
             works.lookups / works.samples,
-            works.rows * works.dim * works.weight_size,
+            works.rows * works.row_bytes,
             distinct,
             works.lookups * works.lines,
             distinct * works.lines,
@@ -118,9 +124,9 @@ def features(works: WorkArrays) -> Floats:
             np.log(logs + 1e-3),
             works.reuse_rows / np.maximum(distinct, 1e-9)[:, None],
             works.reuse_lookups / np.maximum(works.reuse_lookups.sum(axis=1), 1e-9)[:, None],
-            (np.gcd((works.dim * works.weight_size).astype(np.int64), _LINE) / _LINE)[:, None],
+            (np.gcd(works.row_bytes.astype(np.int64), _LINE) / _LINE)[:, None],
             works.pooled[:, None],
-            (works.weight_size == 2)[:, None],
+            (works.weight_size <= 2)[:, None],  # int8 counts as half precision: it is in no set of samples
         ]
     )
 

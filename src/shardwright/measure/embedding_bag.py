@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.functional import embedding, embedding_bag
 
+from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import EPSILON, LEARNING_RATE, FusedInput
 from shardwright.measure.groups import KernelGroup
@@ -74,6 +75,8 @@ class EmbeddingBagBackend:
         self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = LEARNING_RATE
     ) -> EmbeddingBagCall:
         """The group's tables in the arena; see `Backend.build`."""
+        if group.dtype not in _DTYPES:
+            raise MeasurementFailed(f"torch trains no {group.dtype} weights; measure fp32 or fp16 ones")
         return EmbeddingBagCall(group, optimizer, arena, learning_rate)
 
 

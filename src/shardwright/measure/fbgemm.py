@@ -105,6 +105,10 @@ def _check(group: KernelGroup, optimizer: str, on_cpu: bool) -> None:
         raise MeasurementFailed(
             "optimizer 'adam' has no fused FBGEMM kernel on a CPU; use sgd, rowwise_adagrad or adagrad, or backend='embedding_bag'"
         )
+    if group.dtype not in _WEIGHTS:
+        raise MeasurementFailed(
+            f"{group.dtype} weights have no backward kernel in FBGEMM, which keeps them for inference; measure fp32 or fp16 ones"
+        )
     for work in group.works:
         if work.dim % _WIDTH:
             raise MeasurementFailed(

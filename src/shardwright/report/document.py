@@ -18,7 +18,7 @@ from shardwright.report.tiers import tiered_tables, tiers_of
 from shardwright.report.verdict import verdict
 from shardwright.sharding.costs import BOUND_SCOPES
 from shardwright.sharding.plan import Plan
-from shardwright.task.table import DTYPE_BYTES
+from shardwright.task.table import row_bytes
 
 _LINKS = ("inside a host", "between hosts")
 
@@ -119,7 +119,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
                 "share": short(tier.share),
                 "copies": short(tier.copies),
                 "blocks": tier.blocks,
-                "bytes": (tier.rows[1] - tier.rows[0]) * table.dim * DTYPE_BYTES[table.dtype],
+                "bytes": (tier.rows[1] - tier.rows[0]) * row_bytes(table.dtype, table.dim),
             }
             for tier in tiers_of(plan, name)
         ],

@@ -58,8 +58,8 @@ class Placement:
         """The placement of some of a plan's tables.
 
         Raises:
-            InvalidInput: no table is named or one twice, or a table is pooled, is cut by columns, or has replicas on an irregular set of
-                devices.
+            InvalidInput: no table is named or one twice, or a table is pooled, has int8 weights, is cut by columns, or has replicas on an
+                irregular set of devices.
         """
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
@@ -176,6 +176,10 @@ def _runnable(plan: Plan, name: str) -> Table:
         raise InvalidInput(
             f"table '{name}' is pooled; this module runs sequence tables. Name the sequence tables by tables=[...] and "
             "give the pooled ones to TorchRec or FBGEMM"
+        )
+    if table.dtype == "int8":
+        raise InvalidInput(
+            f"table '{name}' has int8 weights; this module trains fp32 and fp16 ones: state one of these as its dtype"
         )
     narrow = next((shard for shard in plan.by_table[name] if shard.dim < table.dim), None)
     if narrow is not None:

@@ -20,7 +20,39 @@ from shardwright.task.task import Task
 ROUNDING = 1e-9  # of a step: sums of the same floats in other orders
 
 
-class BestPlan:
+class Interruptible:
+    """Notices Ctrl-C.
+
+    Attributes:
+        interrupted: whether it was pressed, see `until_interrupted`.
+    """
+
+    interrupted = False
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Notice Ctrl-C also where a strategy answers it with its own best plan. Python lets the main thread alone see to signals."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+
+        def notice(number: int, frame: FrameType | None) -> None:
+            self.interrupted = True
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, notice)
+        try:
+            yield
+        except SystemError as error:
+            if not is_interrupt(error):
+                raise
+            raise KeyboardInterrupt from error
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class BestPlan(Interruptible):
     """Plans of several strategies for one task, compared by predicted step time.
 
     Args:
@@ -34,7 +66,6 @@ class BestPlan:
         step_ms: its step time.
         seen: all plans with their step times, in the order in which they came.
         refused: why strategies found no plan, by their names.
-        interrupted: whether Ctrl-C was pressed, see `until_interrupted`.
     """
 
     def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
@@ -44,7 +75,6 @@ class BestPlan:
         self.step_ms = math.inf
         self.seen: list[tuple[float, Plan]] = []
         self.refused: dict[str, InfeasibleTask] = {}
-        self.interrupted = False
 
     @property
     def late(self) -> bool:
@@ -78,28 +108,6 @@ class BestPlan:
         """`time.monotonic()` after a part of the time that is left; None for no limit."""
         now = time.monotonic()
         return None if self._deadline is None else now + part * max(0.0, self._deadline - now)
-
-    @contextmanager
-    def until_interrupted(self) -> Iterator[None]:
-        """Notice Ctrl-C also where a strategy answers it with its own best plan. Python lets the main thread alone see to signals."""
-        before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(before):
-            yield
-            return
-
-        def notice(number: int, frame: FrameType | None) -> None:
-            self.interrupted = True
-            before(number, frame)
-
-        signal.signal(signal.SIGINT, notice)
-        try:
-            yield
-        except SystemError as error:
-            if not is_interrupt(error):
-                raise
-            raise KeyboardInterrupt from error
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 def is_interrupt(error: BaseException) -> bool:

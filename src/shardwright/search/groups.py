@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.best import Interruptible
+from shardwright.search.solve import check_time_limit
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.groups import GroupMemory, group_memory, group_task
 from shardwright.sharding.plan import Plan
@@ -145,6 +147,7 @@ def plan_groups(
         raise InvalidInput(
             "sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is"
         )
+    check_time_limit(time_limit)
     where = task.topology
     sizes = candidates(
         where.hosts,
@@ -167,13 +170,33 @@ def plan_groups(
         except InfeasibleTask as error:
             return GroupSize(groups, why_not=str(error))
 
-    return GroupSizes(tuple(search(groups, limit) for groups, limit in shared_out(sizes, time_limit)))
+    return each_size(sizes, time_limit, search)
 
 
-def shared_out(
-    sizes: Sequence[ShardingGroups], time_limit: float | None
-) -> Iterator[tuple[ShardingGroups, float | None]]:
-    """The sizes, each with its part of the time that is left when its turn comes; None where there is no limit."""
+def each_size(
+    sizes: Sequence[ShardingGroups],
+    time_limit: float | None,
+    search: Callable[[ShardingGroups, float | None], GroupSize],
+) -> GroupSizes:
+    """What a search finds for each size; after Ctrl-C for those so far, if one has a plan.
+
+    Args:
+        sizes: the sizes.
+        time_limit: seconds of all searches together: each gets an even part of what is left when its turn comes. None for no limit.
+        search: plans one size, in so many seconds.
+    """
     end = None if time_limit is None else time.monotonic() + time_limit
-    for turn, groups in enumerate(sizes):
-        yield groups, None if end is None else max(end - time.monotonic(), 0.0) / (len(sizes) - turn)
+    found: list[GroupSize] = []
+    watch = Interruptible()
+    with watch.until_interrupted():
+        for groups in sizes:
+            left = None if end is None else max(end - time.monotonic(), 0.0) / (len(sizes) - len(found))
+            try:
+                found.append(search(groups, left))
+            except KeyboardInterrupt:
+                if all(one.plan is None for one in found):
+                    raise
+                break
+            if watch.interrupted:
+                break
+    return GroupSizes(tuple(found))

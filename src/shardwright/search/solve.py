@@ -98,12 +98,7 @@ def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
 def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is {seed!r}, must be a whole number of at least 0")
-    if time_limit is not None and (
-        isinstance(time_limit, bool) or not isinstance(time_limit, Real) or not 0 <= time_limit < math.inf
-    ):
-        raise InvalidInput(
-            f"time_limit is {time_limit!r}, must be a finite number of seconds of at least 0, or None for no limit"
-        )
+    check_time_limit(time_limit)
     if isinstance(move_cost, bool) or not isinstance(move_cost, (int, float)) or not move_cost >= 0:
         raise InvalidInput(f"move_cost is {move_cost!r}, must be a number of ms per GB of at least 0")
     if start is None and move_cost:
@@ -113,4 +108,18 @@ def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start:
     if start is not None and not isinstance(chosen, WarmStrategy):
         raise InvalidInput(
             f"strategy '{chosen.name}' cannot start from a plan; use one that can, such as certified, or leave the plan out"
+        )
+
+
+def check_time_limit(time_limit: float | None) -> None:
+    """Check the limit of a search.
+
+    Raises:
+        InvalidInput: it is no finite number of seconds of at least 0.
+    """
+    if time_limit is not None and (
+        isinstance(time_limit, bool) or not isinstance(time_limit, Real) or not 0 <= time_limit < math.inf
+    ):
+        raise InvalidInput(
+            f"time_limit is {time_limit!r}, must be a finite number of seconds of at least 0, or None for no limit"
         )

@@ -132,6 +132,8 @@ def why_not_expressible(task: Task) -> str | None:
         limits = task.constraints.of(table.name)
         if "." in table.name:
             return f"table '{table.name}' has a dot in its name, which no module of torch can have; rename it"
+        if table.dtype == "int8":
+            return f"table '{table.name}' has int8 weights, and TorchRec's planner counts those of a training module as fp16"
         if limits.devices is not None:
             return f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie"
         if not expressible_types(table, limits, task.topology):

@@ -20,7 +20,7 @@ from shardwright.search.column_blocks import equal_blocks, unit_width
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.layout import even_cuts
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks
@@ -197,8 +197,7 @@ class _Floor:
         return (left < 0, -left, load) if self._by_memory else (left < 0, load, -left)
 
     def _bytes_of(self, shard: Shard) -> int:
-        work = self._works.of(shard)
-        return work.weight_bytes + optimizer_bytes(self._task.optimizer, work.rows, work.dim) + buffer_bytes(work)
+        return block_bytes(self._task, self._works.of(shard), len(shard.devices))
 
     def _load_of(self, shard: Shard) -> float:
         """Elements that a device sends: of all lookups, or of all samples where they are summed."""

@@ -9,7 +9,7 @@ from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.task.table import DTYPE_BYTES, Table
+from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
 
 
@@ -132,7 +132,7 @@ def moved_bytes(task: Task, carried: Carried, shards: Mapping[str, Sequence[Shar
 
 def element_bytes(task: Task, table: Table) -> float:
     """Bytes of a weight with its part of the optimizer state."""
-    return DTYPE_BYTES[table.dtype] + optimizer_bytes(task.optimizer, 1, table.dim) / table.dim
+    return (row_bytes(table.dtype, table.dim) + optimizer_bytes(task.optimizer, 1, table.dim)) / table.dim
 
 
 def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) -> list[Move]:

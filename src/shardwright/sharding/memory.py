@@ -6,8 +6,13 @@ Per shard and device, with R rows, C columns, b bytes a weight, S samples and L 
     optimizer   sgd 0 · rowwise_adagrad 4 R · adagrad 4 R C · adam 8 R C
     input       8 L (ids) + 8 (S + 1) (offsets)
     output      4 C S pooled, 4 C L not pooled; once for the activations and once for their gradient
+    gradient    4 R C of each replica, where replicas reduce the whole gradient of their block; 2 R C of pooled fp16 weights
 
-State is held in fp32 whatever the type of the weights, as FBGEMM does.
+State is held in fp32 whatever the type of the weights, as FBGEMM does; int8 weights have 8 bytes of scale and bias a row.
+
+Replicas of pooled tables reduce whole gradients (DistributedDataParallel's buckets, of the type of the weights), those of sequence
+tables where `Exchange` says "whole", in fp32. With "cheaper" a block is reduced whole only where nearly all of its rows are looked up in
+a step: its gradient is then about as large as those of the lookups, which are counted.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import numpy.typing as npt
 
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
+from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 
 _INDEX_BYTES = 8
@@ -34,7 +40,7 @@ class MemoryAccount:
     Attributes:
         weights: embedding weights.
         optimizer: optimizer state.
-        buffers: ids, offsets, activations and their gradients of one batch.
+        buffers: ids, offsets, activations and their gradients of one batch; of replicas the gradient of the block.
     """
 
     weights: npt.NDArray[np.int64]
@@ -60,9 +66,26 @@ def buffer_bytes(work: ShardWork) -> int:
     return inputs + 2 * outputs
 
 
+def gradient_size(task: Task, pooled: bool, dtype: str) -> int:
+    """Bytes of the gradient of a weight that each replica of a table holds: 0 where replicas send what was looked up."""
+    if not pooled and task.exchange.replica_gradients != "whole":
+        return 0
+    return DTYPE_BYTES["fp16"] if pooled and dtype == "fp16" else DTYPE_BYTES["fp32"]
+
+
+def gradient_bytes(task: Task, work: ShardWork, replicas: int) -> int:
+    """Bytes of the gradient of a whole block that each of its replicas holds; 0 for a single holder."""
+    return gradient_size(task, work.pooled, work.dtype) * work.rows * work.dim if replicas > 1 else 0
+
+
+def block_bytes(task: Task, work: ShardWork, replicas: int = 1) -> int:
+    """Bytes that a shard takes on each of its devices, by its work there."""
+    return sum(_parts(task, work, replicas))
+
+
 def shard_bytes(task: Task, shard: Shard) -> int:
     """Bytes that `shard` takes on each of its devices."""
-    return sum(_parts(task, shard_work(task, shard)))
+    return block_bytes(task, shard_work(task, shard), len(shard.devices))
 
 
 def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
@@ -73,10 +96,11 @@ def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
     for shard in shards:
         work = works.of(shard)
         if id(work) not in known:
-            known[id(work)] = np.array(_parts(task, work), dtype=np.int64)
+            known[id(work)] = np.array(_parts(task, work, len(shard.devices)), dtype=np.int64)
         parts[:, list(shard.devices)] += known[id(work)][:, None]
     return MemoryAccount(*parts)
 
 
-def _parts(task: Task, work: ShardWork) -> tuple[int, int, int]:
-    return work.weight_bytes, optimizer_bytes(task.optimizer, work.rows, work.dim), buffer_bytes(work)
+def _parts(task: Task, work: ShardWork, replicas: int) -> tuple[int, int, int]:
+    state = optimizer_bytes(task.optimizer, work.rows, work.dim)
+    return work.weight_bytes, state, buffer_bytes(work) + gradient_bytes(task, work, replicas)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from shardwright.sharding.shard import Shard
 from shardwright.task.access import AccessProfile
-from shardwright.task.table import DTYPE_BYTES, Dtype, Table
+from shardwright.task.table import Dtype, Table, row_bytes
 from shardwright.task.task import Task
 
 
@@ -35,7 +35,7 @@ class ShardWork:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the block's weights."""
-        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+        return self.rows * row_bytes(self.dtype, self.dim)
 
     @property
     def pooling(self) -> float:

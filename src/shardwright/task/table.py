@@ -11,11 +11,13 @@ from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
 from shardwright.task.values import checked_flag, checked_whole, real
 
-Dtype: TypeAlias = Literal["fp32", "fp16"]
+Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
 """Most elements of a table, and of one table's activations in a step: sums over a task stay exact in 64 bits and in floats."""
 
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2}
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+SCALE_BYTES = 8
+"""Of each row of int8 weights: its scale and bias, as FBGEMM stores them."""
 
 UNIFORM = AccessProfile.uniform(1)
 """Stands for uniform access over the rows of whatever table it is given to."""
@@ -32,7 +34,7 @@ class Table:
         pooling: pooling factor, the mean number of lookups per sample.
         pooled: whether the looked-up rows of a sample are summed; False marks a sequence table.
         access: how accesses spread over the rows; uniform unless given.
-        dtype: type of the weights.
+        dtype: type of the weights; int8 ones have a scale and a bias a row.
     """
 
     name: str
@@ -88,7 +90,7 @@ class Table:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights."""
-        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+        return self.rows * row_bytes(self.dtype, self.dim)
 
     def scaled_rows(self, factor: float) -> Table:
         """The same table with `factor` times the rows (at least 1), its access profile made anew or stretched to fit."""
@@ -101,3 +103,8 @@ class Table:
         else:
             access = self.access.thinned(rows)
         return replace(self, rows=rows, access=access)
+
+
+def row_bytes(dtype: str, dim: int) -> int:
+    """Bytes of `dim` weights of a row, with the scale and bias of int8 ones."""
+    return dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)

@@ -1,5 +1,6 @@
 """The size of sharding groups: the best of all, by looking at each."""
 
+import signal
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from shardwright import plan
 from shardwright.cost.analytic import AnalyticModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.groups import GroupSizes, plan_groups, shared_out
+from shardwright.search.groups import GroupSize, GroupSizes, each_size, plan_groups
 from shardwright.sharding.groups import group_task
 from shardwright.task import Constraints, ShardingGroups, Table, TableConstraint, Task, Topology
 
@@ -92,16 +93,49 @@ def test_a_group_has_no_groups():
         plan(task, **QUICK)
 
 
+FOUR = [ShardingGroups(size, 1, 4) for size in (1, 2, 4)]
+
+
 def test_time_is_shared_out_evenly(monkeypatch):
     """What a size leaves over, those after it get."""
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     limits = []
-    for _, limit in shared_out([ShardingGroups(size, 1, 4) for size in (1, 2, 4)], 9.0):
+
+    def search(groups, limit):
         limits.append(limit)
         clock[0] += 1.0 if len(limits) == 1 else 20.0
-    assert limits == [3.0, 4.0, 0.0]
-    assert [limit for _, limit in shared_out([ShardingGroups(1, 1, 4)], None)] == [None]
+        return GroupSize(groups)
+
+    each_size(FOUR, 9.0, search)
+    each_size(FOUR[:1], None, search)
+    assert limits == [3.0, 4.0, 0.0, None]
+
+
+def test_a_limit_that_is_none_is_refused():
+    for limit in (-1.0, float("nan"), True):
+        with pytest.raises(InvalidInput, match="time_limit"):
+            plan_groups(cluster(), time_limit=limit)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_after_an_interruption_the_sizes_so_far_count(answered):
+    """A search that Ctrl-C ends has a plan, or none; no further size is searched."""
+    first = plan_groups(cluster(), sharding_group_size=8, **QUICK)[0]
+
+    def search(groups, limit):
+        if groups.size == 1:
+            return first
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if not answered:
+                raise
+        return GroupSize(groups)
+
+    assert len(each_size(FOUR, None, search)) == (2 if answered else 1)
+    with pytest.raises(KeyboardInterrupt):
+        each_size(FOUR[1:], None, lambda groups, limit: signal.raise_signal(signal.SIGINT))
 
 
 def test_sizes_are_a_sequence():

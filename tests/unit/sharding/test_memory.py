@@ -1,9 +1,12 @@
 """Bytes by hand: rows 10, dim 8, pooling 3, batch 6 on two devices."""
 
+from dataclasses import replace
+
 import pytest
 
-from shardwright.sharding import Shard, memory_account, shard_bytes
-from shardwright.task import Table, Task, Topology
+from shardwright.sharding import Shard, memory_account, shard_bytes, shard_work
+from shardwright.sharding.memory import gradient_bytes
+from shardwright.task import Exchange, Table, Task, Topology
 
 
 def task_of(optimizer="rowwise_adagrad", **changes) -> Task:
@@ -36,7 +39,26 @@ def test_half_precision_weights_keep_full_precision_state():
 def test_replicas_hold_all_weights_and_their_part_of_the_batch():
     account = memory_account(task_of(), [Shard("t", (0, 10), (0, 8), (0, 1))])
     assert account.weights.tolist() == [320, 320]
-    assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 3] * 2
+    assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 3 + 4 * 10 * 8] * 2  # with a gradient of all rows
+
+
+@pytest.mark.parametrize(("pooled", "size"), [(True, 2), (False, 4)])
+def test_gradients_of_half_precision_weights_are_fp32_in_our_own_runtime_only(pooled, size):
+    task, shard = task_of(dtype="fp16", pooled=pooled), Shard("t", (0, 10), (0, 8), (0, 1))
+    assert gradient_bytes(task, shard_work(task, shard), 2) == size * 10 * 8
+
+
+@pytest.mark.parametrize(("way", "gradient"), [("whole", 4 * 10 * 8), ("touched", 0), ("cheaper", 0)])
+def test_replicas_of_sequences_hold_a_whole_gradient_where_they_reduce_one(way, gradient):
+    task = replace(task_of(pooled=False), exchange=Exchange(replica_gradients=way))
+    account = memory_account(task, [Shard("t", (0, 10), (0, 8), (0, 1))])
+    assert account.buffers.tolist() == [8 * (9 + 4) + 2 * 4 * 8 * 9 + gradient] * 2
+
+
+def test_rows_of_int8_weights_have_a_scale_and_a_bias():
+    columns = [Shard("t", (0, 10), (0, 4), (0,)), Shard("t", (0, 10), (4, 8), (1,))]
+    assert memory_account(task_of(dtype="int8"), [Shard("t", (0, 10), (0, 8), (0,))]).weights.tolist() == [10 * 16, 0]
+    assert memory_account(task_of(dtype="int8"), columns).weights.tolist() == [10 * 12] * 2
 
 
 def test_row_blocks_share_lookups_but_not_outputs():

@@ -16,6 +16,7 @@ def test_defaults() -> None:
 def test_weight_bytes() -> None:
     assert Table("t", 1000, 16).weight_bytes == 64_000
     assert Table("t", 1000, 16, dtype="fp16").weight_bytes == 32_000
+    assert Table("t", 1000, 16, dtype="int8").weight_bytes == 24_000  # with 8 bytes of scale and bias a row
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_weight_bytes() -> None:
             "access is 'uniform', must be an AccessProfile; leave it away for uniform access, or pass",
         ),
         ({"access": None}, "access is None, must be an AccessProfile"),
-        ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16"),
+        ({"dtype": "fp8"}, "dtype is 'fp8', must be one of fp32, fp16, int8"),
         ({"name": ""}, "name '' must be printable text"),
         ({"name": "a\nb"}, r"name 'a\nb' must be printable text"),
         ({"name": "\ud800"}, "must be printable text"),

@@ -18,5 +18,5 @@ TABLE_FEATURES = ("log_rows", "log_dim", "log_pooling", "log_bytes", *(f"reuse_{
 def table_features(works: WorkArrays) -> Floats:
     """`(n, 21)` inputs of the encoder, before standardisation."""
     pooling = works.lookups / works.samples
-    sizes = np.stack([works.rows, works.dim, pooling, works.rows * works.dim * works.weight_size], axis=1)
+    sizes = np.stack([works.rows, works.dim, pooling, works.rows * works.row_bytes], axis=1)
     return np.hstack([np.log(sizes + 1e-3), works.reuse_rows / np.maximum(works.distinct, 1e-9)[:, None]])

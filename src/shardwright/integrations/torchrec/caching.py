@@ -2,26 +2,32 @@
 
 A table under `fused_uvm_caching` lies in host memory; a cache of c × its rows lies in device memory, and lookups of other rows cross
 the link between them. With the hottest rows cached (the cache keeps what is looked up most often), the expected miss rate is the share
-of accesses beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, expected bytes missed
+of accesses beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, the expected time for rows missed
 
-    Σ lookups × (1 − profile(c × rows)) × bytes of a row        subject to        Σ c × bytes of the table <= what devices have
+    Σ lookups × (1 − profile(c × rows)) × bytes of a row / bandwidth    subject to    Σ c × bytes of the table <= what devices have
 
-is minimal where the next row of every cache would save the same bytes per byte: profiles are concave, so taking their segments in order of
+is minimal where the next row of every cache would save the same time per byte: profiles are concave, so taking their segments in order of
 density is exact. A table whose segments are all taken needs no cache at all and stays in device memory.
 
-Account: a cached table takes c of its weights and optimizer state in device memory, all of them in host memory. A cache is at least as
+A load factor that the user names is kept, unless statistics come with it (`CacheParams.stats`): then it is the least, as for TorchRec's
+`EmbeddingOffloadScaleupProposer`, and their miss rate counts in place of the profile's. Where it is not convex,
+what it promises is mixed from what it promises at both sides. A table that may leave the devices for a key-value store does so as a whole.
+
+Account: a cached table takes c of its weights and optimizer state in device memory, and 4 bytes for each row and 16 for each cached row
+that FBGEMM notes; weights and state all lie in host memory. A cache is at least as
 large a part of its table as device memory is of host memory, so that whatever fits the devices fits the hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+import numpy.typing as npt
+from torchrec.distributed.types import CacheStatistics
 
 from shardwright.integrations.torchrec.conversion import KernelChoice
+from shardwright.integrations.torchrec.off_device import CACHED, OFF_DEVICE, STORES, bandwidth_of, store_cache_bytes
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -29,9 +35,11 @@ from shardwright.sharding.work import shard_work
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
-CACHED = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
-UNCACHED = (EmbeddingComputeKernel.FUSED_UVM.value, EmbeddingComputeKernel.QUANT_UVM.value)
+Floats = npt.NDArray[np.float64]
+
 _ALMOST_ALL = 0.95  # TorchRec demands load factors below 1; nearer to it a cache saves next to nothing
+_NOTED_A_ROW, _NOTED_A_SLOT = 4, 16  # bytes: the table of each row; the row in each slot, and when it was used
+_STEPS = 33  # at which a user's miss rates are read
 _ONE_DEVICE = 0.8  # of a device's memory that a table may take which lies on one device whole
 
 
@@ -41,19 +49,21 @@ class _Cachable:
 
     Attributes:
         name: the table.
-        held: bytes of weights and optimizer state.
+        held: bytes of device memory that all of it would take in a cache, but for what it takes anyway.
+        fixed: bytes that a cache of any size takes.
         floor: least share that the cache may hold.
         ceiling: largest share that fits.
         points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
-        missed: `(k,)` bytes missed in a step with that share cached.
+        missed: `(k,)` ms that missed rows take in a step with that share cached, convex.
     """
 
     name: str
     held: int
+    fixed: int
     floor: float
     ceiling: float
-    points: np.ndarray[tuple[int], np.dtype[np.float64]]
-    missed: np.ndarray[tuple[int], np.dtype[np.float64]]
+    points: Floats
+    missed: Floats
 
 
 def expected_miss_rate(table: Table, load_factor: float) -> float:
@@ -66,29 +76,36 @@ def expected_miss_rate(table: Table, load_factor: float) -> float:
     return 1.0 - table.access.share_of(0, load_factor * table.rows)
 
 
-def demanded(problem: TorchRecProblem) -> dict[str, KernelChoice]:
-    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one."""
+def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, KernelChoice]:
+    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one.
+
+    Args:
+        problem: the problem.
+        whole: put tables of key-value stores on one rank each, where each shard would take a cache.
+    """
     result = {}
     for name, place in problem.places.items():
         kernels = [
             kernel for kind, kernels in place.kernels.items() if kind != "data_parallel" for kernel in kernels[:1]
         ]
-        if kernels and all(kernel in (*CACHED, *UNCACHED) for kernel in kernels):
-            result[name] = _choice(kernels[0], place, least_cache(problem))
+        if kernels and all(kernel in OFF_DEVICE for kernel in kernels):
+            alone = whole and _takes_one_cache(problem, name, kernels[0])
+            result[name] = replace(_choice(kernels[0], place, least_cache(problem)), whole=alone)
     return result
 
 
-def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoice]:
-    """Caches that make the tables take at most a part of the devices' memory, with the fewest expected bytes missed.
+def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False) -> dict[str, KernelChoice]:
+    """Caches that make the tables take at most a part of the devices' memory, with the least expected time for rows missed.
 
     Args:
         problem: the problem.
         fill: part of the memory of all devices together that weights, optimizer state, caches and buffers may take.
+        whole: as in `demanded`.
 
     Returns:
         Kernels of the tables that do not stay in device memory whole.
     """
-    task, forced = problem.task, demanded(problem)
+    task, forced = problem.task, demanded(problem, whole=whole)
     budget = fill * sum(task.topology.memory_bytes) - sum(
         buffer_bytes(shard_work(task, Shard.whole(table, 0))) for table in task.tables
     )
@@ -96,15 +113,55 @@ def cached_within(problem: TorchRecProblem, fill: float) -> dict[str, KernelChoi
     for table in task.tables:
         place, held = problem.places[table.name], held_bytes(task, table)
         choice = forced.get(table.name)
-        if choice and (choice.load_factor is None or _named(place)):
-            budget -= held * (choice.load_factor or 0.0)
-        elif choice or _may_cache(place):
+        if choice and (choice.load_factor is None or _fixed(place)):
+            budget -= held * device_share(problem, table, choice)
+        elif choice or _may_leave(place):
             free.append(_cachable(problem, table, held, forced=choice is not None))
+            budget -= free[-1].fixed
         else:
             budget -= held
     shares = _shares(free, budget)
-    chosen = {name: KernelChoice(_cache_kernel(problem.places[name]), share) for name, share in shares.items()}
-    return {**forced, **chosen}
+    return {**forced, **{name: _off_device(problem, name, share, whole) for name, share in shares.items()}}
+
+
+def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
+    """Expected rows that all ranks together fetch in a step with a share of the table cached, by the user's statistics if there are any."""
+    known = _statistics(problem.places[table.name])
+    if known is not None:
+        return float(known.expected_lookups) * float(known.expected_miss_rate(min(share, 1.0)))
+    return table.pooling * problem.task.batch_size * expected_miss_rate(table, share)
+
+
+def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | None) -> float:
+    """Device memory that a table takes as a share of the table: all without a choice, else its caches; a store has one on each rank."""
+    if choice is None:
+        return 1.0
+    if choice.kernel in CACHED:
+        held = held_bytes(problem.task, table)
+        return cache_bytes(table.rows, held, choice.load_factor or 0.0) / held
+    if choice.kernel not in STORES:
+        return 0.0
+    limits = problem.task.constraints.of(table.name)
+    place = problem.places[table.name]
+    cut = not choice.whole and set(limits.sharding_types or ()) != {"table_wise"}
+    shards = problem.task.topology.devices if cut else 1
+    return shards * store_cache_bytes(place) / (table.weight_bytes * place.unit)
+
+
+def cached_share(problem: TorchRecProblem, table: Table, choice: KernelChoice) -> float:
+    """Share of a table's rows that caches hold."""
+    return min(device_share(problem, table, choice), 1.0) if choice.kernel in STORES else choice.load_factor or 0.0
+
+
+def cache_bytes(rows: int, held: int, load_factor: float) -> float:
+    """Device memory of a cache: rows with their state, and what FBGEMM notes of each row of the table and of each slot of the cache.
+
+    Args:
+        rows: of the table or shard.
+        held: bytes of its weights and optimizer state.
+        load_factor: share of the rows that the cache holds.
+    """
+    return load_factor * (held + _NOTED_A_SLOT * rows) + _NOTED_A_ROW * rows
 
 
 def least_cache(problem: TorchRecProblem) -> float:
@@ -147,38 +204,77 @@ def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
 def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool) -> _Cachable:
     memory = problem.task.topology.memory_bytes
     limits = problem.task.constraints.of(table.name)
+    place = problem.places[table.name]
     whole = not ({"column_wise", "row_wise", "table_row_wise", "grid"} & set(limits.sharding_types or ()))
     ceiling = min(1.0, _ONE_DEVICE * max(memory) / held) if whole else 1.0
-    floor = min(least_cache(problem), ceiling)
-    row_bytes = table.weight_bytes / table.rows
-    lookups = table.pooling * problem.task.batch_size
-    points = table.access.rows / table.access.rows[-1]
-    missed = lookups * row_bytes * (1.0 - table.access.share)
-    return _Cachable(table.name, held, floor, min(ceiling, _ALMOST_ALL) if forced else ceiling, points, missed)
+    kernel = _leaving(place)
+    least = max(least_cache(problem), _named(place) or 0.0) if kernel in CACHED else 0.0
+    floor = min(least, ceiling)
+    points = np.linspace(0.0, 1.0, _STEPS) if _statistics(place) else table.access.rows / table.access.rows[-1]
+    slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
+    missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
+    kept = _convex(points, missed)
+    noted = table.rows if kernel in CACHED else 0
+    return _Cachable(
+        table.name,
+        held + _NOTED_A_SLOT * noted,
+        _NOTED_A_ROW * noted,
+        floor,
+        min(ceiling, _ALMOST_ALL) if forced else ceiling,
+        points[kept],
+        missed[kept],
+    )
 
 
-def _may_cache(place: TablePlace) -> bool:
-    return any(kernel in CACHED for kernels in place.kernels.values() for kernel in kernels)
+def _convex(points: Floats, values: Floats) -> list[int]:
+    """The points of a falling curve that lie on its lower convex hull."""
+    kept: list[int] = []
+    for index in range(points.size):
+        while len(kept) > 1:
+            (a, b), c = kept[-2:], index
+            if (values[b] - values[a]) * (points[c] - points[b]) < (values[c] - values[b]) * (points[b] - points[a]):
+                break
+            kept.pop()
+        kept.append(index)
+    return kept
 
 
-def _cache_kernel(place: TablePlace) -> str:
-    return next(kernel for kernels in place.kernels.values() for kernel in kernels if kernel in CACHED)
+def _may_leave(place: TablePlace) -> bool:
+    return any(kernel in (*CACHED, *STORES) for kernels in place.kernels.values() for kernel in kernels)
 
 
-def _named(place: TablePlace) -> bool:
+def _leaving(place: TablePlace) -> str:
+    """The fastest kernel that keeps the rows off device memory: with a cache if there is one."""
+    kernels = [kernel for some in place.kernels.values() for kernel in some]
+    return str(next(kernel for kernel in (*CACHED, *STORES) if kernel in kernels))
+
+
+def _off_device(problem: TorchRecProblem, name: str, share: float, whole: bool) -> KernelChoice:
+    kernel = _leaving(problem.places[name])
+    return KernelChoice(kernel, share if kernel in CACHED else None, whole and _takes_one_cache(problem, name, kernel))
+
+
+def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
+    """Whether a table in a store may lie whole on one rank, and takes fewer caches there than in shards."""
+    may = problem.task.constraints.of(name).allows("table_wise")
+    return kernel in STORES and may and store_cache_bytes(problem.places[name]) > 0
+
+
+def _statistics(place: TablePlace) -> CacheStatistics | None:
     cache = place.given.cache_params if place.given else None
-    return cache is not None and cache.load_factor is not None
+    return cache.stats if cache is not None else None
+
+
+def _named(place: TablePlace) -> float | None:
+    """The load factor that the user names."""
+    cache = place.given.cache_params if place.given else None
+    return cache.load_factor if cache is not None else None
+
+
+def _fixed(place: TablePlace) -> bool:
+    return _named(place) is not None and _statistics(place) is None
 
 
 def _choice(kernel: str, place: TablePlace, least: float) -> KernelChoice:
-    if kernel in UNCACHED:
-        return KernelChoice(kernel)
-    cache = place.given.cache_params if place.given else None
-    named = cache.load_factor if cache is not None else None
-    return KernelChoice(kernel, named if named is not None else least)
-
-
-def in_device_memory(choices: Mapping[str, KernelChoice], name: str) -> float:
-    """Share of a table that lies in device memory."""
-    choice = choices.get(name)
-    return 1.0 if choice is None else (choice.load_factor or 0.0)
+    named = _named(place)
+    return KernelChoice(kernel, named if named is not None else least) if kernel in CACHED else KernelChoice(kernel)

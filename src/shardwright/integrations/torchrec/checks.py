@@ -102,7 +102,10 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
             PlannerErrorType.INVALID_RANK_ASSIGNMENT,
         )
     blocks = [(shard.shard_offsets, shard.shard_sizes) for shard in metadata if min(shard.shard_sizes) > 0]
-    shards = [Shard(name, (r, r + rows), (c, c + columns), (0,)) for (r, c), (rows, columns) in blocks]
+    unit = place.unit
+    shards = [
+        Shard(name, (r // unit, (r + rows) // unit), (c, c + columns), (0,)) for (r, c), (rows, columns) in blocks
+    ]
     try:
         check_tiling(problem.task.table_by_name[name], shards)
     except InvalidPlan as error:

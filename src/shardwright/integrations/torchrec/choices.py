@@ -25,9 +25,7 @@ PREFERENCE = tuple(
 """Sharding types in the order in which a pattern of blocks that is several of them gets its name."""
 
 _REPLICAS, _DENSE = ShardingType.DATA_PARALLEL.value, EmbeddingComputeKernel.DENSE.value
-_OF_HOSTS = frozenset(
-    kind.value for kind in (ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_COLUMN_WISE, ShardingType.GRID_SHARD)
-)
+_ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
 _RUNNABLE = tuple(
     kernel.value
     for kernel in (
@@ -38,6 +36,10 @@ _RUNNABLE = tuple(
         EmbeddingComputeKernel.QUANT_UVM_CACHING,
         EmbeddingComputeKernel.FUSED_UVM,
         EmbeddingComputeKernel.QUANT_UVM,
+        EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
+        EmbeddingComputeKernel.KEY_VALUE,
     )
 )
 """Compute kernels that plans may use, fastest first."""
@@ -48,7 +50,8 @@ def kernels_by_type(
 ) -> dict[str, tuple[str, ...]]:
     """The compute kernels of each sharding type that a table may take, fastest first; types in order of preference.
 
-    Dense kernels run replicas only. Where the last host has fewer ranks than the others, no type binds a table to hosts.
+    Dense kernels run replicas only. Where the last host has fewer ranks than the others, TorchRec cannot make the process groups that row
+    blocks of a host need.
 
     Raises:
         PlannerError: sharder and constraints leave nothing.
@@ -57,7 +60,7 @@ def kernels_by_type(
     offered = table.sharder.sharding_types(device)
     types = _types(offered, given, table.sharder_key)
     if topology.world_size % min(topology.intra_group_size, topology.world_size):
-        types -= _OF_HOSTS
+        types -= _ROWS_OF_HOSTS
     asked = {kind: _kernels(table, kind, given, device) for kind in PREFERENCE if kind in types}
     found = {
         kind: tuple(kernel for kernel in kernels if kernel != _DENSE or kind == _REPLICAS)
@@ -69,8 +72,8 @@ def kernels_by_type(
         raise PlannerError(
             f"table '{table.path}.{table.name}': sharder {type(table.sharder).__name__} offers sharding types {sorted(offered)} on "
             f"{device}, the constraints allow {_said(given)}: no sharding type with a compute kernel that can run is left "
-            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; types that bind a table to a host need hosts of equal "
-            "size); widen the constraints or use another sharder",
+            "(dense kernels run data_parallel tables only, on CPUs pooled ones only; row blocks of a host need "
+            "hosts of equal size); widen the constraints or use another sharder",
             PlannerErrorType.INVALID_COMPUTE_KERNEL if dense else PlannerErrorType.STRICT_CONSTRAINTS,
         )
     return found

@@ -51,7 +51,7 @@ class EnumeratorOnDemand(Enumerator):
         return getattr(self.given, "last_stored_search_space", None)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "given":  # while it is unpickled
+        if name == "given" or name.startswith("__"):  # while it is copied or unpickled
             raise AttributeError(name)
         return getattr(self.given, name)
 

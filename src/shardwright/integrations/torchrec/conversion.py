@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import (
     CacheParams,
@@ -19,13 +19,12 @@ from torchrec.distributed.types import (
 )
 
 from shardwright.errors import InvalidPlan
+from shardwright.integrations.torchrec.off_device import CACHED, bucket_cuts
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.integrations.torchrec.sequences import patterns_of
 from shardwright.sharding.patterns import Pattern
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-
-_CACHING = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,12 @@ class KernelChoice:
     Attributes:
         kernel: TorchRec's name.
         load_factor: share of the rows that a cache in device memory holds; None without one.
+        whole: whether the table is to lie on one rank, where it takes the cache of one shard.
     """
 
     kernel: str
     load_factor: float | None = None
+    whole: bool = False
 
 
 def sharding_plan_of(
@@ -46,7 +47,8 @@ def sharding_plan_of(
 ) -> ShardingPlan:
     """The plan as TorchRec's.
 
-    Row blocks become those that TorchRec makes (`patterns`), which differ from the plan's by rounding.
+    Row blocks become those that TorchRec makes (`patterns`, of zero-collision-hashing tables whole buckets), which differ from the plan's
+    by rounding.
 
     Args:
         plan: a plan of the problem's task.
@@ -90,7 +92,11 @@ def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
             raise InvalidPlan(
                 f"table '{place.fqn}' is sharded {found.sharding_type} but has no sharding_spec; plan anew"
             )
-        shards += [_shard(name, metadata) for metadata in found.sharding_spec.shards if min(metadata.shard_sizes) > 0]
+        shards += [
+            _shard(name, metadata, place.unit)
+            for metadata in found.sharding_spec.shards
+            if min(metadata.shard_sizes) > 0
+        ]
     return Plan(problem.task, shards, strategy="torchrec")
 
 
@@ -140,8 +146,11 @@ def _parameter_sharding(
     pattern: Pattern, place: TablePlace, chosen: KernelChoice, where: _Placements, problem: TorchRecProblem
 ) -> ParameterSharding:
     replicated = pattern.kind == ShardingType.DATA_PARALLEL.value
+    if place.buckets is not None and pattern.kind == ShardingType.ROW_WISE.value:
+        pattern = _in_buckets(pattern, place, place.buckets)
+    unit = place.unit
     shards = [
-        ShardMetadata([rows[0], columns[0]], [rows[1] - rows[0], columns[1] - columns[0]], where[rank])
+        ShardMetadata([rows[0] * unit, columns[0]], [(rows[1] - rows[0]) * unit, columns[1] - columns[0]], where[rank])
         for rows, columns, rank in pattern.blocks
     ]
     ranks = list(range(problem.task.topology.devices)) if replicated else [rank for *_, rank in pattern.blocks]
@@ -160,18 +169,24 @@ def _parameter_sharding(
     )
 
 
+def _in_buckets(pattern: Pattern, place: TablePlace, buckets: int) -> Pattern:
+    """Row blocks of whole buckets: TorchRec finds a row's rank by its bucket."""
+    cuts = bucket_cuts(place.rows // place.unit, buckets, len(pattern.blocks))
+    aligned = [(rows, columns, rank) for rows, (_, columns, rank) in zip(pairwise(cuts), pattern.blocks, strict=True)]
+    return replace(pattern, blocks=tuple(aligned))
+
+
 def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CacheParams | None:
-    """The user's cache parameters, with the load factor that was chosen where they leave it open."""
+    """The user's cache parameters, with the load factor that was chosen: theirs, unless they leave it open or it is to be scaled up."""
     given = deepcopy(given)
-    if chosen.load_factor is None or chosen.kernel not in _CACHING:
+    if chosen.load_factor is None or chosen.kernel not in CACHED:
         return given
-    if given is None:
-        return CacheParams(load_factor=chosen.load_factor)
-    return given if given.load_factor is not None else replace(given, load_factor=chosen.load_factor)
+    return replace(given or CacheParams(), load_factor=chosen.load_factor)
 
 
-def _shard(name: str, metadata: ShardMetadata) -> Shard:
+def _shard(name: str, metadata: ShardMetadata, unit: int) -> Shard:
     (row, column), (rows, columns) = metadata.shard_offsets, metadata.shard_sizes
+    row, rows = row // unit, rows // unit
     rank = metadata.placement.rank() if metadata.placement is not None else None
     if rank is None:
         raise InvalidPlan(f"table '{name}' has a shard without a rank; plan anew")

@@ -1,12 +1,14 @@
-"""Cache parameters of tables as they stand in sharding plan files."""
+"""Parameters of caches and key-value stores of tables as they stand in sharding plan files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from torchrec.distributed.types import CacheAlgorithm, CacheParams, MultiPassPrefetchConfig
+from torchrec.distributed.types import CacheAlgorithm, CacheParams, KeyValueParams, MultiPassPrefetchConfig
 from torchrec.modules.embedding_configs import DataType
 
 from shardwright.errors import InvalidInput
@@ -63,6 +65,43 @@ def cache_from_file(cache: CacheFile, place: Place) -> CacheParams:
         if cache.multipass_prefetch
         else None,
     )
+
+
+def store_to_file(name: str, params: KeyValueParams) -> dict[str, Any]:
+    """Parameters of a key-value store as plain data, without those that are None.
+
+    Raises:
+        InvalidInput: they carry an object of a class of one's own, such as a reporter of statistics.
+    """
+    content: dict[str, Any] = {}
+    try:
+        content = msgspec.to_builtins(params)
+        whole = msgspec.convert(content, KeyValueParams) == params
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise InvalidInput(
+            f"table '{name}': key_value_params hold an object that a plan file cannot hold; use TorchRec's and FBGEMM's own classes for "
+            "stats_reporter_config and kvzch_tbe_config, or leave them out before saving"
+        )
+    return {field: value for field, value in content.items() if value is not None}
+
+
+def store_from_file(content: Mapping[str, Any], place: Place) -> KeyValueParams:
+    """Parameters of a key-value store from plain data.
+
+    Raises:
+        InvalidInput: a field is unknown, or a value of a wrong type.
+    """
+    unknown = set(content) - {field.name for field in fields(KeyValueParams)}
+    if unknown:
+        raise InvalidInput(
+            f"{place}: unknown field {sorted(unknown)[0]!r}; TorchRec's KeyValueParams have none of that name"
+        )
+    try:
+        return msgspec.convert(content, KeyValueParams)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{place}: {error}") from None
 
 
 def member(kind: type[E], name: str | None, place: Place) -> E | None:

@@ -5,9 +5,7 @@ A planner whose topology is that of the whole cluster plans each size by a plann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import torch.distributed as dist
@@ -16,52 +14,48 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.errors import InvalidInput
-from shardwright.search.groups import GroupSize, GroupSizes, candidates, shared_out
+from shardwright.search.groups import GroupSize, GroupSizes, candidates, each_size
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups
 
 GroupSizeChoice: TypeAlias = int | Literal["auto"] | None
 Planned: TypeAlias = tuple[ShardingPlan, Plan | None]
 
+_LOADED = "its plan was not searched for"
 
-@dataclass(frozen=True)
-class GroupOptions:
-    """Which sharding groups a planner may choose among.
 
-    Attributes:
-        size: ranks of a group; "auto" for every size that divides the ranks.
-        sync_interval: steps from one `DMPCollection.sync()` to the next.
-        use_inter_host_allreduce: as in `DMPCollection`.
-        strategy: as in `DMPCollection`; its default and `PER_MODULE` take the same time and memory.
+def group_candidates(
+    topology: TorchRecTopology,
+    size: int | Literal["auto"],
+    sync_interval: int,
+    use_inter_host_allreduce: bool,
+    strategy: ShardingStrategy,
+) -> list[ShardingGroups]:
+    """The groups that the ranks of a cluster may form, of one size or of every size; `DMPCollection` has these options.
+
+    Its default strategy and `PER_MODULE` take the same time and memory.
+
+    Raises:
+        PlannerError: the size does not divide the ranks, or another option breaks a rule.
     """
-
-    size: int | Literal["auto"]
-    sync_interval: int
-    use_inter_host_allreduce: bool
-    strategy: ShardingStrategy
-
-    def candidates(self, topology: TorchRecTopology) -> list[ShardingGroups]:
-        """The groups that a cluster's ranks can form.
-
-        Raises:
-            PlannerError: the size does not divide the ranks, or another option breaks a rule.
-        """
-        near = min(topology.intra_group_size, topology.world_size)
-        with _as_planner_error():
-            if topology.world_size % near:
-                raise InvalidInput(
-                    f"sharding_group_size: world_size {topology.world_size} is no multiple of the {near} ranks of a host; make hosts alike"
-                )
-            if isinstance(self.size, str) and self.size != "auto":
-                raise InvalidInput(f"sharding_group_size is {self.size!r}, must be a number of ranks, or 'auto'")
-            return candidates(
-                topology.world_size // near,
-                near,
-                None if isinstance(self.size, str) else self.size,
-                sync_interval=self.sync_interval,
-                inter_host_allreduce=self.use_inter_host_allreduce,
-                fully_sharded=self.strategy is ShardingStrategy.FULLY_SHARDED,
+    near = min(topology.intra_group_size, topology.world_size)
+    try:
+        if topology.world_size % near:
+            raise InvalidInput(
+                f"sharding_group_size: world_size {topology.world_size} is no multiple of the {near} ranks of a host; make hosts alike"
             )
+        if isinstance(size, str) and size != "auto":
+            raise InvalidInput(f"sharding_group_size is {size!r}, must be a number of ranks, or 'auto'")
+        return candidates(
+            topology.world_size // near,
+            near,
+            None if isinstance(size, str) else size,
+            sync_interval=sync_interval,
+            inter_host_allreduce=use_inter_host_allreduce,
+            fully_sharded=strategy is ShardingStrategy.FULLY_SHARDED,
+        )
+    except InvalidInput as error:
+        raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error
 
 
 def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecTopology:
@@ -93,7 +87,7 @@ def best_size(
     search: Callable[[ShardingGroups, float | None], Planned],
     time_limit: float | None,
 ) -> tuple[GroupSizes, ShardingGroups, ShardingPlan]:
-    """The size of the shortest step; the first whose plan was loaded rather than searched, if any was.
+    """The size of the shortest step; one whose plan was loaded rather than searched, if there is one.
 
     Args:
         sizes: the sizes to plan.
@@ -106,23 +100,22 @@ def best_size(
     Raises:
         PlannerError: there is no plan, and why the largest size has none.
     """
-    found: list[GroupSize] = []
     plans: dict[int, ShardingPlan] = {}
-    failed: PlannerError | None = None
-    for groups, limit in shared_out(sizes, time_limit):
+    failed: list[PlannerError] = []
+
+    def attempt(groups: ShardingGroups, limit: float | None) -> GroupSize:
         try:
             plans[groups.size], ours = search(groups, limit)
         except PlannerError as error:
-            failed = error
-            found.append(GroupSize(groups, why_not=str(error)))
-            continue
-        found.append(GroupSize(groups, ours, "" if ours else "its plan was not searched for"))
-        if ours is None:
-            return GroupSizes(tuple(found)), groups, plans[groups.size]
-    if not plans and failed is not None:
-        raise failed
-    result = GroupSizes(tuple(found))
-    return result, result.best.groups, plans[result.best.groups.size]
+            failed.append(error)
+            return GroupSize(groups, why_not=str(error))
+        return GroupSize(groups, ours, "" if ours else _LOADED)
+
+    found = each_size(sizes, time_limit, attempt)
+    if not plans:
+        raise failed[-1]
+    best = next((one for one in found if one.why_not == _LOADED), found.best)
+    return found, best.groups, plans[best.groups.size]
 
 
 def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
@@ -142,11 +135,3 @@ def of_first_rank(groups: ShardingGroups | None, group: dist.ProcessGroup | None
     dist.broadcast_object_list(found, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
     chosen: ShardingGroups | None = found[0]
     return chosen
-
-
-@contextmanager
-def _as_planner_error() -> Iterator[None]:
-    try:
-        yield
-    except InvalidInput as error:
-        raise PlannerError(str(error), PlannerErrorType.INPUT_VALIDATION) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwright.cost.groups import all_reduce_ms_per_byte
-from shardwright.integrations.torchrec.caching import held_bytes, in_device_memory
+from shardwright.integrations.torchrec.caching import cached_share, held_bytes
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.sharding.costs import PlanCost
@@ -31,7 +31,7 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
     added = [0.0] * task.topology.devices
     for name in choices:
         table = task.table_by_name[name]
-        missing = (1.0 - in_device_memory(choices, name)) * held_bytes(task, table)
+        missing = (1.0 - cached_share(problem, table, choices[name])) * held_bytes(task, table)
         for shard in plan.by_table[name]:
             added[shard.devices[0]] += missing * shard.row_count * shard.dim / (table.rows * table.dim) * each
     devices = (

@@ -98,4 +98,5 @@ def _option(path: str, name: str, table: ParameterSharding) -> ShardingOption:
         bounds_check_mode=table.bounds_check_mode,
         is_pooled=True,
         output_dtype=table.output_dtype,
+        key_value_params=table.key_value_params,
     )

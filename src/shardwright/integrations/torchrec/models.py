@@ -108,6 +108,10 @@ def why_not_a_module(task: Task) -> str | None:
     for table in task.tables:
         if "." in table.name or hasattr(names, table.name):
             return f"table '{table.name}' has a name that no module of torch can have; rename it, without dots"
+        if table.dtype not in _DTYPES:
+            return (
+                f"table '{table.name}' has {table.dtype} weights, which TorchRec does not train; make them fp32 or fp16"
+            )
     return None
 
 
@@ -119,7 +123,7 @@ def modules_for(task: Task, device: str | torch.device = "meta") -> TaskModel:
         device: where the weights lie; "meta" for nowhere.
 
     Raises:
-        InvalidInput: a table's name is none that torch takes.
+        InvalidInput: a table has a name that torch does not take, or weights that TorchRec does not train.
     """
     reason = why_not_a_module(task)
     if reason is not None:

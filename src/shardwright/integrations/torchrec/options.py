@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torchrec.distributed.planner.constants import POOLING_FACTOR
@@ -13,8 +14,10 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
+from shardwright.integrations.torchrec.moved import kept_by
+from shardwright.integrations.torchrec.off_device import OFF_DEVICE
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.memory import buffer_bytes, gradient_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 
@@ -24,7 +27,8 @@ _NOTHING = (Storage(hbm=0, ddr=0), Perf(fwd_compute=0, fwd_comms=0, bwd_compute=
 def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
     """The option of each table that a plan chose; its shards have a rank, storage and times.
 
-    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum.
+    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum. What
+    a step fetches from host memory or SSD is in the forward pass.
 
     Args:
         plan: a complete plan of the problem.
@@ -37,7 +41,7 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
     works = [shard_work(problem.task, shard) for shard in shards]
     perf = _perf(works, problem, cost_model)
     loads = {
-        shard: (_storage(tables[shard.table], work, problem), times)
+        shard: _load(shard, work, times, tables[shard.table], problem)
         for shard, work, times in zip(shards, works, perf, strict=True)
     }
     return [
@@ -50,13 +54,15 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
 def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
     """An option of each table for problems without a plan: whole, of the first type and kernel that it may have, on rank -1."""
     tables = problem.task.tables
-    works = [shard_work(problem.task, Shard.whole(table, 0)) for table in tables]
+    wholes = [Shard.whole(table, 0) for table in tables]
+    works = [shard_work(problem.task, whole) for whole in wholes]
     options = []
-    for place, work, perf in zip(problem.places.values(), works, _perf(works, problem, cost_model), strict=True):
+    times = _perf(works, problem, cost_model)
+    for place, whole, work, perf in zip(problem.places.values(), wholes, works, times, strict=True):
         kind, kernels = next(iter(place.kernels.items()))
         table = ParameterSharding(kind, kernels[0])
         extent = [int(length) for length in place.found.tensor.shape]
-        shard = TorchRecShard(extent, [0, 0], _storage(table, work, problem), perf, -1)
+        shard = TorchRecShard(extent, [0, 0], *_load(whole, work, perf, table, problem), -1)
         options.append(_option(place, table, [shard], problem))
     return options
 
@@ -67,8 +73,10 @@ def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> li
         everyone = range(problem.task.topology.devices)
         return [Shard.whole(problem.task.table_by_name[name], *everyone)] * len(everyone)
     result: list[Shard | None] = []
+    unit = problem.places[name].unit
     for shard in table.sharding_spec.shards:
         (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
+        row, rows = row // unit, rows // unit
         rank = shard.placement.rank() if shard.placement is not None else 0
         result.append(Shard(name, (row, row + rows), (column, column + columns), (rank,)) if rows and columns else None)
     return result
@@ -93,16 +101,18 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
     return result
 
 
-def _storage(table: ParameterSharding, work: ShardWork, problem: TorchRecProblem) -> Storage:
-    """Weights and optimizer state in DDR where the kernel keeps them there, with a part of them cached in HBM."""
+def _load(
+    shard: Shard, work: ShardWork, times: Perf, table: ParameterSharding, problem: TorchRecProblem
+) -> tuple[Storage, Perf]:
+    """Storage and times of a shard: of one whose kernel keeps rows elsewhere, a cache on the device and the time to fetch them."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
-    buffers = buffer_bytes(work)
+    buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":
-        return Storage(hbm=0, ddr=held + buffers)
-    if "uvm" not in table.compute_kernel:
-        return Storage(hbm=held + buffers, ddr=0)
-    cached = table.cache_params.load_factor if table.cache_params and "caching" in table.compute_kernel else None
-    return Storage(hbm=round(held * (cached or 0.0)) + buffers, ddr=held)
+        return Storage(hbm=0, ddr=held + buffers), times
+    if table.compute_kernel not in OFF_DEVICE:
+        return Storage(hbm=held + buffers, ddr=0), times
+    kept = kept_by(problem, shard.table, table, work.rows * problem.places[shard.table].unit, work.dim)
+    return Storage(kept.cache + buffers, kept.host, kept.ssd), replace(times, fwd_compute=times.fwd_compute + kept.ms)
 
 
 def _shards(place: TablePlace, table: ParameterSharding, loads: Sequence[tuple[Storage, Perf]]) -> list[TorchRecShard]:

@@ -20,7 +20,14 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
-from shardwright.integrations.torchrec.file_caches import CacheFile, cache_from_file, cache_to_file, member
+from shardwright.integrations.torchrec.file_caches import (
+    CacheFile,
+    cache_from_file,
+    cache_to_file,
+    member,
+    store_from_file,
+    store_to_file,
+)
 from shardwright.schema import Place, check_format, convert
 
 FORMAT = 1
@@ -42,6 +49,7 @@ class _TableFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     stochastic_rounding: bool | None = None
     bounds_check_mode: str | None = None
     output_dtype: str | None = None
+    key_value_params: dict[str, Any] | None = None
 
 
 class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +80,7 @@ def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str |
         context_hash: `hash_planner_context_inputs_str()` of the planner; a loader compares it with the hash of the one that loads.
 
     Raises:
-        InvalidInput: the plan has something that no file can hold: parameters of key-value kernels, a statistics object.
+        InvalidInput: the plan has something that no file can hold: a statistics object, or one of a class of the user's.
     """
     modules = {
         module: {
@@ -121,10 +129,6 @@ def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPl
 
 
 def _table_to_file(name: str, table: ParameterSharding) -> _TableFile:
-    if table.key_value_params is not None:
-        raise InvalidInput(
-            f"table '{name}' has key_value_params, which a plan file cannot hold; set them when the plan is loaded"
-        )
     shards = None
     if table.sharding_spec is not None:
         shards = [
@@ -141,6 +145,7 @@ def _table_to_file(name: str, table: ParameterSharding) -> _TableFile:
         table.stochastic_rounding,
         table.bounds_check_mode.name if table.bounds_check_mode is not None else None,
         table.output_dtype.name if table.output_dtype is not None else None,
+        store_to_file(name, table.key_value_params) if table.key_value_params is not None else None,
     )
 
 
@@ -166,6 +171,9 @@ def _table_from_file(table: _TableFile, place: Place) -> ParameterSharding:
         table.stochastic_rounding,
         member(BoundsCheckMode, table.bounds_check_mode, place.at("bounds_check_mode")),
         member(DataType, table.output_dtype, place.at("output_dtype")),
+        store_from_file(table.key_value_params, place.at("key_value_params"))
+        if table.key_value_params is not None
+        else None,
     )
 
 

@@ -1,6 +1,7 @@
 """The drop-in planner: TorchRec's constructor and methods, our search."""
 
 import copy
+import logging
 import math
 import warnings
 from collections.abc import Iterator
@@ -41,15 +42,16 @@ from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
 from shardwright.integrations.torchrec.events import PlannerEvents, logged
 from shardwright.integrations.torchrec.groups import (
-    GroupOptions,
     GroupSizeChoice,
     Planned,
     best_size,
+    group_candidates,
     group_topology,
     of_first_rank,
 )
 from shardwright.integrations.torchrec.loading import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
+from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
@@ -102,6 +104,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     Attributes:
         last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
         last_problem: what was planned; None before.
+        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before.
         last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without any.
         last_group_sizes: what each size came to, on the rank that planned.
     """
@@ -167,8 +170,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         )
         self._sizes: list[ShardingGroups] = []
         if sharding_group_size is not None:
-            options = GroupOptions(sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy)
-            self._sizes = options.candidates(self._topology)
+            self._sizes = group_candidates(
+                self._topology, sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy
+            )
         self._group: ShardingGroups | None = None  # of a planner for one of the groups
         self._forget()
 
@@ -176,6 +180,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """What is known of the last plan."""
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
+        self.last_moved: Moved | None = None
         self._best_plan: list[ShardingOption] | None = None  # read by others, as are the two numbers
         self._num_proposals = self._num_plans = 0
         self.last_groups: ShardingGroups | None = None
@@ -247,10 +252,6 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             self.last_groups = of_first_rank(self.last_groups, pg)
         return result
 
-    def get_selected_options(self) -> List[ShardingOption]:
-        """The options of the last plan, as TorchRec's executor asks for them from its release 1.9 on; none before a plan."""
-        return self._best_plan or []
-
     def hash_planner_context_inputs(self) -> int:
         """TorchRec's hash of the inputs, of a sharding group's where the last plan is for one."""
         if self._of_group is not None:
@@ -277,7 +278,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if best.last_problem is not None:
             best._callbacks, best._stats = self._callbacks, self._stats
             result = best._finish(result, best.last_problem, sharders, begin)
-        self.last_plan, self.last_problem, self._best_plan = best.last_plan, best.last_problem, best._best_plan
+        self.last_plan, self.last_problem, self.last_moved = best.last_plan, best.last_problem, best.last_moved
+        self._best_plan = best._best_plan
         self._num_proposals, self._num_plans = len(planners), sum(one._num_plans for one in planners.values())
         return result
 
@@ -290,6 +292,14 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             enumerator_without_times(result._topology, self._batch_size, self._constraints)
         )
         return result
+
+    def get_selected_options(self) -> List[ShardingOption]:
+        """The last plan as sharding options, as TorchRec asks for them from 1.9 on; empty before, and where there was no plan."""
+        return self._best_plan or []
+
+    def get_search_space(self) -> List[ShardingOption] | None:
+        """All that TorchRec's enumerator would choose from for the last model, likewise; listed when it is asked for."""
+        return self._enumerator.last_stored_search_space
 
     def _limit(self, problem: TorchRecProblem) -> float:
         """Seconds that the search may take."""
@@ -323,6 +333,9 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             check_ranks_assigned(options)
             result = to_sharding_plan(options, self._topology)
         check_sharding_plan(result, problem)
+        self.last_moved = moved(result, problem)
+        if self.last_moved.kernels:
+            _logger.info("%s", self.last_moved)
         self._best_plan = options
         self._log(result, options, sharders, begin)
         return result
@@ -369,6 +382,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             )
 
 
+_logger = logging.getLogger(__name__)
 _MOST_LOGGED = 256  # devices
 
 

@@ -17,11 +17,12 @@ from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.choices import kernels_by_type
 from shardwright.integrations.torchrec.limits import limits_of, narrowest_columns
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
+from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
 from shardwright.integrations.torchrec.optimizers import optimizer_of
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.topology import topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
-from shardwright.task.table import Dtype, Table
+from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -36,6 +37,8 @@ class TablePlace:
         kernels: compute kernels by sharding type (TorchRec's names), fastest first; types in order of preference.
         given: what the user demands of the table; None for nothing.
         found: the table in the model: weights, module, sharder, features.
+        buckets: of a zero-collision-hashing table, each on one rank; None for a table without.
+        unit: rows of the parameter that a row of the task's table stands for: those of a bucket where a virtual table has too many.
     """
 
     path: str
@@ -43,11 +46,18 @@ class TablePlace:
     kernels: Mapping[str, tuple[str, ...]]
     given: ParameterConstraints | None
     found: ShardableTable
+    buckets: int | None = None
+    unit: int = 1
 
     @property
     def types(self) -> tuple[str, ...]:
         """TorchRec's sharding types that the table may take, in order of preference."""
         return tuple(self.kernels)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the parameter."""
+        return int(self.found.tensor.shape[0])
 
     @property
     def fqn(self) -> str:
@@ -136,12 +146,13 @@ def problem_of_tables(
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
     places, tables = {}, []
-    for table in found:
+    for table, buckets in zip(found, bucket_counts(found, topology.world_size), strict=True):
         given = (constraints or {}).get(table.name)
-        kernels = kernels_by_type(table, given, topology)
+        kernels = possible_kernels(kernels_by_type(table, given, topology), table, topology, buckets)
         name = table.name if counts[table.name] == 1 else f"{table.path}.{table.name}"
-        places[name] = TablePlace(table.path, table.name, kernels, given, table)
-        tables.append(_table(name, table, given, batch_size, known))
+        unit = _unit(table, kernels, buckets)
+        places[name] = TablePlace(table.path, table.name, kernels, given, table, buckets, unit)
+        tables.append(_table(name, table, given, batch_size, known, unit))
     limits = _limits(places, tables, ours)
     task = Task(
         tables, ours, batch_size * ours.devices, optimizer=optimizer_of(found), constraints=Constraints(tables=limits)
@@ -193,17 +204,30 @@ def _limits(
     }
 
 
+def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets: int | None) -> int:
+    """Virtual tables may have 2**50 rows, of which most never come into being: then whole buckets are planned."""
+    rows, virtual = int(table.tensor.shape[0]), all(kernel in VIRTUAL for some in kernels.values() for kernel in some)
+    return rows // buckets if virtual and buckets is not None and table.tensor.numel() > MAX_ELEMENTS else 1
+
+
 def _table(
-    name: str, found: ShardableTable, given: ParameterConstraints | None, batch_size: int, known: Mapping[str, Table]
+    name: str,
+    found: ShardableTable,
+    given: ParameterConstraints | None,
+    batch_size: int,
+    known: Mapping[str, Table],
+    unit: int,
 ) -> Table:
-    rows, dim = (int(size) for size in found.tensor.shape)
+    rows, dim = int(found.tensor.shape[0]) // unit, int(found.tensor.shape[1])
     pooling, access = statistics_of(found.name, rows, found.features, given, batch_size, known)
     return Table(name, rows, dim, pooling, found.pooled, access, _dtype(found.tensor.dtype))
 
 
 def _dtype(dtype: torch.dtype) -> Dtype:
-    """Quantised weights count as half precision, the narrowest type there is."""
-    return "fp32" if dtype.itemsize >= 4 else "fp16"
+    """By the size of a weight. The width of quantised tables has scale and bias in it, which the account then counts once more."""
+    if dtype.itemsize == 1:
+        return "int8"
+    return "fp16" if dtype.itemsize == 2 else "fp32"
 
 
 def _dict(constraints: Mapping[str, ParameterConstraints] | None) -> dict[str, ParameterConstraints] | None:

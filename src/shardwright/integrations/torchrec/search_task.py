@@ -1,7 +1,8 @@
 """The task that is searched where it differs from the problem's: tables in host memory are smaller, grids are cut beforehand.
 
 A table of which a cache holds c enters the search with c of its rows, the hottest, and each expected miss counts as so many lookups as
-device memory is faster than the link to the host. A table that may only be a grid enters as one table for each of its ranges of
+device memory is faster than the link to the host or the SSD, 64 at most: beyond that the busy devices stay the same ones, and the ids of
+so many lookups would fill them. A table that may only be a grid enters as one table for each of its ranges of
 columns, with row blocks on one host each.
 """
 
@@ -13,9 +14,10 @@ from itertools import pairwise
 
 from torchrec.distributed.planner.constants import MIN_CW_DIM
 
-from shardwright.integrations.torchrec.caching import expected_miss_rate, in_device_memory, least_cache
+from shardwright.integrations.torchrec.caching import cached_share, device_share, least_cache, missed_rows
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.limits import NARROWEST
+from shardwright.integrations.torchrec.off_device import CACHED, KEY_VALUE, STORES, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.plan import Plan
@@ -24,6 +26,8 @@ from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+
+_MOST_SLOWER = 64.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,14 @@ class SearchTask:
         return replace(plan, task=problem.task, shards=tuple(shards))
 
 
-def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice]) -> SearchTask:
-    """What is searched for a problem, with the kernels chosen for its tables in host memory."""
+def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *, spread: bool = False) -> SearchTask:
+    """What is searched for a problem, with the kernels chosen for its tables in host memory and on SSD.
+
+    Args:
+        problem: the problem.
+        choices: kernels of the tables that do not lie in device memory.
+        spread: give tables on SSD the part of device memory that they take of the SSD, so that whatever fits the devices fits there.
+    """
     task = problem.task
     grids = [name for name, limits in task.constraints.tables.items() if "grid" in (limits.sharding_types or ())]
     if not grids and not choices:
@@ -58,12 +68,12 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice]) -
     tables: list[Table] = []
     origin: dict[str, tuple[str, int]] = {}
     limits: dict[str, TableConstraint] = {}
-    least = least_cache(problem) if choices else 0.0
+    least = {name: _least(problem, choice, spread) for name, choice in choices.items()}
     for table in task.tables:
-        smaller = _cached(problem, table, choices, least) if table.name in choices else table
+        smaller = _cached(problem, table, choices[table.name], least[table.name]) if table.name in choices else table
         given = task.constraints.of(table.name)
         if table.name in choices:
-            given = _without_replicas(given)
+            given = _off_device_limits(given, choices[table.name])
         cuts = _grid_cuts(problem, table) if table.name in grids else [0, table.dim]
         for start, stop in pairwise(cuts):
             name = table.name if len(cuts) == 2 else f"{table.name}[{start}:{stop}]"
@@ -73,12 +83,22 @@ def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice]) -
     return SearchTask(replace(task, tables=tables, constraints=Constraints(tables=limits)), origin)
 
 
-def _cached(problem: TorchRecProblem, table: Table, choices: Mapping[str, KernelChoice], least: float) -> Table:
-    share = in_device_memory(choices, table.name)
-    devices = problem.task.topology.devices
-    rows = max(round(max(share, least) * table.rows), min(table.rows, devices), 1)
-    slower = problem.topology.hbm_mem_bw / problem.topology.hbm_to_ddr_mem_bw
-    missed = expected_miss_rate(table, share)
+def _least(problem: TorchRecProblem, choice: KernelChoice, spread: bool) -> float:
+    """Least share of a table that counts against device memory."""
+    if choice.kernel not in STORES:
+        return least_cache(problem)
+    if choice.kernel != KEY_VALUE or not spread:
+        return 0.0
+    sizes = zip(problem.task.topology.memory_bytes, problem.reserved.devices, strict=True)
+    return float(max(own / max(device.storage.ssd, 1) for own, device in sizes))
+
+
+def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least: float) -> Table:
+    share, devices = device_share(problem, table, choice), problem.task.topology.devices
+    rows = max(round(max(share, least) * problem.places[table.name].rows), min(table.rows, devices), 1)
+    slower = min(problem.topology.hbm_mem_bw / bandwidth_of(choice.kernel, problem.topology), _MOST_SLOWER)
+    lookups = table.pooling * problem.task.batch_size
+    missed = missed_rows(problem, table, cached_share(problem, table, choice)) / lookups
     access = table.access.block(0, rows) if rows < table.rows else table.access
     if abs(access.total_rows - rows) > 0.5:
         access = AccessProfile.uniform(rows)
@@ -86,10 +106,14 @@ def _cached(problem: TorchRecProblem, table: Table, choices: Mapping[str, Kernel
     return replace(table, rows=rows, pooling=pooling, access=access)
 
 
-def _without_replicas(limits: TableConstraint) -> TableConstraint:
-    """Replicas are dense, in device memory."""
-    kinds = tuple(kind for kind in limits.sharding_types or () if kind != "data_parallel")
-    return replace(limits, sharding_types=kinds) if kinds else limits
+def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableConstraint:
+    """No replicas, which are dense, in device memory. No column blocks beside row blocks: the cache of each would note all rows."""
+    if choice.whole:
+        return replace(limits, sharding_types=("table_wise",))
+    kinds = {kind for kind in limits.sharding_types or () if kind != "data_parallel"}
+    if choice.kernel in CACHED and kinds & {"row_wise", "table_row_wise"}:
+        kinds -= {"column_wise"}
+    return replace(limits, sharding_types=tuple(sorted(kinds))) if kinds else limits
 
 
 def _on_one_host(task: Task) -> TableConstraint:

@@ -13,6 +13,8 @@ from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.integrations.torchrec.caching import cached_within, demanded, held_bytes
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
 from shardwright.integrations.torchrec.host_sync import with_host_sync
+from shardwright.integrations.torchrec.moved import ssd_bytes
+from shardwright.integrations.torchrec.off_device import KEY_VALUE, STORES
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.integrations.torchrec.search_task import search_task
 from shardwright.search.engine import preparation, session
@@ -56,17 +58,20 @@ class Search:
             if choices in tried:
                 continue
             tried.append(choices)
-            try:
-                found = self._with(problem, choices)
-                return found, sharding_plan_of(found, problem, choices)
-            except InfeasibleTask as error:
-                binding = binding or error
-            except InvalidPlan as error:
-                raise PlannerError(str(error), PlannerErrorType.OTHER) from error
+            for spread in (False, True) if any(choice.kernel == KEY_VALUE for choice in choices.values()) else (False,):
+                try:
+                    found = self._with(problem, choices, spread)
+                    result = sharding_plan_of(found, problem, choices)
+                    _check_ssd(result, problem)
+                    return found, result
+                except InfeasibleTask as error:
+                    binding = binding or error
+                except InvalidPlan as error:
+                    raise PlannerError(str(error), PlannerErrorType.OTHER) from error
         raise _no_plan(problem, binding) from binding
 
-    def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice]) -> Plan:
-        searched = search_task(problem, choices)
+    def _with(self, problem: TorchRecProblem, choices: dict[str, KernelChoice], spread: bool) -> Plan:
+        searched = search_task(problem, choices, spread=spread)
         found = find_plan(
             searched.task,
             strategy=self.strategy,
@@ -82,22 +87,42 @@ class Search:
 
 
 def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice]]:
-    """First as few tables in host memory as the constraints demand, if that can fit at all; then more and more."""
+    """First as few tables in host memory as the constraints demand, if that can fit at all; then more and more.
+
+    After that the same with tables of key-value stores whole, as each of their shards takes a cache.
+    """
     forced = demanded(problem)
     held = sum(held_bytes(problem.task, table) for table in problem.task.tables if table.name not in forced)
-    if held <= sum(problem.task.topology.memory_bytes):
-        yield cached_within(problem, _FILLS[0]) if forced else {}
-    for fill in _FILLS:
-        yield cached_within(problem, fill)
+    for whole in (False, True):
+        if held <= sum(problem.task.topology.memory_bytes):
+            yield cached_within(problem, _FILLS[0], whole=whole) if forced else {}
+        for fill in _FILLS:
+            yield cached_within(problem, fill, whole=whole)
+
+
+def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
+    """Check that no rank's SSD holds more than it has room for.
+
+    Raises:
+        InfeasibleTask: one does.
+    """
+    for rank, (needed, device) in enumerate(zip(ssd_bytes(plan, problem), problem.reserved.devices, strict=True)):
+        if needed > device.storage.ssd:
+            raise InfeasibleTask(
+                f"rank {rank} needs {format_bytes(needed)} of SSD for its key_value tables and has {format_bytes(device.storage.ssd)}: "
+                "allow them row_wise or column_wise sharding, or set a larger ssd_cap"
+            )
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
     """TorchRec's error, of the kind that TorchRec gives it: storage where the tables are larger than all devices together."""
     task = problem.task
-    need, room = sum(held_bytes(task, table) for table in task.tables), sum(task.topology.memory_bytes)
+    stored = {name for name, choice in demanded(problem).items() if choice.kernel in STORES}
+    need = sum(held_bytes(task, table) for table in task.tables if table.name not in stored)
+    room = sum(task.topology.memory_bytes)
     why = str(binding) if binding else "the tables need more memory than all devices have"
     figures = (
-        f"{len(task.tables)} tables need {format_bytes(need)} with optimizer state, {task.topology.devices} devices have "
+        f"{len(task.tables) - len(stored)} tables need {format_bytes(need)} with optimizer state, {task.topology.devices} devices have "
         f"{format_bytes(room)} for them after the storage reservation, batch size {problem.batch_size} on each rank"
     )
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if need > room else PlannerErrorType.STRICT_CONSTRAINTS

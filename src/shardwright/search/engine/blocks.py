@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel
+from shardwright.sharding.memory import gradient_size
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.access import reuse_of_many
@@ -82,6 +83,9 @@ class Tables:
         self._pooling = np.array([table.pooling for table in tables])
         self._pooled = np.array([table.pooled for table in tables], dtype=np.float64)
         self._weight_size = np.array([DTYPE_BYTES[table.dtype] for table in tables], dtype=np.float64)
+        self._gradient = np.array(
+            [gradient_size(task, table.pooled, table.dtype) for table in tables], dtype=np.float64
+        )
         self._reuse: dict[int, tuple[Floats, Floats]] = {}
 
     def costs(self, blocks: Blocks) -> BlockCosts:
@@ -95,7 +99,7 @@ class Tables:
             chunk = blocks.part(part)
             works = self._works(chunk)
             np.matmul(self._encode(chunk, works), into, out=vectors[part])
-            memory[part] = _bytes(self._task.optimizer, works)
+            memory[part] = _bytes(self._task.optimizer, works, self._gradient[chunk.table] * (chunk.replicas > 1))
             alone = chunk.replicas == 1
             values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
             served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
@@ -141,13 +145,14 @@ class Tables:
         return self._model.encode([shard_work(task, shard) for shard in shards])
 
 
-def _bytes(optimizer: str, works: WorkArrays) -> Ints:
-    """Bytes that each block takes on a device; see `sharding.memory`."""
+def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
+    """Bytes that each block takes on a device, with `(n,)` bytes of gradient a weight; see `sharding.memory`."""
     by_row, by_weight = _STATE_BYTES[optimizer]
     weights = works.rows * works.dim
     lookups = np.ceil(works.lookups)
     outputs = 4 * works.dim * np.where(works.pooled > 0, works.samples, lookups)
-    total = weights * works.weight_size + by_row * works.rows + by_weight * weights
+    total = works.rows * (works.row_bytes + by_row) + by_weight * weights
+    total += gradient * weights
     found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
     return found
 

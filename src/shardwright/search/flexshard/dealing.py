@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.flows import Floats
-from shardwright.search.flexshard.rates import Ints, row_memory
+from shardwright.search.flexshard.rates import Ints, gradient_memory, row_memory
 from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.memory import buffer_bytes
 from shardwright.sharding.shard import Shard
@@ -97,6 +97,8 @@ class Deal:
         """Add what the blocks take to the `(devices,)` bytes of rows and of buffers: `sharding.memory`, without access profiles."""
         size, more = divmod(self.rows[1] - self.rows[0], self.parts)
         sets, row = self.sets, row_memory(task, self.table)
+        if sets.shape[1] > 1:
+            row += gradient_memory(task, self.table)
         for count, among in ((size + 1, sets[:more]), (size, sets[more:])):
             if len(among):
                 rows[among.ravel()] += count * row

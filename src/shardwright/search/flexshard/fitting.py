@@ -11,7 +11,7 @@ from shardwright.cost.communication import communication_ms, traffic
 from shardwright.cost.flows import Floats
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard.dealing import Deal, bytes_of, cold_levels, deals
-from shardwright.search.flexshard.rates import Ints, Rates, row_memory
+from shardwright.search.flexshard.rates import Ints, Rates, gradient_memory, row_memory
 from shardwright.search.flexshard.relaxation import Limits, Mixture, Relaxation
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
@@ -140,7 +140,8 @@ class Dealer:
         row = np.array([row_memory(task, table) for table in self._tables], dtype=np.float64)
         rows = np.array([table.rows for table in self._tables], dtype=np.float64)
         hot, warm = boundaries.T
-        above = float(((hot + (warm - hot) / near) * row).sum())
+        gradient = np.array([gradient_memory(task, table) for table in self._tables], dtype=np.float64)
+        above = float(((hot + (warm - hot) / near) * (row + gradient)).sum())
         levels = cold_levels(budget - above, float(((rows - warm) * row).sum()), self._levels)
         dealt = list(deals(task, self._tables, boundaries, levels))
         return Fitted(boundaries, ms, dealt, *bytes_of(task, dealt))
@@ -157,7 +158,8 @@ class Dealer:
 
     def _uneven(self) -> float:
         """Bytes of a row of each tier of each table."""
-        return float(len(self._tiers) * sum(row_memory(self._task, table) for table in self._tables))
+        rows = sum(row_memory(self._task, table) + gradient_memory(self._task, table) for table in self._tables)
+        return float(len(self._tiers) * rows)
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:

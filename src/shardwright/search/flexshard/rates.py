@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.flows import ID_BYTES, VALUE_BYTES, Floats
-from shardwright.sharding.memory import optimizer_bytes
-from shardwright.task.table import DTYPE_BYTES, Table
+from shardwright.sharding.memory import gradient_size, optimizer_bytes
+from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -71,7 +71,12 @@ class Rates:
 
 def row_memory(task: Task, table: Table) -> int:
     """Bytes of weights and optimizer state of a row of a table that is not cut into columns."""
-    return table.dim * DTYPE_BYTES[table.dtype] + optimizer_bytes(task.optimizer, 1, table.dim)
+    return row_bytes(table.dtype, table.dim) + optimizer_bytes(task.optimizer, 1, table.dim)
+
+
+def gradient_memory(task: Task, table: Table) -> int:
+    """Bytes of a row's gradient on each of several copies that reduce it whole."""
+    return gradient_size(task, table.pooled, table.dtype) * table.dim
 
 
 def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
@@ -98,12 +103,15 @@ def rates_of(task: Task, tables: Sequence[Table], tiers: Sequence[Tier] = ("cold
     lookups = np.array([table.pooling for table in tables])[index] * task.batch_size / task.topology.devices
     dim = np.array([table.dim for table in tables], dtype=np.float64)[index]
     memory = rows * np.array([row_memory(task, table) for table in tables])[index]
+    gradient = rows * np.array([gradient_memory(task, table) for table in tables])[index]
+    copy = [memory + gradient if way.copies > 1 else memory for way in ways]
     asks = _Asks.of(task, rows, lookups * share / rows)
     ms = np.stack([_link_ms(task.topology, asks, way, dim) for way in ways])
     per_device = {"hot": 1.0, "warm": 1 / task.topology.devices_per_host}
     return Rates(
         tuple(tables), ways, index, rows, ms,
-        np.stack([way.copies * memory for way in ways]), np.stack([per_device.get(way.tier, 0.0) * memory for way in ways]),
+        np.stack([way.copies * held for way, held in zip(ways, copy, strict=True)]),
+        np.stack([per_device.get(way.tier, 0.0) * held for way, held in zip(ways, copy, strict=True)]),
     )  # fmt: skip
 
 

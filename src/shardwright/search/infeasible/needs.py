@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from shardwright.search.infeasible.where import Where
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.memory import buffer_bytes, gradient_bytes, gradient_size, optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
@@ -83,7 +83,8 @@ def _replicated(task: Task, table: Table, where: Where) -> Need | Impossible:
     # More replicas take more together, and each of them less: its part of the batch.
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
     size = block_bytes(task, table, table.rows, table.dim, replicas=where.count)
-    total = _whole_total(task, table) + state
+    gradients = 2 * gradient_size(task, table.pooled, table.dtype) * table.rows * table.dim
+    total = _whole_total(task, table) + state + gradients
     return Need("data_parallel", size, total, fewest=2, most=where.count, holders=2)
 
 
@@ -118,7 +119,8 @@ def block_bytes(task: Task, table: Table, rows: int, dim: int, replicas: int = 1
     samples = max(1, -(-task.batch_size // replicas))
     lookups = table.pooling * (rows / table.rows) * task.batch_size / replicas
     work = ShardWork(rows, dim, samples, lookups, table.pooled, table.access, table.dtype)
-    return work.weight_bytes + optimizer_bytes(task.optimizer, rows, dim) + buffer_bytes(work)
+    state = optimizer_bytes(task.optimizer, rows, dim)
+    return work.weight_bytes + state + buffer_bytes(work) + gradient_bytes(task, work, replicas)
 
 
 def _lookups(task: Task, table: Table) -> int:

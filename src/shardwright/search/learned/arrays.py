@@ -135,7 +135,7 @@ def table_features(works: Sequence[ShardWork]) -> Floats:
             columns.rows,
             columns.dim,
             columns.lookups / columns.samples,
-            columns.rows * columns.dim * columns.weight_size,
+            columns.rows * columns.row_bytes,
         ],
         axis=1,
     )

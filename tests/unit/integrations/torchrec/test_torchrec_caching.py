@@ -5,8 +5,14 @@ import pytest
 pytest.importorskip("torchrec")
 
 import numpy as np
+import torch
 from scipy.optimize import linprog
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import EmbeddingOffloadScaleupProposer
+from torchrec.distributed.planner.shard_estimators import EmbeddingOffloadStats
 from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.types import CacheAlgorithm, CacheParams
 from torchrec.distributed.utils import add_params_from_parameter_sharding
@@ -49,6 +55,11 @@ def test_the_miss_rate_falls_from_one_to_zero():
     assert (np.diff(rates) < 0).all()
 
 
+def slots(task, table):
+    """Bytes of a cache of all rows."""
+    return held_bytes(task, table) + 16 * table.rows
+
+
 def test_load_factors_miss_the_fewest_bytes():
     """The reference is a linear programme over the segments of all access curves."""
     problem = small_problem()
@@ -56,20 +67,21 @@ def test_load_factors_miss_the_fewest_bytes():
     chosen = cached_within(problem, fill)
     least = least_cache(problem)
     buffers = sum(buffer_bytes(shard_work(task, sw.Shard.whole(table, 0))) for table in task.tables)
-    budget = fill * sum(task.topology.memory_bytes) - buffers
+    noted = sum(4 * table.rows for table in task.tables)  # by FBGEMM, and 16 bytes for each cached row
+    budget = fill * sum(task.topology.memory_bytes) - buffers - noted
     saved, size, low = [], [], 0.0
     for table in task.tables:
         points = np.unique(np.append(table.access.rows / table.rows, least))
         points = points[points >= least]
         rates = np.array([expected_miss_rate(table, share) for share in points])
         saved += list(-np.diff(rates) * table.pooling * task.batch_size * table.weight_bytes / table.rows)
-        size += list(np.diff(points) * held_bytes(task, table))
-        low += least * held_bytes(task, table)
+        size += list(np.diff(points) * slots(task, table))
+        low += least * slots(task, table)
     best = linprog(-np.array(saved), A_ub=np.array([size]), b_ub=[budget - low], bounds=(0, 1))
     at_least = missed_bytes(problem, {table.name: least for table in task.tables}) + best.fun
     shares = {t.name: chosen[t.name].load_factor if t.name in chosen else 1.0 for t in task.tables}
     assert missed_bytes(problem, shares) == pytest.approx(at_least, rel=0.01)
-    assert sum(shares[t.name] * held_bytes(task, t) for t in task.tables) <= budget * (1 + 1e-9)
+    assert sum(shares[t.name] * slots(task, t) for t in task.tables) <= budget * (1 + 1e-9)
     assert 0 < len(chosen) < 4
 
 
@@ -149,3 +161,79 @@ def test_statistics_show_caches():
     stats = EmbeddingStats()
     planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES, stats=stats).plan(bags(SHAPES), SHARDERS)
     assert "fused_uvm_caching" in "\n".join(stats._stats_table)
+
+
+def known(exponent, rows, lookups, load_factor=0.1, bins=2000):
+    """Constraints of a cached table with the statistics that TorchRec's offloading reads."""
+    access = sw.AccessProfile.zipf(rows, exponent)
+    hist = torch.diff(torch.tensor([access.share_of(0, part * rows) for part in np.linspace(0, 1, bins + 1)]))
+    stats = EmbeddingOffloadStats(1 - float(hist[: bins // 10].sum()), lookups, hist, rows)
+    return ParameterConstraints(
+        compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=load_factor, stats=stats)
+    )
+
+
+def test_caches_with_statistics_are_scaled_up_to_miss_less_than_torchrecs():
+    """The same memory: `EmbeddingOffloadScaleupProposer` shares it out by cacheability, we by what a byte saves."""
+    given = {f"t{i}": known(EXPONENTS[i], rows, 20_000 * (i + 1)) for i, (rows, _) in enumerate(SHAPES)}
+    where = topology(4, hbm=GB // 4, ddr_cap=4 * GB)
+    fields = {"constraints": given, "storage_reservation": FixedPercentageStorageReservation(0.0), "batch_size": 64}
+    sharders = [EmbeddingBagCollectionSharder({"learning_rate": 0.1})]
+    theirs = EmbeddingShardingPlanner(where, proposer=EmbeddingOffloadScaleupProposer(), stats=[], **fields)
+    found = planner(where, **fields)
+
+    def shares_of(plan):
+        return {
+            name: t.cache_params.load_factor if t.compute_kernel == "fused_uvm_caching" else 1.0
+            for (_, name), t in tables_of(plan).items()
+        }
+
+    def missed(shares):
+        return sum(
+            given[f"t{i}"].cache_params.stats.expected_lookups
+            * given[f"t{i}"].cache_params.stats.expected_miss_rate(shares[f"t{i}"])
+            * dim
+            for i, (_, dim) in enumerate(SHAPES)
+        )
+
+    def held(shares):
+        return sum(shares[f"t{i}"] * rows * dim * 4 for i, (rows, dim) in enumerate(SHAPES))
+
+    ours, scaled = shares_of(found.plan(bags(SHAPES), sharders)), shares_of(theirs.plan(bags(SHAPES), sharders))
+    assert all(share >= 0.1 for share in ours.values())
+    assert held(ours) > 0.8 * GB  # of 1 GB on all devices
+    assert missed(ours) < missed(scaled)
+    assert missed(ours) < missed(dict.fromkeys(ours, 0.1))
+    assert found.last_moved.host_bytes == sum(rows * dim * 4 for rows, dim in SHAPES)
+    assert found.last_moved.fetched_bytes == pytest.approx(4 * missed(ours))
+
+
+def test_a_named_load_factor_without_statistics_is_no_floor_but_final():
+    given = {"t0": known(1.2, SHAPES[0][0], 20_000)}
+    given["t0"].cache_params.stats = None
+    found = planner(topology(4, hbm=4 * GB), constraints=given)
+    table = tables_of(found.plan(bags(SHAPES), SHARDERS))["", "t0"]
+    assert table.cache_params.load_factor == 0.1
+
+
+def test_what_moved_to_the_host_is_told(caplog):
+    found = planner(topology(4, hbm=GB // 2, ddr_cap=4 * GB), profiles=PROFILES)
+    with caplog.at_level("INFO", logger="shardwright.integrations.torchrec.planner"):
+        plan = found.plan(bags(SHAPES), SHARDERS)
+    moved, cached = found.last_moved, {}
+    for (_, name), table in tables_of(plan).items():
+        if table.compute_kernel == "fused_uvm_caching":
+            cached[name] = table.cache_params.load_factor
+    sizes = {f"t{i}": rows * dim * 4 for i, (rows, dim) in enumerate(SHAPES)}
+    assert moved.kernels == dict.fromkeys(cached, "fused_uvm_caching")
+    assert moved.host_bytes == sum(sizes[name] for name in cached)
+    rows = {f"t{i}": count for i, (count, _) in enumerate(SHAPES)}
+    caches = [share * (sizes[name] + 16 * rows[name]) + 4 * rows[name] for name, share in cached.items()]
+    shards = [shard.table for shard in plan_of(plan, found.last_problem).shards]
+    assert all(
+        shards.count(name) == len({s.rows for s in found.last_plan.by_table[name]}) for name in cached
+    )  # no columns
+    assert moved.cache_bytes == pytest.approx(sum(caches), abs=8)
+    assert moved.ssd_bytes == 0
+    assert str(moved) in caplog.text
+    assert f"{len(cached)} tables off device memory" in str(moved)

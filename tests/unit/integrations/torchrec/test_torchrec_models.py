@@ -112,6 +112,11 @@ def test_names_that_torch_refuses(name):
         modules_for(bad)
 
 
+def test_weights_that_torchrec_does_not_train():
+    with pytest.raises(InvalidInput, match="int8 weights, which TorchRec does not train"):
+        modules_for(Task([Table("a", 10, 4, dtype="int8")], Topology(), 8))
+
+
 def test_batches_have_the_lookups_and_the_skew_of_the_tables():
     batches, samples = Batches(task(), seed=3), local_batch_size(task())
     drawn = [batches.draw(step, rank) for step in range(10) for rank in range(4)]

@@ -98,10 +98,27 @@ def test_other_files_are_refused(tmp_path):
         load_sharding_plan(tmp_path / "missing.json")
 
 
+class Reporter:
+    """Of a user's own."""
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"), [({"l3_cache_size": 1}, "unknown field 'l3_cache_size'"), ({"l2_cache_size": "1"}, "Expected")]
+)
+def test_wrong_parameters_of_stores_are_named(made, tmp_path, content, rule):
+    file = tmp_path / "plan.json"
+    save_sharding_plan(made[1], file)
+    document = json.loads(file.read_text())
+    document["sharding_plan"]["pooled"]["t0"]["key_value_params"] = content
+    file.write_text(json.dumps(document))
+    with pytest.raises(InvalidInput, match=rf"plan\.json: sharding_plan\.pooled\.t0\.key_value_params: .*{rule}"):
+        load_sharding_plan(file)
+
+
 def test_what_a_file_cannot_hold_is_refused(made, tmp_path):
     table = tables_of(made[1])["pooled", "t0"]
-    table.key_value_params = KeyValueParams()
-    with pytest.raises(InvalidInput, match=r"'pooled\.t0' has key_value_params"):
+    table.key_value_params = KeyValueParams(stats_reporter_config=Reporter())
+    with pytest.raises(InvalidInput, match=r"'pooled\.t0': key_value_params hold an object"):
         save_sharding_plan(made[1], tmp_path / "plan.json")
     table.key_value_params, table.cache_params.stats = None, object()
     with pytest.raises(InvalidInput, match="stats is an object"):

@@ -164,16 +164,16 @@ def test_devices_without_memory_are_refused():
     assert "rank 0 has 0 bytes of hbm" in said
 
 
-def test_a_last_host_with_fewer_ranks_gets_tables_and_no_type_that_binds_them_to_hosts():
+def test_a_last_host_with_fewer_ranks_gets_tables_and_no_row_blocks_of_hosts():
     model = Model(((1_000_000, 64),) * 4 + ((50_000_000, 64),))
-    found = planner(topology(6, 4))
-    tables = tables_of(found.plan(model, SHARDERS))
+    tables = tables_of(planner(topology(6, 4)).plan(model, SHARDERS))
     assert set().union(*map(ranks_of, tables.values())) == set(range(6))
-    assert not {table.sharding_type for table in tables.values()} & {
-        "table_row_wise",
-        "table_column_wise",
-        "grid_shard",
-    }
+    assert not {table.sharding_type for table in tables.values()} & {"table_row_wise", "grid_shard"}
+    columns = {f"t{i}": ParameterConstraints(sharding_types=["table_column_wise"], min_partition=32) for i in range(5)}
+    tables = tables_of(planner(topology(6, 4), constraints=columns).plan(model, SHARDERS))
+    of_hosts = [ranks_of(table) for table in tables.values() if table.sharding_type == "table_column_wise"]
+    assert len(of_hosts) == 5
+    assert all(len({rank // 4 for rank in ranks}) == 1 for ranks in of_hosts)
     demanded = {"t0": ParameterConstraints(sharding_types=["table_row_wise"])}
     kind, said = error_of(lambda: planner(topology(6, 4), constraints=demanded).plan(model, SHARDERS))
     assert kind == PlannerErrorType.STRICT_CONSTRAINTS

@@ -100,9 +100,11 @@ def test_quantised_inference_modules_are_planned_with_their_kernel():
     )
     model = nn.Module()
     model.quantised = QuantEmbeddingBagCollection.from_float(real)
-    tables = tables_of(planner().plan(model, get_default_sharders()))
+    found = planner()
+    tables = tables_of(found.plan(model, get_default_sharders()))
     assert {name for _, name in tables} == {"t0", "t1"}
     assert {table.compute_kernel for table in tables.values()} == {"quant"}
+    assert {table.dtype for table in found.last_problem.task.tables} == {"int8"}
 
 
 @pytest.mark.parametrize(

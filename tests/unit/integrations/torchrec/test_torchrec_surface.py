@@ -1,6 +1,8 @@
 """What others read off a planner: its plan as options, its numbers, statistics, events and annotations."""
 
+import copy
 import inspect
+import pickle
 from contextlib import contextmanager
 
 import pytest
@@ -40,11 +42,12 @@ def offering(*kinds):
 def test_the_best_plan_is_kept_as_options_in_the_order_of_the_tables():
     found = planner()
     assert (found._best_plan, found._num_proposals, found._num_plans) == (None, 0, 0)
-    assert found.get_selected_options() == []
+    assert (found.get_selected_options(), found.get_search_space()) == ([], None)
     plan = found.plan(Model(), SHARDERS)
     assert (found._num_proposals, found._num_plans) == (1, 1)
     assert [(option.path, option.name) for option in found._best_plan] == list(tables_of(plan))
-    assert found.get_selected_options() is found._best_plan
+    assert found.get_selected_options() == found._best_plan
+    assert {option.name for option in found.get_search_space()} == {option.name for option in found._best_plan}
     for option in found._best_plan:
         assert [shard.rank for shard in option.shards] == ranks_of(tables_of(plan)[option.path, option.name])
 
@@ -173,3 +176,11 @@ def test_dense_kernels_run_replicas_only():
     with pytest.raises(PlannerError) as caught:
         planner(constraints=demanded).plan(model, sharders)
     assert caught.value.error_type == PlannerErrorType.INVALID_COMPUTE_KERNEL
+
+
+def test_planners_are_copied_and_sent_to_processes():
+    found = planner()
+    plan = found.plan(Model(), SHARDERS)
+    for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(planner()))):
+        assert set(tables_of(copied.plan(Model(), SHARDERS))) == set(tables_of(plan))
+        assert copied.hash_planner_context_inputs() == found.hash_planner_context_inputs()

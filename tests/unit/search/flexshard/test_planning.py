@@ -11,7 +11,8 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search import plan
 from shardwright.search.flexshard import tier_plan
 from shardwright.search.flexshard.dealing import Level, bytes_of, deals
-from shardwright.sharding import Plan, memory_account
+from shardwright.sharding import Plan, memory_account, shard_work
+from shardwright.sharding.memory import gradient_bytes
 from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
 from tests.unit.search.flexshard.made import fits, sequences, task_of, with_room
 
@@ -62,7 +63,12 @@ def test_bytes_are_counted_as_in_the_account(cut):
     dealt = list(deals(task, task.tables, np.array(cut), levels))
     shards = [shard for deal in dealt for shard in deal.shards()]
     account = memory_account(task, shards)
-    np.testing.assert_array_equal(bytes_of(task, dealt), [account.weights + account.optimizer, account.buffers])
+    rows, buffers = bytes_of(task, dealt)
+    np.testing.assert_array_equal(rows + buffers, account.total)
+    gradients = np.zeros(8, dtype=np.int64)  # of replicas: as long as their rows
+    for shard in shards:
+        gradients[list(shard.devices)] += gradient_bytes(task, shard_work(task, shard), len(shard.devices))
+    np.testing.assert_array_equal(rows, account.weights + account.optimizer + gradients)
     Plan(task, shards).check()
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from shardwright.cost.communication import traffic
 from shardwright.search.flexshard.rates import rates_of
-from shardwright.sharding import Shard, memory_account
+from shardwright.sharding import Shard, memory_account, shard_work
 from shardwright.sharding.layout import dealt_ranges
+from shardwright.sharding.memory import gradient_bytes
 from shardwright.task import Exchange
 from tests.unit.search.flexshard.made import task_of
 
@@ -56,6 +57,8 @@ def test_a_tier_takes_the_memory_of_its_rows(tier):
     (way,) = rates.of_tier(tier)
     account = memory_account(task, shards)
     rows = account.weights + account.optimizer
+    for shard in shards:
+        rows[list(shard.devices)] += gradient_bytes(task, shard_work(task, shard), len(shard.devices))
     assert rates.bytes[way].sum() == pytest.approx(rows.sum())
     if tier in ("warm", "hot"):
         assert rates.each[way].sum() == pytest.approx(rows[0])

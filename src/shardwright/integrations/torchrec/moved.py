@@ -1,0 +1,141 @@
+"""What a sharding plan keeps off device memory, and what a step fetches from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardMetadata
+
+from shardwright.integrations.torchrec.caching import cache_bytes, missed_rows
+from shardwright.integrations.torchrec.off_device import (
+    CACHED,
+    KEY_VALUE,
+    OFF_DEVICE,
+    STORES,
+    VIRTUAL,
+    bandwidth_of,
+    store_cache_bytes,
+)
+from shardwright.integrations.torchrec.problem import TorchRecProblem
+from shardwright.sharding.memory import optimizer_bytes
+from shardwright.task.table import row_bytes
+from shardwright.task.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a sharding plan keeps off device memory, on all ranks together.
+
+    Attributes:
+        kernels: compute kernel of each such table, by its name in the problem.
+        host_bytes: weights and optimizer state in host memory.
+        ssd_bytes: the same on SSD. Rows of virtual tables count in neither: they come into being when they are looked up.
+        cache_bytes: caches of them in device memory.
+        fetched_bytes: expected bytes of the rows that a step fetches from there.
+        fetch_ms: expected ms that the slowest rank fetches in a step, at the bandwidths that the topology states.
+    """
+
+    kernels: Mapping[str, str]
+    host_bytes: int
+    ssd_bytes: int
+    cache_bytes: int
+    fetched_bytes: float
+    fetch_ms: float
+
+    def __str__(self) -> str:
+        host, ssd, caches, fetched = map(
+            format_bytes, (self.host_bytes, self.ssd_bytes, self.cache_bytes, round(self.fetched_bytes))
+        )
+        return (
+            f"{len(self.kernels)} tables off device memory: {host} on hosts, {ssd} on SSDs, {caches} of caches on devices; "
+            f"a step fetches {fetched}, which takes {self.fetch_ms:.3g} ms on the slowest rank"
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a shard keeps off device memory.
+
+    Attributes:
+        host: bytes in host memory.
+        ssd: bytes on SSD.
+        cache: bytes of its cache in device memory.
+        fetched: expected bytes that a step fetches.
+        ms: how long that takes.
+    """
+
+    host: int = 0
+    ssd: int = 0
+    cache: int = 0
+    fetched: float = 0.0
+    ms: float = 0.0
+
+
+def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, rows: int, columns: int) -> Kept:
+    """What a shard of so many rows and columns keeps off device memory; of a table whose kernel does so.
+
+    Args:
+        problem: the problem.
+        name: the table in the problem.
+        sharding: how it is sharded.
+        rows: of the shard, counted as the parameter's.
+        columns: of the shard.
+    """
+    kernel, table, task, place = (
+        sharding.compute_kernel,
+        problem.task.table_by_name[name],
+        problem.task,
+        problem.places[name],
+    )
+    if problem.compute_device == "cpu":
+        return Kept()
+    row = row_bytes(table.dtype, columns)
+    held = rows * row + optimizer_bytes(task.optimizer, rows, columns)
+    if kernel in STORES:
+        cache = store_cache_bytes(place)
+        share = min(cache / max(rows * row, 1), 1.0)
+    else:
+        share = sharding.cache_params.load_factor or 0.0 if sharding.cache_params and kernel in CACHED else 0.0
+        cache = round(cache_bytes(rows, held, share)) if kernel in CACHED else 0
+    fetched = missed_rows(problem, table, share) * rows / place.rows * row
+    stored = 0 if kernel in VIRTUAL else held
+    host, ssd = (0, stored) if kernel == KEY_VALUE else (stored, 0)
+    return Kept(host, ssd, cache, fetched, fetched / bandwidth_of(kernel, problem.topology))
+
+
+def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
+    """What a plan of a problem keeps off device memory."""
+    kernels: dict[str, str] = {}
+    ms = np.zeros(problem.task.topology.devices)
+    total = np.zeros(4)
+    for name, place in problem.places.items():
+        sharding: ParameterSharding = plan.plan[place.path][place.name]
+        if sharding.compute_kernel in OFF_DEVICE:
+            kernels[name] = sharding.compute_kernel
+        for rank, kept in _shards(problem, name, sharding):
+            ms[rank] += kept.ms
+            total += (kept.host, kept.ssd, kept.cache, kept.fetched)
+    host, ssd, cache = (int(size) for size in total[:3])
+    return Moved(kernels, host, ssd, cache, float(total[3]), float(ms.max()))
+
+
+def ssd_bytes(plan: ShardingPlan, problem: TorchRecProblem) -> list[int]:
+    """`(ranks,)` bytes on the SSD of each rank."""
+    found = [0] * problem.task.topology.devices
+    for name, place in problem.places.items():
+        for rank, kept in _shards(problem, name, plan.plan[place.path][place.name]):
+            found[rank] += kept.ssd
+    return found
+
+
+def _shards(problem: TorchRecProblem, name: str, sharding: ParameterSharding) -> list[tuple[int, Kept]]:
+    if sharding.compute_kernel not in OFF_DEVICE or sharding.sharding_spec is None:
+        return []
+    shards: list[ShardMetadata] = sharding.sharding_spec.shards
+    return [
+        (shard.placement.rank(), kept_by(problem, name, sharding, *shard.shard_sizes))
+        for shard in shards
+        if shard.placement is not None and min(shard.shard_sizes) > 0
+    ]

@@ -1,0 +1,144 @@
+"""Compute kernels that keep the rows of a table off device memory: where rows lie, behind which bandwidth, and what a device caches.
+
+- `fused_uvm_caching` and `fused_uvm` (and their `quant_` twins): host memory; with the former a cache of `load_factor` × the rows.
+- `key_value`: SSD. Virtual tables: rows that come into being when they are looked up, in host memory (`dram_virtual_table`), on SSD
+  (`ssd_virtual_table`) or both; nobody knows how many there will be, so no room is reserved for them. Each shard has a cache of
+  `max_l1_cache_size` MB of device memory, at most `cache_load_factor` (TorchRec's: 0.2) of the table, none unless the user gives a size.
+
+Bandwidths are those that the topology states, for the kernels that TorchRec states them for: `ssd_mem_bw` for `key_value`,
+`hbm_to_ddr_mem_bw` for all else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner.constants import KV_CACHING_RATIO
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.types import ShardingType
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+
+from shardwright.integrations.torchrec.modules import ShardableTable
+
+if TYPE_CHECKING:
+    from shardwright.integrations.torchrec.problem import TablePlace
+
+CACHED = (EmbeddingComputeKernel.FUSED_UVM_CACHING.value, EmbeddingComputeKernel.QUANT_UVM_CACHING.value)
+UNCACHED = (EmbeddingComputeKernel.FUSED_UVM.value, EmbeddingComputeKernel.QUANT_UVM.value)
+KEY_VALUE = EmbeddingComputeKernel.KEY_VALUE.value
+VIRTUAL = (
+    EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE.value,
+    EmbeddingComputeKernel.SSD_VIRTUAL_TABLE.value,
+    EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE.value,
+)
+OFF_DEVICE = (*CACHED, *UNCACHED, *VIRTUAL, KEY_VALUE)
+STORES = (*VIRTUAL, KEY_VALUE)
+"""Kernels of FBGEMM's key-value stores."""
+
+_ROWS = ShardingType.ROW_WISE.value
+_HOST_ROWS = (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
+_MEGABYTE = 1 << 20
+
+
+def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
+    """Bytes per ms at which rows come that a device does not hold."""
+    return float(topology.ssd_mem_bw if kernel == KEY_VALUE else topology.hbm_to_ddr_mem_bw)
+
+
+def store_cache_bytes(place: TablePlace) -> int:
+    """Bytes of device memory that each shard of a table takes as the cache of a key-value store, however large the shard is."""
+    params = place.given.key_value_params if place.given else None
+    megabytes = (params.max_l1_cache_size or 0) if params else 0
+    fused = getattr(place.found.sharder, "fused_params", None) or {}
+    share, tensor = float(fused.get("cache_load_factor", KV_CACHING_RATIO)), place.found.tensor
+    return min(megabytes * _MEGABYTE, math.ceil(tensor.numel() * tensor.element_size() * share))
+
+
+def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int | None]:
+    """Buckets of each zero-collision-hashing table, each of which lies on one rank; None for tables without.
+
+    Raises:
+        PlannerError: the buckets do not divide the rows, or the managed collision module's do not go evenly over the ranks.
+    """
+    stated = {id(module): _stated_buckets(module) for module in {id(one.module): one.module for one in tables}.values()}
+    counts = [stated[id(table.module)].get(table.name) for table in tables]
+    for table, buckets in zip(tables, counts, strict=True):
+        if buckets is None:
+            continue
+        if isinstance(table.module, BaseManagedCollisionEmbeddingCollection) and buckets % world_size:
+            raise _bad_buckets(table, buckets, f"{world_size} ranks; managed collision modules need a multiple of them")
+        if buckets < 1 or table.tensor.shape[0] % buckets:
+            raise _bad_buckets(table, buckets, f"{table.tensor.shape[0]} rows, which must be a multiple of them")
+    return counts
+
+
+def possible_kernels(
+    kernels: Mapping[str, tuple[str, ...]], table: ShardableTable, topology: TorchRecTopology, buckets: int | None
+) -> dict[str, tuple[str, ...]]:
+    """Of the kernels of each sharding type those that this topology and the table's buckets allow.
+
+    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so that they are row-wise where they may be, and
+    are chosen only where a table may have no other kernel. Row blocks on one host must be whole buckets.
+
+    Raises:
+        PlannerError: nothing is left, or there are fewer buckets than ranks.
+    """
+    found = dict(kernels)
+    if not any(device.storage.ssd > 0 for device in topology.devices):
+        found = _without(found, (KEY_VALUE,))
+    others = _without(found, VIRTUAL)
+    if others:
+        found = others
+    elif _ROWS in found:
+        found = {_ROWS: found[_ROWS]}
+    rows, near = int(table.tensor.shape[0]), min(topology.intra_group_size, topology.world_size)
+    if buckets is not None and -(-rows // near) % (rows // buckets):
+        found = {kind: some for kind, some in found.items() if kind not in _HOST_ROWS}
+    if not found:
+        raise PlannerError(
+            f"table '{table.path}.{table.name}': its kernels {sorted({k for some in kernels.values() for k in some})} cannot run here: "
+            "key_value needs a topology with ssd_cap above 0, and buckets cannot be cut; widen the constraints",
+            PlannerErrorType.STRICT_CONSTRAINTS,
+        )
+    if buckets is not None and _ROWS in found and buckets < topology.world_size:
+        raise _bad_buckets(
+            table, buckets, f"{topology.world_size} ranks; row-wise sharding needs one for each at the least"
+        )
+    return found
+
+
+def bucket_cuts(rows: int, buckets: int, ranks: int) -> list[int]:
+    """Where the row blocks of ranks start and end: whole buckets, the first ranks one more where they do not go evenly."""
+    each, more = divmod(buckets, ranks)
+    return [(each * rank + min(rank, more)) * (rows // buckets) for rank in range(ranks + 1)]
+
+
+def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    left = {kind: tuple(one for one in some if one not in barred) for kind, some in kernels.items()}
+    return {kind: some for kind, some in left.items() if some}
+
+
+def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
+    """Buckets by table; of embedding collections TorchRec looks at those of virtual tables only."""
+    if isinstance(module, BaseManagedCollisionEmbeddingCollection):
+        return dict(module._managed_collision_collection.table_to_number_buckets())
+    configs: Sequence[BaseEmbeddingConfig] = ()
+    if isinstance(module, EmbeddingBagCollection):
+        configs = module.embedding_bag_configs()
+    elif isinstance(module, EmbeddingCollection):
+        configs = module.embedding_configs()
+    return {one.name: one.total_num_buckets for one in configs if one.use_virtual_table}
+
+
+def _bad_buckets(table: ShardableTable, buckets: int, rule: str) -> PlannerError:
+    return PlannerError(
+        f"table '{table.path}.{table.name}' has {buckets} buckets and {rule}: state another number of buckets",
+        PlannerErrorType.INPUT_VALIDATION,
+    )
