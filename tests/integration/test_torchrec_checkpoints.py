@@ -22,7 +22,7 @@ OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
 def test_checkpoints_load_under_any_plan_and_train_on(world, near, tmp_path):
     """A rank that fails ends the group, so that the others do not wait for it."""
     replies = []
-    with RankGroup(GroupOptions(world, program=PROGRAM, timeout_s=90)) as group:
+    with RankGroup(GroupOptions(world, program=PROGRAM, timeout_s=300)) as group:
         for case in range(CASES):
             optimizer = OPTIMIZERS[case % len(OPTIMIZERS)]
             request = {
