@@ -19,7 +19,7 @@ _COMPILED = ("auto", "certified", "dreamshard+", "neuroshard")
 _loaded: set[tuple[str, bool]] = set()
 
 
-def load_search(strategy: Strategy, cost_model: CostModel, *, warm: bool = False) -> None:
+def load_search(strategy: Strategy, cost_model: CostModel, *, warm: bool = False) -> bool:
     """Load what a strategy's search calls, once a process and cost model; nothing for strategies without compiled code.
 
     Args:
@@ -27,12 +27,12 @@ def load_search(strategy: Strategy, cost_model: CostModel, *, warm: bool = False
         cost_model: as the search gets it.
         warm: whether the search starts from a plan.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
+    Returns:
+        False where Ctrl-C was pressed: the search has no time then.
     """
     key = (cost_model.name, warm)
     if strategy.name not in _COMPILED or key in _loaded:
-        return
+        return True
     toy = _toy()
     tireless = Certified(tolerance=0.0, patience=1, threads=1)
     seen = BestPlan(toy, cost_model, seed=0, deadline=None)
@@ -40,9 +40,9 @@ def load_search(strategy: Strategy, cost_model: CostModel, *, warm: bool = False
         seen.attempt(tireless)
         if warm and seen.plan is not None:
             tireless.search_from(toy, cost_model, start=seen.plan, move_cost=0.001, seed=0, deadline=None)
-    if seen.interrupted:
-        raise KeyboardInterrupt
-    _loaded.add(key)
+    if not seen.interrupted:
+        _loaded.add(key)
+    return not seen.interrupted
 
 
 def _toy() -> Task:

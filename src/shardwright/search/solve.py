@@ -70,8 +70,8 @@ def plan(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
-    if time_limit:
-        load_search(chosen, model, warm=start is not None)
+    if time_limit and not load_search(chosen, model, warm=start is not None):
+        time_limit = 0.0
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
     if start is not None and isinstance(chosen, WarmStrategy):

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
-from shardwright.search import loading
+from shardwright.search import loading, solve
 from shardwright.search.certified import Certified
 from shardwright.search.greedy import FusedGreedy
 from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
 
 COUNTED = """
 from numba.core.dispatcher import Dispatcher
@@ -33,9 +34,10 @@ def counted(self, signature):
     return plain(self, signature)
 
 def loaded(*arguments, **options):
-    load(*arguments, **options)
+    found = load(*arguments, **options)
     print("loaded", bool(calls))
     calls.clear()
+    return found
 
 Dispatcher.compile, solve.load_search = counted, loaded
 for devices in (2, 8):
@@ -78,13 +80,19 @@ def test_a_cost_model_is_loaded_once_and_ctrl_c_ends_it(monkeypatch):
     monkeypatch.setattr(Certified, "search", search)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            loading.load_search(Certified(), SimpleCostModel())
+        assert not loading.load_search(Certified(), SimpleCostModel())
         for _ in range(3):
-            loading.load_search(Certified(), SimpleCostModel())
+            assert loading.load_search(Certified(), SimpleCostModel())
     finally:
         signal.signal(signal.SIGINT, before)
     assert searches == [None, None]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "certified"])
+def test_ctrl_c_while_code_is_loaded_leaves_a_plan(monkeypatch, strategy):
+    monkeypatch.setattr(solve, "load_search", lambda *_, **__: False)
+    monkeypatch.setattr(Certified, "_searched", lambda *_, **__: pytest.fail("there was no time to search"))
+    sw.plan(task_of(12, 4), strategy=strategy, cost_model=SimpleCostModel(), time_limit=60.0).check()
 
 
 UNCACHED = """
