@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.files import write_atomically
-from tests.torchrec_suite.reasons import INSIDES
+from tests.torchrec_suite.reasons import REASONS
 
 REPOSITORY = Path(__file__).parents[2]
 SWAP = Path(__file__).parent / "swap"
@@ -30,8 +30,8 @@ PLANS = re.compile(
 API = "torchrec/schema/"
 """Tests of this folder look at the planner's signatures; they plan nothing."""
 
-PASSED, FAULT = "passed", "fault"
-HEADS = ("test file", "plan", "pass with TorchRec's", "pass with ours", "ask for insides", "faults")
+PASSED, REASON, FAULT = "passed", "reason", "fault"
+HEADS = ("test file", "plan", "pass with TorchRec's", "pass with ours", "not, for a reason", "faults")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,15 +138,15 @@ def _during(time: float, ran: dict[str, Any]) -> bool:
 
 
 def _judged(test: str, theirs: dict[str, Any], ours: dict[str, Any] | None) -> str:
-    """What a test says of our planner: passed, insides, a fault, or nothing where it fails with TorchRec's planner too."""
+    """What a test says of our planner: passed, a reason that stays, a fault, or nothing where it fails with TorchRec's planner too."""
     if theirs["outcome"] != PASSED:
         return f"{theirs['outcome']} with TorchRec's planner"
     if ours is None:
         return f"{FAULT}: no outcome, the process ended or took too long"
     if ours["outcome"] == PASSED:
         return PASSED
-    reason = INSIDES.get(test.partition("::")[2])
-    return f"insides: {reason}" if reason else f"{FAULT}: {_last_line(ours['said'])}"
+    reason = REASONS.get(test.partition("::")[2])
+    return f"{REASON}: {reason}" if reason else f"{FAULT}: {_last_line(ours['said'])}"
 
 
 def _last_line(said: str) -> str:
@@ -185,8 +185,8 @@ def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: a
 
 def _row(name: str, said: list[str]) -> tuple[str, int, int, int, int, int]:
     count = Counter(one.partition(":")[0] for one in said)
-    alike = count[PASSED] + count["insides"] + count[FAULT]
-    return name, len(said), alike, count[PASSED], count["insides"], count[FAULT]
+    alike = count[PASSED] + count[REASON] + count[FAULT]
+    return name, len(said), alike, count[PASSED], count[REASON], count[FAULT]
 
 
 if __name__ == "__main__":
