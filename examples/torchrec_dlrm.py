@@ -2,7 +2,7 @@
 
 The file has columns `label` (0 or 1), `dense_…` (numbers) and `cat_…` (ids, or lists of ids); without one, clicks are made up.
 Two processes (gloo, this machine's cores) train on half of each batch. Both plans start from the same weights and see the same
-batches, so that the losses are the same, whatever lies where. Needs TorchRec: see "Installing" in the README.
+batches, so that the losses of the first steps are the same, whatever lies where; later the order of sums shows. Needs TorchRec: see "Installing" in the README.
 """
 
 import logging
@@ -29,6 +29,7 @@ from shardwright.integrations.torchrec.running.sharded import load_weights
 from shardwright.workload.profile import profile_logs
 
 RANKS, BATCH, STEPS, DIM = 2, 256, 200, 16
+ALIKE = 12  # steps until rounding has grown: Adagrad's first step of a row is as large for a gradient of 1e-9 as for one of 1
 OPTIMIZER = {"lr": 0.05, "eps": 1e-8}
 
 
@@ -127,11 +128,11 @@ def rank_main(rank: int, meeting: str, path: str) -> None:
                 table: (part.sharding_type, part.ranks) for parts in plan.plan.values() for table, part in parts.items()
             }
             print(f"{name}: loss {losses[name][0]:.4f} → {np.mean(losses[name][-20:]):.4f}  {placed}")
-    apart = np.abs(np.subtract(losses["shardwright"], losses["torchrec"])).max()
+    apart = np.abs(np.subtract(losses["shardwright"], losses["torchrec"]))[:ALIKE].max()
     assert np.mean(losses["shardwright"][-20:]) < 0.95 * losses["shardwright"][0], "nothing was learned"
-    assert apart < 1e-3, apart
+    assert apart < 1e-5, apart
     if rank == 0:
-        print(f"losses of {STEPS} steps differ by at most {apart:.1e}")
+        print(f"losses of the first {ALIKE} steps differ by at most {apart:.1e}")
     dist.destroy_process_group()
 
 
