@@ -2,7 +2,8 @@
 
 The file has columns `label` (0 or 1), `dense_…` (numbers) and `cat_…` (ids, or lists of ids); without one, clicks are made up.
 Two processes (gloo, this machine's cores) train on half of each batch. Both plans start from the same weights and see the same
-batches, so that the losses of the first steps are the same, whatever lies where; later the order of sums shows. Needs TorchRec: see "Installing" in the README.
+batches, so that the losses of the first steps are the same, whatever lies where; later the order of sums shows. Needs TorchRec: see
+"Installing" in the README.
 """
 
 import logging
