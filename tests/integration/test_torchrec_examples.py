@@ -27,7 +27,7 @@ def test_the_dlrm_learns_alike_by_our_plan_and_torchrecs(tmp_path):
         line.split(":")[0]: [float(x) for x in line.split("loss ")[1].split("  ")[0].split(" → ")] for line in lines[:2]
     }
     assert losses.keys() == {"shardwright", "torchrec"}
-    assert losses["shardwright"] == pytest.approx(losses["torchrec"], abs=2e-2)
+    assert losses["shardwright"] == pytest.approx(losses["torchrec"], abs=5e-3)
     assert all(last < 0.9 * first for first, last in losses.values())
 
 
