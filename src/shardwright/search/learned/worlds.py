@@ -81,6 +81,8 @@ class SimulatedWorld:
             self._known[arrays] = _encode(arrays, self.cost_model)
         known = self._known[arrays]
         sums, present, held = known.fixed.copy(), known.fixed_calls.copy(), known.fixed_held.copy()
+        if (assignment < 0).any():
+            raise ValueError("a unit lies nowhere: its device is negative")
         device = assignment[arrays.unit_of]
         np.add.at(sums, (device, known.call), known.blocks)
         present[device, known.call] = True
