@@ -136,6 +136,11 @@ class Relaxation:
         """`(others,)` tables of the other ways."""
         return self._other.table
 
+    @property
+    def other_calls(self) -> Ints:
+        """`(others,)` the kind of fused call that each part of the other ways is in."""
+        return self._other.call
+
     def other_prices(self, prices: Prices) -> Floats:
         """`(others,)` ms of kernels of every other way on one device."""
         found: Floats = priced(self._other.vectors, self._other.call, prices.vector) / self._other.parts
