@@ -1,7 +1,9 @@
-"""How long a call takes: repeated runs, and when to stop.
+"""How long a step of training takes on a device: its batches in turn, each of them several times.
 
-On a CPU the minimum is the statistic: noise from other programs only ever adds time. On CUDA it is the median, of device events, as in
-the papers.
+The runs of one measurement go through batches that were drawn for it (see `shardwright.measure.fresh`), pass after pass. So a run finds in
+the caches what a step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of
+each batch counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time
+that is reported is the mean over the batches.
 """
 
 from __future__ import annotations
@@ -27,29 +29,26 @@ Part: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """When to stop repeating a measurement.
+    """How often the batches of a measurement are run.
 
     Attributes:
-        statistic: what of the runs is reported.
+        statistic: which of the passes over a batch counts.
         warm_up: runs that are not counted.
-        min_runs: fewest counted runs.
-        max_runs: most counted runs.
-        precision: relative uncertainty of the statistic at which to stop.
+        passes: how often each batch is run at least.
+        runs: how many runs there are at least, all batches together.
         time_limit_s: stop after this time in any case; at least one run is counted.
     """
 
     statistic: Statistic = "minimum"
     warm_up: int = 2
-    min_runs: int = 10
-    max_runs: int = 12
-    precision: float = 0.01
-    time_limit_s: float = 2.0
+    passes: int = 3
+    runs: int = 10
+    time_limit_s: float = 6.0
 
     def __post_init__(self) -> None:
-        if self.warm_up < 0 or not 1 <= self.min_runs <= self.max_runs:
+        if self.warm_up < 0 or self.passes < 1 or self.runs < 1:
             raise InvalidInput(
-                f"timing: warm_up {self.warm_up}, min_runs {self.min_runs}, max_runs {self.max_runs} must be 0 <= warm_up and "
-                "1 <= min_runs <= max_runs"
+                f"timing: warm_up {self.warm_up}, passes {self.passes}, runs {self.runs} must be at least 0, 1 and 1"
             )
         if self.statistic not in ("minimum", "median"):
             raise InvalidInput(f"timing: statistic {self.statistic!r} must be 'minimum' or 'median'")
@@ -57,28 +56,11 @@ class TimingPolicy:
     @classmethod
     def of(cls, device_kind: str) -> TimingPolicy:
         """The policy for a kind of device, "cpu" or "cuda"."""
-        if device_kind == "cpu":
-            return cls()
-        return cls("median", warm_up=3, min_runs=10, max_runs=60, precision=0.01, time_limit_s=0.3)
+        return cls() if device_kind == "cpu" else cls("median", warm_up=4, passes=5, runs=20, time_limit_s=0.6)
 
-    def value(self, runs: Sequence[float]) -> float:
-        """The statistic of `(runs,)` times."""
-        return float(min(runs) if self.statistic == "minimum" else np.median(runs))
-
-    def is_known(self, runs: Sequence[float]) -> bool:
-        """Whether the statistic of `(runs,)` times is known to `precision`.
-
-        The minimum: when the three shortest runs agree. The median: when its 95% confidence interval is narrow enough; its standard
-        error is 1.2533 σ / √n for a normal sample, and σ is taken as 1.4826 times the median absolute deviation, which outliers
-        leave alone.
-        """
-        if len(runs) < self.min_runs:
-            return False
-        if self.statistic == "minimum":
-            return bool(np.sort(runs)[min(2, len(runs) - 1)] <= (1 + self.precision) * min(runs))
-        middle = np.median(runs)
-        deviation = 1.4826 * np.median(np.abs(np.asarray(runs) - middle))
-        return bool(1.96 * 1.2533 * deviation / math.sqrt(len(runs)) <= self.precision * middle)
+    def passes_over(self, batches: int) -> int:
+        """How often each of so many batches is run."""
+        return max(self.passes, math.ceil(self.runs / batches))
 
 
 class Clock(Protocol):
@@ -187,7 +169,7 @@ def clock_of(device: torch.device) -> Clock:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of the parts of a call, and of how many runs; and seconds that warming up and running took in all."""
+    """Milliseconds of the parts of a step, and of how many runs; and seconds that warming up and running took in all."""
 
     parts_ms: tuple[float, ...]
     runs: int
@@ -196,33 +178,32 @@ class Timing:
 
 
 def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batches: int = 1) -> Timing:
-    """Repeat the parts until each one's time is known.
+    """Run the parts of a step on one batch after another, pass after pass.
 
     The first run that warms up goes past the clock: it allocates, loads code and may wait for the device, so what the host needs for
     it says nothing about the next ones.
 
     Args:
-        parts: functions of the number of the run, called one after another in each run.
+        parts: functions of the number of the batch, called one after another in each run.
         clock: times them.
-        policy: when to stop.
-        batches: how many batches the runs have in turn. Where there are several, all of them are seen before a run is counted,
-            whatever time that takes: what is allocated for one may not fit the next.
+        policy: how often.
+        batches: how many batches there are.
     """
     began = perf_counter()
-    for run in range(policy.warm_up if batches == 1 else max(policy.warm_up, batches)):
-        if not run:
+    for run in range(policy.warm_up):
+        if run == 0:
             for part in parts:
-                part(run)
-        elif run >= batches and perf_counter() > began + policy.time_limit_s:
-            break
-        else:
-            clock.time(parts, run)
+                part(0)
+        elif perf_counter() < began + policy.time_limit_s:
+            clock.time(parts, run % batches)
     warm = perf_counter()
-    columns: list[list[float]] = [[] for _ in parts]
-    for run in range(policy.max_runs):
-        for column, elapsed in zip(columns, clock.time(parts, run), strict=True):
-            column.append(elapsed)
-        if perf_counter() > warm + policy.time_limit_s or all(map(policy.is_known, columns)):
+    times: list[list[list[float]]] = [[] for _ in range(batches)]
+    runs = policy.passes_over(batches) * batches
+    for run in range(runs):
+        times[run % batches].append(clock.time(parts, run % batches))
+        if perf_counter() > warm + policy.time_limit_s:
+            runs = run + 1
             break
-    times = tuple(policy.value(column) for column in columns)
-    return Timing(times, len(columns[0]), warm - began, perf_counter() - warm)
+    statistic = np.min if policy.statistic == "minimum" else np.median
+    found = np.mean([statistic(of_batch, axis=0) for of_batch in times if of_batch], axis=0)
+    return Timing(tuple(found.tolist()), runs, warm - began, perf_counter() - warm)
