@@ -67,8 +67,7 @@ class Measurer:
     """
 
     def __init__(self, device: str, backend: str | None, arena_bytes: int, policy: TimingPolicy | None = None) -> None:
-        if device not in ("cpu", "cuda"):
-            raise InvalidInput(f"device is {device!r}, must be 'cpu' or 'cuda'")
+        check_device(device)
         backend = backend or default_backend()
         check_backend(backend)
         self.options = WorkerOptions(device, backend, arena_bytes, policy)
@@ -179,6 +178,7 @@ def measure_works(
     """
     if rounds < 1:
         raise InvalidInput(f"rounds is {rounds}, must be at least 1")
+    check_device(device)
     distinct = list(dict.fromkeys(work for work in works if work.works))
     if not distinct:
         return Measurements({})
@@ -212,6 +212,16 @@ def _round(
     while works:
         yield from (works[place] for place in rng.permutation(len(works)))
         works = [work for work in works if not settled(visits[work], quiet)]
+
+
+def check_device(kind: str) -> None:
+    """Check the name of a kind of device.
+
+    Raises:
+        InvalidInput: it is neither "cpu" nor "cuda".
+    """
+    if kind not in ("cpu", "cuda"):
+        raise InvalidInput(f"device is {kind!r}, must be 'cpu' or 'cuda'")
 
 
 def check_memory(works: Sequence[DeviceWork]) -> None:

@@ -151,14 +151,18 @@ def _measured(
     requests: Requests, todo: Sequence[tuple[int, int]], measurer: Measurer, stop_at: float
 ) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
     """Visit after visit, until time is up; a work that fails is noted, unless no measuring process can be started."""
+    failed: dict[int, str] = {}
     for number, position in todo:
         if monotonic() >= stop_at:
             return
-        measurer.ready()
-        try:
-            visit = measurer.visit(requests.works[position])
-        except MeasurementFailed as error:
-            yield (number, position), {"error": str(error)}
+        if position not in failed:
+            measurer.ready()
+            try:
+                visit = measurer.visit(requests.works[position])
+            except MeasurementFailed as error:
+                failed[position] = str(error)
+        if position in failed:
+            yield (number, position), {"error": failed[position]}
         else:
             noted = ("forward_ms", "backward_ms", "batches", "sentinel", "measured_at")
             yield (number, position), {name: getattr(visit, name) for name in noted}

@@ -5,7 +5,8 @@ import torch
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import session as module
-from shardwright.measure.session import QUIET, Session
+from shardwright.measure.device_work import QUIET
+from shardwright.measure.session import Session
 from shardwright.measure.timing import Timing, TimingPolicy
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
@@ -34,19 +35,20 @@ def scripted(
 
 def test_a_quiet_sample_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     session = scripted(monkeypatch, [1.0, 1.01], [Timing((3.0, 4.0), 12)], TimingPolicy())
-    measured = session.measure([WORK], [0], "sgd")
-    assert (measured.forward_ms, measured.backward_ms, measured.runs, measured.sentinel) == (3.0, 4.0, 12, 1.01)
+    measured = session.visit([WORK], [0], "sgd")
+    assert (measured.forward_ms, measured.backward_ms, measured.batches, measured.sentinel) == (3.0, 4.0, 2, 1.01)
+    assert measured.quiet
 
 
 @pytest.mark.parametrize("ratios", [[1.5, 1.01], [1.0, 1.5]])
 def test_a_disturbance_before_or_after_is_reported(monkeypatch: pytest.MonkeyPatch, ratios: list[float]) -> None:
     session = scripted(monkeypatch, ratios, [Timing((3.0, 4.0), 12)], TimingPolicy())
-    assert session.measure([WORK], [0], "sgd").sentinel == 1.5 > QUIET
+    assert session.visit([WORK], [0], "sgd").sentinel == 1.5 > QUIET
 
 
 def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12, 0.25, 0.5)], TimingPolicy())
-    spent = session.measure([WORK], [0], "sgd").spent
+    spent = session.visit([WORK], [0], "sgd").spent
     assert set(spent) == {"build", "batches", "warm-up", "runs", "sentinel"}
     assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
 
@@ -68,9 +70,9 @@ def test_a_set_that_the_kernels_refuse_fails_alone(
     time_parts = module.time_parts
     monkeypatch.setattr(module, "time_parts", lambda *given: (_ for _ in ()).throw(error))
     with pytest.raises(MeasurementFailed, match=message):
-        session.measure([WORK], [0], "sgd")
+        session.visit([WORK], [0], "sgd")
     monkeypatch.setattr(module, "time_parts", time_parts)
-    assert session.measure([WORK], [0], "sgd").runs == 12
+    assert session.visit([WORK], [0], "sgd").forward_ms == 3.0
 
 
 def test_without_cuda_the_message_says_so() -> None:

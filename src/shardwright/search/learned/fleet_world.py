@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import differences
-from shardwright.measure.measuring import Times, time_of
+from shardwright.measure.measuring import Times, settled, time_of
 from shardwright.measure.worker_client import WorkerOptions
 from shardwright.search.learned.arrays import Floats
 from shardwright.search.learned.bench import MeasuredJob, MeasuringJob, measure_on
@@ -62,27 +62,25 @@ class FleetWorld:
     def _measured(self, distinct: list[DeviceWork]) -> dict[DeviceWork, Times]:
         """Forward and backward ms of each work over the rounds."""
         visits: dict[DeviceWork, list[Visit]] = {work: [] for work in distinct}
-        jobs = list(self._jobs(distinct))
-        for number, found in self.fleet.pool.map(measure_on, jobs):
-            self._check(found)
-            for work, visit in zip(jobs[number].works, found.visits, strict=True):
-                visits[work].append(visit)
+        rng = np.random.default_rng(self.seed)
+        for quiet in range(1, self.rounds + 1):
+            todo = distinct
+            while todo:
+                jobs = list(self._jobs([todo[place] for place in rng.permutation(len(todo))]))
+                for number, found in self.fleet.pool.map(measure_on, jobs):
+                    self._check(found)
+                    for work, visit in zip(jobs[number].works, found.visits, strict=True):
+                        visits[work].append(visit)
+                todo = [work for work in todo if not settled(visits[work], quiet)]
         return {work: time_of(some) for work, some in visits.items()}
 
-    def _jobs(self, distinct: list[DeviceWork]) -> Iterator[MeasuringJob]:
-        """The works of every round in random order, a few in each job."""
-        if not distinct:
-            return
-        device = self.fleet.device
-        backend = self.fleet.fingerprint["backend"]
-        largest = max(distinct, key=lambda work: work.table_bytes + work.buffer_bytes)
-        options = WorkerOptions(device, backend, arena_bytes(distinct), None)
-        at_once = min(_MOST_AT_ONCE, -(-len(distinct) // (2 * max(self.fleet.pool.size, 1))))
-        rng = np.random.default_rng(self.seed)
-        for _ in range(self.rounds):
-            order = rng.permutation(len(distinct))
-            for begin in range(0, len(order), at_once):
-                yield MeasuringJob([distinct[place] for place in order[begin : begin + at_once]], largest, options)
+    def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
+        """The works in order, a few in each job."""
+        largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
+        options = WorkerOptions(self.fleet.device, self.fleet.fingerprint["backend"], arena_bytes(works))
+        at_once = min(_MOST_AT_ONCE, -(-len(works) // (2 * max(self.fleet.pool.size, 1))))
+        for begin in range(0, len(works), at_once):
+            yield MeasuringJob(works[begin : begin + at_once], largest, options)
 
     def _check(self, found: MeasuredJob) -> None:
         differing = differences(found.fingerprint, self.fleet.fingerprint)
