@@ -58,7 +58,7 @@ def test_the_clock_times_the_device_and_not_the_host() -> None:
         time.sleep(0.002)  # the host is late with the second kernel, the head start makes up for it
         small.add_(1)
 
-    timing = time_parts([sluggish], clock, TimingPolicy("median", warm_up=3, min_runs=5, max_runs=5))
+    timing = time_parts([sluggish], clock, TimingPolicy("median", warm_up=3, passes=5, runs=5))
     assert timing.parts_ms[0] < 1.0
 
 
