@@ -7,20 +7,23 @@ the dim is one, or of the multiples that a constraint asks for), into row blocks
 and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the bound
 stays valid whatever they say; it does not see them otherwise.
 
-Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
-over phases of maxima over devices, and a maximum is at least a mean:
+Proof. A device makes some of K kinds of fused calls that the task's tables and their ways allow. With z_k the sum of vectors in call k
+and f(z_k) the forward + backward time of a call, convex, a device in use takes the sum of f(z_k) over its calls, of which there is one.
+A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^(K h)
 
-    step  ≥  mean_d F(z_d) + (mean bytes over links) / bandwidth + latency  ≥  F(Σ z_d / D) + …                  (Jensen)
+    f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
-A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, and of two link classes the slower counts, so for every λ in
-[0, 1]^h and every mix of the link classes
+where C is the least Σ c_k over any calls, but one at least: a call that is not made has neither c_k nor z_k. The step time is a sum over
+phases of maxima over devices, and a maximum is at least a mean; of two link classes the slower counts. So for every mix of these, D devices
 
-    F(Σ z_d / D) + …  ≥  Σ_h λ_h m_h b_h + linear bias + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
+    step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
-and price_λ, linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
+(All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
+one.) This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ,
+linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
 right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
 generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
-Devices without a shard do not run the head's constant, so the mean is over the devices in use; where the priced sum of a plan's kernels is
+Devices without a shard make no call, so the mean is over the devices in use; where the priced sum of a plan's kernels is
 positive that costs most on few devices. Where the least such sum over all plans is negative (prices of small pieces can be; of whole
 models they were not in practice), the bound is no more than what that least sum costs on one device.
 
@@ -44,7 +47,7 @@ from scipy.optimize import linprog
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
+from shardwright.search.relaxation import Choice, Loads, Prices, Relaxation, ms_per_byte
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -91,6 +94,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
+        self._calls = max(1.0, _kinds_of_calls(self._relaxation) / catalog.task.topology.devices)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
 
@@ -103,7 +107,8 @@ class BoundProof:
         """
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
-        prices, columns = first_prices(self._task, self._pricing.mix, phases), []
+        prices = first_prices(self._task, self._pricing.mix, self._relaxation.calls, phases)
+        columns: list[Loads] = []
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
@@ -114,7 +119,7 @@ class BoundProof:
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(self._task, self._pricing, columns, phases)
+            least, prices = _programme(self._task, self._pricing, self._calls, columns, phases)
             # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
@@ -140,18 +145,24 @@ class BoundProof:
     def _value(self, prices: Prices, choice: Choice, phases: Floats) -> float:
         """What prices prove of plans that use all devices, or whose kernels have a positive price."""
         shared = float(choice.price.sum()) / self._task.topology.devices
-        return self._constant(prices, phases) + shared + self._waits(prices)
+        calls = _least_calls(self._intercepts(prices, phases), self._calls) + float(self._pricing.once @ phases[:2])
+        return calls + shared + self._waits(prices)
 
     def _on_one_device(self, prices: Prices, phases: Floats) -> float:
         """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
         least = float(self._relaxation.cheapest(Prices(prices.vector, np.zeros_like(prices.links))).price.sum())
-        return np.inf if least >= 0 else self._constant(prices, phases) + least + self._waits(prices)
+        if least >= 0:
+            return np.inf
+        calls = _least_calls(self._intercepts(prices, phases), 1.0) + float(self._pricing.once @ phases[:2])
+        return calls + least + self._waits(prices)
 
     def _waits(self, prices: Prices) -> float:
         return float((prices.links * _latency(self._task)).sum())
 
-    def _constant(self, prices: Prices, phases: Floats) -> float:
-        return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2])
+    def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
+        """`(calls,)` ms of each fused call that is made, vectors aside: the c_k of the proof."""
+        found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2]
+        return found
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """What a plan costs at least in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
@@ -162,12 +173,15 @@ class BoundProof:
         rest = 0.0 if own.all() else max(0.0, self.solve(ALL_PHASES - own).ms)
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
         if own[:2].any():
-            hidden = costs.vectors[:, :-2] + self._pricing.hidden_bias
+            bias, calls = self._pricing.hidden_bias, len(prices.vector)
+            hidden = costs.vectors[:, :-2] + bias
             largest = np.argsort(-(np.maximum(hidden, 0) @ mix), kind="stable")
             probes = largest[: max(1, largest.size // 8) : max(1, largest.size // (8 * _PROBES))]
-            active = np.divide(prices.vector[:-2], self._mix, out=np.zeros(mix.size), where=self._mix > 0)
-            for share in (active, *(hidden[row] > 0 for row in probes)):
-                found = self._least_device_with(np.append(mix * share, own[:2]), own)
+            active = np.divide(prices.vector[:, :-2], self._mix, out=np.zeros((calls, mix.size)), where=self._mix > 0)
+            idle = np.tile(bias > 0, (calls, 1)).astype(np.float64)
+            alone = [np.where(np.arange(calls)[:, None] == costs.call[row], hidden[row] > 0, idle) for row in probes]
+            for share in (active, *alone):
+                found = self._least_device_with(np.hstack([mix * share, np.tile(own[:2], (calls, 1))]), own)
                 pieces, others = np.maximum(pieces, found[0]), np.maximum(others, found[1])
         return rest + pieces + self._own_links(costs.served, own), rest + others
 
@@ -180,8 +194,15 @@ class BoundProof:
         discount = np.zeros(self._relaxation.tables)
         np.minimum.at(discount, self._relaxation.table_of_row, price / width * np.repeat(forms.units, forms.units))
         np.minimum.at(discount, self._relaxation.other_tables, other_price)
-        base = self._constant(prices, phases) + discount.sum()
-        return base + price, base + other_price
+        made = self._intercepts(prices, phases)
+        base = (
+            made
+            - np.minimum(made, 0.0)
+            + np.minimum(made, 0.0).sum()
+            + discount.sum()
+            + self._pricing.once @ phases[:2]
+        )
+        return base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
     def _own_links(self, served: Floats, own: Floats) -> Floats:
         """`(pieces,)` ms that the holder of a piece spends on links at least, in the passes that `own` counts."""
@@ -200,63 +221,97 @@ def _latency(task: Task) -> Floats:
     return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
 
 
-def first_prices(task: Task, mix: Floats, phases: Floats = ALL_PHASES) -> Prices:
+def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
     present = (ms_per_byte(task.topology) > 0).astype(float)
     links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[2:, None]
-    return Prices(np.append(phases[:2] @ mix / 2, phases[:2]), links)
+    return Prices(np.tile(np.append(phases[:2] @ mix / 2, phases[:2]), (calls, 1)), links)
 
 
-def _programme(task: Task, pricing: Pricing, columns: list[Floats], phases: Floats) -> tuple[float, Prices]:
+def _least_calls(intercepts: Floats, calls: float) -> float:
+    """The least sum of the intercepts of `calls` calls or more, the last of them in part."""
+    made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
+    return float((made * np.where(made < 0, 1.0, share)).sum())
+
+
+def _kinds_of_calls(relaxation: Relaxation) -> int:
+    """How many calls a plan makes at least: of tables whose ways have no call in common, directly or through others, each needs its own."""
+    of_table: dict[int, set[int]] = {}
+    costs, count = relaxation.catalog.forms.costs, relaxation.calls
+    pairs = [(relaxation.table_of_row, costs.call), (relaxation.other_tables, relaxation.other_calls)]
+    for pair in np.unique(np.concatenate([table * count + call for table, call in pairs])).tolist():
+        of_table.setdefault(pair // count, set()).add(pair % count)
+    kinds: list[set[int]] = []
+    for calls in {frozenset(calls) for calls in of_table.values()}:
+        near = [kind for kind in kinds if kind & calls]
+        kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
+    return len(kinds)
+
+
+def _programme(
+    task: Task, pricing: Pricing, calls: float, columns: list[Loads], phases: Floats
+) -> tuple[float, Prices]:
     """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
 
     Args:
         task: the task.
         pricing: the cost model's head.
-        columns: `(groups, h + 6)` arrays, a row a group of tables; each group takes a mixture of its rows.
+        calls: how many calls the mean device makes at least.
+        columns: a row a group of tables; each group takes a mixture of its rows.
         phases: `(4,)` 1 for phases that count.
     """
-    devices, mix = task.topology.devices, phases[:2] @ pricing.mix
-    stacked = np.vstack(columns) / devices
-    count, groups, hidden = len(stacked), len(columns[0]), np.flatnonzero(mix > 0)
+    devices, mix, bias = task.topology.devices, phases[:2] @ pricing.mix, pricing.hidden_bias
+    vectors = np.concatenate([column.vectors for column in columns]) / devices
+    served, reduced = np.split(np.concatenate([column.links for column in columns]) / devices, 2, axis=1)
+    count, groups, units = len(vectors), len(columns[0].vectors), np.flatnonzero(mix > 0)
     links = [link for link in range(2) if ms_per_byte(task.topology)[link] > 0]
-    served, reduced = stacked[:, mix.size + 2 : mix.size + 4], stacked[:, mix.size + 4 :]
     each = ms_per_byte(task.topology)
     forward = [served.sum(axis=1) * each[link] for link in links]
     backward = [
         served[:, 0] * each[link] + reduced[:, link] / task.topology.link_bandwidth[link] * 1e3 for link in links
     ]
-    # Variables: shares of the columns, cost of each hidden unit, ms of the forward and of the backward links.
-    units = np.hstack([(stacked[:, hidden] * mix[hidden]).T, -np.eye(hidden.size), np.zeros((hidden.size, 2))])
-    passes = [
-        np.concatenate([loads, np.zeros(hidden.size), slack])
-        for of_pass, slack in ((forward, (-1.0, 0.0)), (backward, (0.0, -1.0)))
-        for loads in of_pass
+    # Variables: shares of the columns, cost of each hidden unit of each call, shares of devices that make each call (the last one stands
+    # for all calls that no column has anything in), ms of the forward and of the backward links.
+    seen = np.flatnonzero(vectors.any(axis=(0, 2)))
+    hidden, other = seen.size * units.size, vectors.shape[1] - seen.size
+    loads = (vectors[:, seen[:, None], units] * mix[units]).reshape(count, hidden)
+    intercepts = np.hstack([np.kron(np.eye(seen.size), (mix * bias)[units, None]), np.zeros((hidden, 1))])
+    rest = np.zeros((1, seen.size + 1))
+    rows = [
+        np.hstack([loads.T, -np.eye(hidden), intercepts, np.zeros((hidden, 2))]),
+        *(
+            np.hstack([loads_of[None], np.zeros((1, hidden)), rest, slack])
+            for of_pass, slack in ((forward, [[-1.0, 0.0]]), (backward, [[0.0, -1.0]]))
+            for loads_of in of_pass
+        ),
+        np.hstack([np.zeros((1, count + hidden)), rest - 1.0, np.zeros((1, 2))]),
     ]
-    limits = np.concatenate([-mix[hidden] * pricing.hidden_bias[hidden], np.tile(-_latency(task)[links], 2)])
-    one_each = np.zeros((groups, count + hidden.size + 2))
+    made = np.append(
+        np.full(seen.size, pricing.bias @ phases[:2]), pricing.bias @ phases[:2] + mix @ np.maximum(bias, 0.0)
+    )
+    one_each = np.zeros((groups, count + hidden + seen.size + 3))
     one_each[np.arange(count) % groups, np.arange(count)] = 1.0
     found = linprog(
-        np.concatenate([stacked[:, mix.size : mix.size + 2] @ phases[:2], np.ones(hidden.size), phases[2:]]),
-        A_ub=np.vstack([units, *passes]) if hidden.size or passes else None,
-        b_ub=limits if hidden.size or passes else None,
+        np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), made, phases[2:]]),
+        A_ub=np.vstack(rows),
+        b_ub=np.concatenate([np.zeros(hidden), np.tile(-_latency(task)[links], 2), [-calls]]),
         A_eq=one_each,
         b_eq=np.ones(groups),
-        bounds=[(0, None)] * (count + hidden.size + 2),
+        bounds=[(0, None)] * (count + hidden) + [(0, 1)] * seen.size + [(0, other)] + [(0, None)] * 2,
         method="highs",
     )
     if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
-        return -np.inf, first_prices(task, pricing.mix, phases)
-    duals = -np.asarray(found.ineqlin.marginals) if limits.size else np.zeros(0)
-    weight = np.zeros(mix.size)
-    weight[hidden] = np.clip(duals[: hidden.size], 0.0, 1.0)
+        return -np.inf, first_prices(task, pricing.mix, vectors.shape[1], phases)
+    duals = -np.asarray(found.ineqlin.marginals)
+    weight = np.tile(bias > 0, (vectors.shape[1], 1)).astype(np.float64)
+    weight[seen[:, None], units] = np.clip(duals[:hidden], 0.0, 1.0).reshape(seen.size, units.size)
     shares = np.zeros((2, 2))
-    shares[:, links] = np.maximum(duals[hidden.size :].reshape(2, -1), 0.0)
+    shares[:, links] = np.maximum(duals[hidden:-1].reshape(2, -1), 0.0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
     if links:
         shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
-    least = float(found.fun or 0.0) + float(pricing.bias @ phases[:2])
-    return least, Prices(np.append(mix * weight, phases[:2]), shares * phases[2:, None])
+    vector = np.hstack([mix * weight, np.tile(phases[:2], (len(weight), 1))])
+    return float(found.fun or 0.0) + float(pricing.once @ phases[:2]), Prices(vector, shares * phases[2:, None])
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
@@ -265,9 +320,11 @@ def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     copies = np.flatnonzero(spreads.replicated)
     if copies.size < len(task.tables):
         return float("inf")
-    sums = spreads.costs.vectors[copies].sum(axis=0)
-    active = np.maximum(sums[:-2] + pricing.hidden_bias, 0.0)
-    kernels = np.maximum(pricing.mix @ active + sums[-2:] + pricing.bias, 0.0)
+    calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
+    sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
+    np.add.at(sums, call, spreads.costs.vectors[copies])
+    active = np.maximum(sums[:, :-2] + pricing.hidden_bias, 0.0)
+    kernels = np.maximum(active @ pricing.mix.T + sums[:, -2:] + pricing.bias, 0.0).sum(axis=0) + pricing.once
     reduced = spreads.reduced[copies].sum(axis=0)
     links = np.where(reduced > 0, _latency(task) + reduced / np.array(task.topology.link_bandwidth) * 1e3, 0.0)
     return float(kernels.sum() + links.max())

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import Bools, Catalog
+from shardwright.search.engine.parts import Added
 from shardwright.task.task import Task
 
 
@@ -16,7 +17,7 @@ class Parts:
 
     def __init__(self, catalog: Catalog) -> None:
         self._forms = catalog.forms
-        self._merged: list[tuple[Floats, int, Floats, bool]] = []
+        self._merged: list[Ints] = []
         self.rows: list[Ints] = []
         self.units: list[int] = []
 
@@ -27,35 +28,32 @@ class Parts:
 
     def merge(self, tables: tuple[int, ...]) -> None:
         """Pieces that hold the same share of the columns of some tables: as many units as the tables' own have in common."""
-        costs, own = self._forms.costs, self._forms.units[np.array(tables)]
+        own = self._forms.units[np.array(tables)]
         units = int(np.gcd.reduce(own))
         begin = self._forms.first[-1] + len(self._merged)
-        for width in range(1, units + 1):
-            rows = self._forms.first[np.array(tables)] + width * own // units - 1
-            self._merged.append(
-                (
-                    costs.vectors[rows].sum(axis=0),
-                    int(costs.bytes[rows].sum()),
-                    costs.served[rows].sum(axis=0),
-                    bool(self._forms.legal[rows].all()),
-                )
-            )
+        self._merged += [
+            self._forms.first[np.array(tables)] + width * own // units - 1 for width in range(1, units + 1)
+        ]
         self.rows.append(np.arange(begin, begin + units))
         self.units.append(units)
 
-    def arrays(self) -> tuple[Floats, Ints, Floats, Bools]:
-        """Vectors, bytes, served bytes and legality of the picked rows."""
+    def arrays(self) -> tuple[Added, Ints, Floats, Bools]:
+        """What the picked rows add to calls, their bytes, served bytes and legality."""
         rows = np.concatenate(self.rows)
         costs, legal = self._forms.costs, self._forms.legal
-        if not self._merged and np.array_equal(rows, np.arange(rows.size)):
-            return np.ascontiguousarray(costs.vectors), costs.bytes, costs.served, legal
-        vectors, memory, served, allowed = zip(*self._merged, strict=True) if self._merged else ((), (), (), ())
-        width = costs.vectors.shape[1]
+        if not self._merged:
+            if not np.array_equal(rows, np.arange(rows.size)):
+                costs, legal = costs.rows(rows), legal[rows]
+            return Added.of(costs.call, costs.vectors), costs.bytes, costs.served, legal
+        pieces = int(self._forms.first[-1])
+        groups = [np.array([row]) if row < pieces else self._merged[row - pieces] for row in rows.tolist()]
+        begins = np.cumsum([0, *(group.size for group in groups)])[:-1]
+        flat = np.concatenate(groups)
         return (
-            np.vstack([costs.vectors, np.array(vectors).reshape(-1, width)])[rows],
-            np.concatenate([costs.bytes, np.array(memory, dtype=np.int64)])[rows],
-            np.vstack([costs.served, np.array(served).reshape(-1, 2)])[rows],
-            np.concatenate([legal, np.array(allowed, dtype=bool)])[rows],
+            Added.of_groups(costs.call, costs.vectors, groups),
+            np.add.reduceat(costs.bytes[flat], begins),
+            np.add.reduceat(costs.served[flat], begins),
+            np.logical_and.reduceat(legal[flat], begins),
         )
 
 
@@ -93,7 +91,7 @@ class ItemSpreads:
     item: Ints
     devices: tuple[Ints, ...]
     replicated: tuple[bool, ...]
-    vectors: Floats
+    added: Added
     bytes: Ints
     served: Floats
     reduced: Floats
@@ -123,7 +121,7 @@ def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSp
         np.array(items, dtype=np.int64),
         tuple(spreads.devices[index] for index in first),
         tuple(bool(spreads.replicated[index]) for index in first),
-        summed(costs.vectors),
+        Added.of_groups(costs.call, costs.vectors, [np.array(indices, dtype=np.int64) for indices in shared]),
         summed(costs.bytes.astype(np.float64)).astype(np.int64),
         summed(costs.served),
         summed(spreads.reduced),
