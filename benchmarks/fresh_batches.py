@@ -16,9 +16,9 @@ import numpy as np
 import results_table
 
 from shardwright.measure import fused
+from shardwright.measure.caches import cache_bytes
 from shardwright.measure.cores import ReservedCore
 from shardwright.measure.device_work import Visit
-from shardwright.measure.fresh import cpu_caches
 from shardwright.measure.sampling import SampleSpace, TableSet
 from shardwright.measure.session import Session
 from shardwright.task.table import row_bytes
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [row for low, high in pairwise(EDGES) if (row := row_of(quiet, low, high)) is not None]
     caption = (
         f"Forward and backward of {len(quiet)} random sets of tables, of {len(found)}: those during which the machine was quiet. Fresh: as "
-        f"many batches as fill the last-level cache ({cpu_caches()[1] >> 20} MiB) twice. The last column is the same set timed twice."
+        f"many batches as fill the last-level cache ({cache_bytes()[1] >> 20} MiB) twice. The last column is the same set timed twice."
     )
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
     command = f"python benchmarks/fresh_batches.py {given}".rstrip()
@@ -78,7 +78,7 @@ def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
 
 def row_of(found: Sequence[tuple[float, bool, float, float]], low: float, high: float) -> tuple[str, ...] | None:
     """The row of sets that read between two multiples of the cache."""
-    cache = cpu_caches()[1]
+    cache = cache_bytes()[1]
     inside = np.array([(ratio, again) for read, _, ratio, again in found if low <= read / cache < high])
     if not len(inside):
         return None
