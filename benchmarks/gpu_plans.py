@@ -198,7 +198,7 @@ def entrant(name: str, policies: Path | None) -> Strategy:
 def measure(options: argparse.Namespace) -> int:
     """Measure; returns 0 also where time was too short, and says what is missing."""
     runs = options.runs
-    policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, min_runs=runs, max_runs=runs)
+    policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
     missing = measure_requests(
         load_requests(options.folder / REQUESTS),
         options.folder / RESULTS,

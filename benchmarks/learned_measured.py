@@ -3,7 +3,7 @@
     python benchmarks/learned_measured.py --settings 40x4 80x8 --tasks 5 --rounds 5
 
 The tasks are the first ones of `shardwright reproduce dreamshard-tables` with unseen tables. Links are not measured. Every device of every
-plan is one measurement a round, some 10 a second: --estimate says how many there are.
+plan is one visit a round, some two a second: --estimate says how many there are.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namesp
     for setting, measurements in found.items():
         caption = (
             f"{options.tasks} tasks {setting.name}: slowest forward plus slowest backward kernel, ms, means over the tasks that a strategy "
-            f"placed. Measured in {options.rounds} interleaved rounds, the shortest per device. Difference: |predicted / measured − 1|. "
+            f"placed. Measured in {options.rounds} interleaved rounds on fresh batches. Floor: the smallest measured total of any plan "
+            "of the task, over the devices. "
             f"Within a task, predicted and measured order of the strategies correlate by {order_of(measurements):.3f} (mean). {versions}."
         )
         gains = "Measured times of a strategy over those of the heuristic with the lowest measured mean, task by task."

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 import shardwright as sw
+from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.plans import MeasuredPlan
 from shardwright.reproduce.neuroshard.plans_on_kernels import orders
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
+Floats: TypeAlias = npt.NDArray[np.float64]
 Rows = list[tuple[str, ...]]
 HeadsAndRows = tuple[tuple[str, ...], Rows]
 
-RIVALS = ("random", "neuroshard")
+RIVALS = ("random", "greedy", "neuroshard")
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,12 @@ class Measurement:
         return self.result.compute_ms
 
 
-def placed_plans(task: Task, strategies: list[str], time_limit: float) -> list[Plan]:
+def placed_plans(task: Task, strategies: list[str], time_limit: float, model: CostModel) -> list[Plan]:
     """The plans of all strategies that can place a task."""
     plans = []
     for name in strategies:
         try:
-            plans.append(sw.plan(task, strategy=name, time_limit=time_limit))
+            plans.append(sw.plan(task, strategy=name, time_limit=time_limit, cost_model=model))
         except InfeasibleTask:
             continue
     return plans
@@ -69,36 +73,82 @@ def by_strategy(found: list[Measurement]) -> dict[str, dict[int, Measurement]]:
     return result
 
 
-def main_table(found: list[Measurement]) -> HeadsAndRows:
-    """Predicted and measured means by strategy."""
+def main_table(found: list[Measurement], state: float | None = None) -> HeadsAndRows:
+    """Predicted and measured means by strategy, and how far measured steps lie above the floor.
+
+    Args:
+        found: measured plans.
+        state: how many times as long the controls took as when the cost model was learned; None where that is not known.
+    """
     heads = (
-        "strategy",
-        "placed",
-        "predicted",
-        "measured",
-        "mean difference",
-        "signed, median",
-        "10th to 90th percentile",
-    )
+        "strategy", "placed", "predicted", "measured", "measured / predicted, median", "10th to 90th percentile", "over the controls'",
+        "above the floor, median", "shards a device",
+    )  # fmt: skip
+    floors = floors_of(found)
     rows: Rows = []
     for name, of_task in by_strategy(found).items():
-        predicted = np.array([one.predicted_ms for one in of_task.values()])
-        measured = np.array([one.measured_ms for one in of_task.values()])
-        errors = predicted / measured - 1
-        low, middle, high = np.percentile(errors, (10, 50, 90))
+        own = list(of_task.values())
+        predicted, measured = (
+            np.array([getattr(one, f"{kind}_ms") for one in own]) for kind in ("predicted", "measured")
+        )
+        ratios = measured / predicted
+        low, middle, high = np.percentile(ratios, (10, 50, 90))
+        above = np.median([one.measured_ms / floors[one.number] - 1 for one in own])
+        shards = np.mean([len(held) for one in own for held in one.result.plan.by_device])
         rows.append(
             (
-                name, str(len(of_task)), f"{predicted.mean():.2f}", f"{measured.mean():.2f}", f"{np.abs(errors).mean():.1%}",
-                f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}",
+                name, str(len(own)), f"{predicted.mean():.2f}", f"{measured.mean():.2f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
+                f"{middle / state:.3f}" if state else "–", f"{above:+.1%}", f"{shards:.1f}",
             )
         )  # fmt: skip
     return heads, rows
 
 
+def floors_of(found: list[Measurement]) -> dict[int, float]:
+    """By task the smallest measured total of any of its plans, over the devices: no plan of as much work can be faster."""
+    floors: dict[int, float] = {}
+    for one in found:
+        mean = float(one.result.device_ms.mean())
+        floors[one.number] = min(mean, floors.get(one.number, mean))
+    return floors
+
+
+def total_table(found: list[Measurement], rival: str = "greedy") -> HeadsAndRows:
+    """Total work of a strategy's plans over a rival's, predicted and measured."""
+    heads = ("strategy", "rival", "tasks", "total, predicted ratio", "total, measured ratio", "difference, points")
+    groups = by_strategy(found)
+    rows: Rows = []
+    for name, own in groups.items():
+        shared = sorted(own.keys() & groups.get(rival, {}).keys())
+        if name == rival or not shared:
+            continue
+        predicted, measured = np.array([_totals(own[n]) / _totals(groups[rival][n]) for n in shared]).T
+        apart = 100 * np.median(measured - predicted)
+        rows.append(
+            (
+                name,
+                rival,
+                str(len(shared)),
+                f"{np.median(predicted):.3f}",
+                f"{np.median(measured):.3f}",
+                f"{apart:+.1f}",
+            )
+        )
+    return heads, rows
+
+
+def _totals(one: Measurement) -> Floats:
+    """`(2,)` predicted and measured kernel ms of all devices together."""
+    assert one.result.plan.cost is not None
+    predicted = sum(device.compute_ms for device in one.result.plan.cost.devices)
+    return np.array([predicted, one.result.device_ms.sum()])
+
+
 def gain_table(found: list[Measurement]) -> HeadsAndRows:
     """Measured times divided by rivals' on the same tasks, beside what was predicted."""
     heads = (
-        "strategy", "rival", "tasks", "measured ratio, median", "10th to 90th percentile", "range", "faster", "predicted ratio, median",
+        "strategy", "rival", "tasks", "measured ratio, median", "interval", "geometric mean", "range", "faster",
+        "predicted ratio, median", "gain kept",
     )  # fmt: skip
     groups = by_strategy(found)
     rows: Rows = []
@@ -109,14 +159,25 @@ def gain_table(found: list[Measurement]) -> HeadsAndRows:
                 continue
             measured = np.array([mine.measured_ms / theirs.measured_ms for mine, theirs in pairs])
             predicted = np.array([mine.predicted_ms / theirs.predicted_ms for mine, theirs in pairs])
-            low, middle, high = np.percentile(measured, (10, 50, 90))
+            middle, promised = float(np.median(measured)), float(np.median(predicted))
+            low, high = _interval(measured)
+            kept = f"{(1 - middle) / (1 - promised):.0%}" if promised < 1 else "–"
             rows.append(
                 (
                     name, rival, str(len(pairs)), f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
-                    f"{measured.min():.3f} to {measured.max():.3f}", f"{(measured < 1).mean():.0%}", f"{np.median(predicted):.3f}",
+                    f"{np.exp(np.log(measured).mean()):.3f}", f"{measured.min():.3f} to {measured.max():.3f}",
+                    f"{(measured < 1).mean():.0%}", f"{promised:.3f}", kept,
                 )
             )  # fmt: skip
     return heads, rows
+
+
+def _interval(ratios: Floats) -> tuple[float, float]:
+    """95% interval of the median, by resampling."""
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (2000, ratios.size)), axis=1)
+    low, high = np.percentile(medians, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def order_of(found: list[Measurement]) -> float:

@@ -2,8 +2,9 @@
 
     python benchmarks/plans_measured.py --tasks 20 --devices 4 8
 
-The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024 and the bundled CPU model. Every
-device of every plan is one measurement a round, some 10 a second: --estimate says how many there are. Links are not measured.
+The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024. The cost model is the one that
+planning takes on this machine, so run 'shardwright calibrate' first. Every device of every plan is one visit a round, some two a second:
+--estimate says how many there are. Links are not measured.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ import time
 from collections.abc import Callable, Sequence
 
 import results_table
-from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans
-from prediction_errors import device_loads, property_table, regression_table, strategy_errors, write_csv
+from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
 
 import shardwright as sw
+from shardwright.cost import CostModel, resolve_cost_model
 from shardwright.measure.plans import measure_plans
 from shardwright.workload import paper_tasks
 
 BATCH_SIZE = 1024
-MEASURED_A_SECOND = 10
+MEASURED_A_SECOND = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
+    model = resolve_cost_model(options.model, "cpu")
     placed = [
         (devices, number, plan)
         for devices in options.devices
         for number, task in enumerate(
             paper_tasks(options.tasks, devices=devices, seed=11, batch_size=BATCH_SIZE, device="cpu")
         )
-        for plan in placed_plans(task, options.strategies, options.time_limit)
+        for plan in placed_plans(task, options.strategies, options.time_limit, model)
     ]
     count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)
     say(f"{len(placed)} plans, at most {count} measurements: about {count / MEASURED_A_SECOND / 60:.0f} minutes")
@@ -44,18 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(found, options, f"python benchmarks/plans_measured.py {given}".rstrip())
+    write_page(found, model, options, f"python benchmarks/plans_measured.py {given}".rstrip())
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=20, help="tasks of each size")
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", help="cost model file; by default the one that planning takes on this machine")
     parser.add_argument("--strategies", nargs="+", default=list(sw.strategy_names()))
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
     parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
-    parser.add_argument("--csv", help="also write every device's load, predicted and measured times to this file")
     return parser.parse_args(arguments)
 
 
@@ -77,40 +79,29 @@ def progress() -> Callable[[int, int, str], None]:
     return report
 
 
-def write_page(found: list[Measurement], options: argparse.Namespace, command: str) -> None:
+def write_page(found: list[Measurement], model: CostModel, options: argparse.Namespace, command: str) -> None:
     tables = []
+    state = found[0].result.controls.slower_than(getattr(model, "metadata", {}))
+    said = "not known" if state is None else f"{state - 1:+.1%}"
     for devices in options.devices:
         of_size = [one for one in found if one.devices == devices]
         caption = (
-            f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means "
-            f"over the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds, the shortest per device. "
-            "Difference: |predicted / measured − 1|. Within a task, predicted and measured order of the strategies correlate by "
+            f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}, cost model {model.name}; slowest forward plus slowest "
+            f"backward kernel, ms, means over the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh "
+            f"batches. The control sets, against when the model was learned: {said}. Floor: the smallest measured total of any plan of the "
+            "task, over the devices. Within a task, predicted and measured order of the strategies correlate by "
             f"{order_of(of_size):.3f} (mean)."
         )
         gains = (
             f"Measured time on {devices} devices divided by another strategy's on the same task: under 1 is faster. Faster: share of "
-            "the tasks."
+            "the tasks. Interval: 95% of the median, by resampling tasks. Gain kept: measured over predicted gain, medians."
         )
-        tables += [(caption, *main_table(of_size)), (gains, *gain_table(of_size))]
-    loads = device_loads(found)
-    errors = (
-        "Where prediction and measurement disagree. Signed error: predicted / measured − 1 of a device's forward plus backward kernels; "
-        "below 0 the prediction was too low. Slowest: the device of each plan that was predicted to be so."
-    )
-    by_property = (
-        "The same by what a device holds. Fused calls: replicas see a part of the batch, and shards with different numbers of samples "
-        "cannot share a call. Rows in use: distinct rows of a batch. The last columns are medians over the devices of these strategies "
-        "alone."
-    )
-    regression = (
-        "What each property does by itself: least squares of log(predicted / measured) on all of them, tasks apart. Effect: how "
-        "predicted / measured changes with a standard deviation more of the property."
-    )
-    tables += [
-        (errors, *strategy_errors(loads)), (by_property, *property_table(loads)), (regression, *regression_table(loads)),
-    ]  # fmt: skip
-    if options.csv:
-        write_csv(options.csv, loads)
+        totals = "Total work of all devices over that of `greedy` on the same task: what cuts and replicas add or save. Medians."
+        tables += [
+            (caption, *main_table(of_size, state)),
+            (gains, *gain_table(of_size)),
+            (totals, *total_table(of_size)),
+        ]
     results_table.write_results("plans_measured", "Strategies on real CPU kernels", tables, command)
 
 

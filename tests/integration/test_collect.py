@@ -33,7 +33,7 @@ from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.sharding.work import ShardWork
 from shardwright.task import AccessProfile, Table
 
-ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1)
+ONCE = TimingPolicy(warm_up=0, passes=1, runs=1)
 POOL = tuple(Table(f"t{i}", 50 * 4**i, 16, 0.5 + i, access=AccessProfile.zipf(50 * 4**i, 1.05)) for i in range(5))
 SMALL: dict[str, Any] = {"batch_sizes": (32,), "pool": POOL, "arena_bytes": 16_000_000, "policy": ONCE}
 

@@ -19,7 +19,7 @@ from shardwright.measure.store import read_identity, read_samples
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task import AccessProfile, Table
 
-ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1)
+ONCE = TimingPolicy(warm_up=0, passes=1, runs=1)
 POOL = tuple(Table(f"t{i}", 50 * 4**i, 16, 0.5 + i, access=AccessProfile.zipf(50 * 4**i, 1.05)) for i in range(4))
 MODULE = """
 import os

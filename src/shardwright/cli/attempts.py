@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.table import Table
 
-from shardwright.cli.output import MISSING, ms, percent, seconds, table
+from shardwright.cli.output import MISSING, ms, percent, seconds, signed, table
 from shardwright.cli.progress import Report
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
@@ -18,6 +19,7 @@ from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
+    from shardwright.measure.controls import Controls
     from shardwright.measure.plans import MeasuredPlan
     from shardwright.sharding.runtimes import Runtime
 
@@ -133,16 +135,37 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
     return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
 
 
-def agreement(attempts: Sequence[Attempt], unlike: str | None = None) -> list[str]:
-    """A line that says how far predicted and measured times are apart, or why they are not compared; none where nothing was measured."""
-    if unlike:
-        return [unlike] if any(attempt.measured for attempt in attempts) else []
-    off = [
-        abs(attempt.plan.cost.compute_ms / attempt.measured.compute_ms - 1)
-        for attempt in attempts
-        if attempt.plan and attempt.plan.cost and attempt.measured
-    ]
-    return [f"predicted and measured times differ by {percent(sum(off) / len(off))} on average"] if off else []
+def agreement(
+    attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
+) -> list[str]:
+    """A line that says how far measured times are from predicted ones, or why they are not compared; none where nothing was measured.
+
+    Args:
+        attempts: what was planned and measured.
+        unlike: why measured and predicted times cannot be compared.
+        metadata: of the cost model that predicted them.
+    """
+    measured = [attempt.measured for attempt in attempts if attempt.measured]
+    if unlike or not measured:
+        return [unlike] if unlike and measured else []
+    ratios = [one.compute_ms / one.plan.cost.compute_ms for one in measured if one.plan.cost]
+    return [truth_line("plans", ratios, measured[0].controls, metadata or {})] if ratios else []
+
+
+def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata: Mapping[str, str]) -> str:
+    """How far measured times are from predicted ones, and how much of that is the machine's state: as the controls say.
+
+    Args:
+        what: what was measured, in the plural.
+        ratios: measured over predicted times.
+        controls: what the control sets took meanwhile.
+        metadata: of the cost model.
+    """
+    off, state = float(np.median(ratios)), controls.slower_than(metadata)
+    text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"
+    if state is None:
+        return f"{text}; what the controls took when the model was learned is not known here"
+    return f"{text}, controls {signed(state - 1)}: model error {signed(off / state - 1)}"
 
 
 def attempt_dict(attempt: Attempt) -> dict[str, Any]:

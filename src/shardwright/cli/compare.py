@@ -90,7 +90,7 @@ def run(
         view,
         *bound_line(attempts),
         *failures(attempts),
-        *agreement(attempts, unlike),
+        *agreement(attempts, unlike, getattr(cost_model, "metadata", {})),
         *saved,
     ]
     emit(document, *views, as_json=as_json)

@@ -85,7 +85,8 @@ def run(
             {"name": scene.name, "title": scene.title, "strategies": [attempt_dict(one) for one in attempts]}
         )
         if not as_json:
-            show(view(scene, attempts, cost_model), *failures(attempts), *agreement(attempts), "")
+            said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
+            show(view(scene, attempts, cost_model), *failures(attempts), *said, "")
     emit(document, next_steps(output), as_json=as_json)
 
 

@@ -124,6 +124,11 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}%"
 
 
+def signed(share: float | None) -> str:
+    """A share as signed percent, as in "+3.1%"."""
+    return MISSING if share is None else f"{100 * share:+.1f}%"
+
+
 def seconds(value: float | None) -> str:
     """Seconds for people."""
     return MISSING if value is None else f"{value:.2f}"

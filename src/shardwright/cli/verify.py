@@ -12,7 +12,7 @@ import typer
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.devices import measured_device, other_device
 from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
-from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.cli.output import emit, ms, note, percent, signed, table
 from shardwright.cli.progress import progress
 from shardwright.errors import InvalidInput
 
@@ -89,14 +89,14 @@ def run(
     off = document["relative_difference"]
     summary = (
         f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
-        f"measured {ms(measured.compute_ms)} ms ({unlike or _signed(off)})"
+        f"measured {ms(measured.compute_ms)} ms ({unlike or signed(off)})"
     )
     emit(
         {**document, "measured_on": measured_device(device)}, _view(checked, measured, unlike), summary, as_json=as_json
     )
     if document["within_tolerance"] is False:
         note(
-            f"error: the measured time differs from the predicted one by {_signed(off)}, more than the tolerance of {percent(tolerance)}"
+            f"error: the measured time differs from the predicted one by {signed(off)}, more than the tolerance of {percent(tolerance)}"
         )
         raise typer.Exit(1)
 
@@ -145,7 +145,7 @@ def _view(plan: Plan, measured: MeasuredPlan, unlike: str | None) -> rich.table.
     for rank, (cost, forward, backward) in enumerate(_per_device(plan, measured)):
         off = (forward + backward) / cost.compute_ms - 1 if cost and cost.compute_ms and not unlike else None
         predicted = (cost.forward_ms, cost.backward_ms) if cost else (None, None)
-        rows.append([str(rank), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), _signed(off)])
+        rows.append([str(rank), ms(predicted[0]), ms(forward), ms(predicted[1]), ms(backward), signed(off)])
     return table("kernel ms per device, predicted and measured", _COLUMNS, rows)
 
 
@@ -153,7 +153,3 @@ def _per_device(plan: Plan, measured: MeasuredPlan) -> Iterator[tuple[DeviceCost
     """Predicted cost, measured forward and backward ms of each device."""
     costs = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
     yield from zip(costs, measured.forward_ms.tolist(), measured.backward_ms.tolist(), strict=True)
-
-
-def _signed(share: float | None) -> str:
-    return MISSING if share is None else f"{100 * share:+.1f}%"

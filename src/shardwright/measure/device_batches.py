@@ -20,20 +20,23 @@ if TYPE_CHECKING:
     from shardwright.sharding.work import ShardWork
 
 
-def draw_batch_on(works: Sequence[ShardWork], seeds: Sequence[object], device: torch.device) -> FusedInput:
+def draw_batch_on(
+    works: Sequence[ShardWork], seeds: Sequence[object], device: torch.device, turn: int = 0
+) -> FusedInput:
     """Batches with the distribution of `shardwright.workload.batches.draw_batch`, drawn on `device`, one table after another.
 
     Args:
         works: n tables of one fused call: with the same samples, and all of them pooled or none.
         seeds: n seeds: anything that `numpy.random.default_rng` takes.
         device: torch device that holds and draws the batch; a CPU works too.
+        turn: number of the batch; the hot rows lie at the same ids in all batches of a seed.
     """
     import torch
 
-    rngs = [np.random.default_rng(seed) for seed in seeds]  # type: ignore[arg-type]
+    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(turn,))) for seed in seeds]  # type: ignore[arg-type]
     generators = [torch.Generator(device).manual_seed(int(rng.integers(2**63))) for rng in rngs]
     counts = [int(work.lookups + rng.random()) for work, rng in zip(works, rngs, strict=True)]
-    scatters = [Scatter.draw(work.rows, rng) for work, rng in zip(works, rngs, strict=True)]
+    scatters = [Scatter.draw(work.rows, np.random.default_rng(seed)) for work, seed in zip(works, seeds, strict=True)]  # type: ignore[arg-type]
     tables = torch.arange(len(works), device=device)
     owner = torch.repeat_interleave(tables, torch.tensor(counts, device=device), output_size=sum(counts))
     ids = _draw_ranks(works, _uniform(counts, generators, device), owner, device)

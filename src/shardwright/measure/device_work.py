@@ -1,16 +1,19 @@
-"""What the devices of a plan have to do: the unit in which plans are measured."""
+"""What a device has to do, which is what is measured: its shards, and one timing of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task.task import Task
+
+QUIET = 1.5
+"""Highest state of the machine, over its usual one, at which a visit counts as undisturbed."""
 
 _PAGE = 4096
 
@@ -40,6 +43,34 @@ class DeviceWork:
     def buffer_bytes(self) -> int:
         """Bytes of the batch: ids, outputs, gradients."""
         return sum(buffer_bytes(work) for work in self.works)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One timing of a device's work: built, warmed up, and run on fresh batches, some passes over each.
+
+    Attributes:
+        forward_ms: lookups of all tables, in the mean over the batches; at the machine's usual state.
+        backward_ms: backward of all tables, optimizer included; likewise.
+        batches: how many batches there were.
+        sentinel: state of the machine meanwhile over its usual one; see `shardwright.measure.sentinel`.
+        usual_ms: the usual state: milliseconds that the sentinel took as a rule in this process.
+        measured_at: seconds since 1970.
+        spent: seconds by step: build, batches, warm-up, runs.
+    """
+
+    forward_ms: float
+    backward_ms: float
+    batches: int
+    sentinel: float
+    usual_ms: float
+    measured_at: float
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no burst of other programs hit the visit."""
+        return self.sentinel <= QUIET
 
 
 def device_works(plan: Plan, seed: int) -> list[DeviceWork]:

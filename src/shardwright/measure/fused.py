@@ -10,21 +10,23 @@ import numpy as np
 
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import Backend, FusedCall, FusedInput
+from shardwright.measure.caches import cache_bytes
+from shardwright.measure.fresh import fresh_batches
 from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
-from shardwright.workload.batches import Batch, draw_batch
+from shardwright.workload.batches import Batch, Scatter, draw_batch
 
 if TYPE_CHECKING:
     import torch
 
-_ROTATED = {"cpu": 1, "cuda": 4}  # batches in turn, so that on CUDA no batch finds its own rows in a cache
+_ON_CUDA = 4  # batches in turn; the clock flushes the cache as well
 _GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, stays put over any number of samples
 
 
 class DeviceCalls:
     """All fused calls of one device, run one after another: first all lookups, then all updates.
 
-    On a CPU each run has the same batch, on CUDA batches are rotated.
+    The runs have as many batches in turn as it takes that none finds its own rows in a cache (see `shardwright.measure.fresh`).
 
     Args:
         works: the device's shards.
@@ -42,15 +44,12 @@ class DeviceCalls:
         self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
     ) -> None:
         groups = kernel_groups(works)
-        self.batches = _ROTATED[arena.device.type]
+        self.batches = fresh_batches(works, cache_bytes()[1]) if arena.device.type == "cpu" else _ON_CUDA
         began = perf_counter()
         self._calls: list[FusedCall] = [backend.build(group, optimizer, arena) for group in groups]
         built = perf_counter()
         self._batches: list[list[FusedInput]] = [
-            [
-                fused_input(group, [(seeds[member], turn) for member in group.members], arena.device)
-                for turn in range(self.batches)
-            ]
+            fused_inputs(group, [seeds[member] for member in group.members], arena.device, self.batches)
             for group in groups
         ]
         wait_for(arena.device)
@@ -58,12 +57,11 @@ class DeviceCalls:
         self._outputs: list[Sequence[torch.Tensor]] = []
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
 
-    def forward(self, run: int) -> None:
-        """Look up."""
-        turn = run % self.batches
-        self._outputs = [call.forward(turns[turn]) for call, turns in zip(self._calls, self._batches, strict=True)]
+    def forward(self, batch: int) -> None:
+        """Look up in a batch."""
+        self._outputs = [call.forward(batches[batch]) for call, batches in zip(self._calls, self._batches, strict=True)]
 
-    def backward(self, run: int) -> None:
+    def backward(self, _: int) -> None:
         """Update with the gradients of the last lookup."""
         for position, (call, outputs) in enumerate(zip(self._calls, self._outputs, strict=True)):
             call.backward(outputs, self._gradients_like(position, outputs))
@@ -73,7 +71,7 @@ class DeviceCalls:
         return [self._gradient((position, number), output.detach()) for number, output in enumerate(outputs)]
 
     def _gradient(self, key: tuple[int, int], output: torch.Tensor) -> torch.Tensor:
-        """The gradient of an output: the front of a buffer, which has its size after the first, uncounted run of each batch.
+        """The gradient of an output: the front of a buffer, which has its size after the first pass over the batches.
 
         Random, as a GPU may be quicker with constant data.
         """
@@ -93,19 +91,34 @@ def wait_for(device: torch.device) -> None:
 
 
 def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.device) -> FusedInput:
-    """One batch for all tables of a group.
+    """One batch for all tables of a group; see `fused_inputs`."""
+    return fused_inputs(group, seeds, device, 1)[0]
+
+
+def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.device, batches: int) -> list[FusedInput]:
+    """Batches for all tables of a group; the hot rows of a table are the same in all of them.
 
     Args:
         group: the tables.
-        seeds: one per table: anything that `numpy.random.default_rng` takes.
-        device: where the batch is made: by numpy for a CPU, on the GPU itself for CUDA.
+        seeds: one per table: anything that `numpy.random.SeedSequence` takes.
+        device: where the batches are made: by numpy for a CPU, on the GPU itself for CUDA.
+        batches: how many.
     """
     if device.type == "cuda":
         from shardwright.measure.device_batches import draw_batch_on
 
-        return draw_batch_on(group.works, seeds, device)
-    drawn = [draw_batch(work, np.random.default_rng(seed)) for work, seed in zip(group.works, seeds, strict=True)]  # type: ignore[arg-type]
-    return _join([_as_tensors(batch) for batch in drawn]) if len(drawn) > 1 else _as_tensors(drawn[0])
+        return [draw_batch_on(group.works, seeds, device, turn) for turn in range(batches)]
+    scatters = [Scatter.draw(work.rows, _rng(seed)) for work, seed in zip(group.works, seeds, strict=True)]
+    found = []
+    for turn in range(batches):
+        rngs = [_rng(seed, turn) for seed in seeds]
+        drawn = [_as_tensors(draw_batch(*one)) for one in zip(group.works, rngs, scatters, strict=True)]
+        found.append(_join(drawn) if len(drawn) > 1 else drawn[0])
+    return found
+
+
+def _rng(seed: object, *turn: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=turn))  # type: ignore[arg-type]
 
 
 def _as_tensors(batch: Batch) -> FusedInput:

@@ -19,18 +19,16 @@ import numpy as np
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.measure.backends import default_backend
-from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import Fingerprint, fingerprint
-from shardwright.measure.plans import Floats, over_rounds, short_policy
+from shardwright.measure.measuring import Measurer, Times, time_of
 from shardwright.measure.printer import Progress
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.wire import decode_work, encode_work
-from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 
-FORMAT = 1
-_MOST_FAILURES = 10  # restarts of the measuring process
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,13 @@ def measure_requests(
     rng = np.random.default_rng(seed)
     wanted = [(number, int(work)) for number in range(rounds) for work in rng.permutation(len(requests.works))]
     todo = [key for key in wanted if key not in done]
-    options = WorkerOptions(device, hardware["backend"], arena_bytes(requests.works), policy or short_policy(device))
+    measurer = Measurer(device, hardware["backend"], arena_bytes(requests.works), policy)
     results.parent.mkdir(parents=True, exist_ok=True)
-    with results.open("a", encoding="utf-8") as file:
+    with measurer, results.open("a", encoding="utf-8") as file:
         file.write("" if _ends_well(results) else "\n")
         if not done:
             file.write(json.dumps({"hardware": hardware}) + "\n")
-        for (number, work), times in _measured(requests, todo, options, stop_at):
+        for (number, work), times in _measured(requests, todo, measurer, stop_at):
             file.write(json.dumps({"round": number, "work": work, **times}) + "\n")
             file.flush()
             done.add((number, work))
@@ -150,33 +148,24 @@ def measure_requests(
 
 
 def _measured(
-    requests: Requests, todo: Sequence[tuple[int, int]], options: WorkerOptions, stop_at: float
+    requests: Requests, todo: Sequence[tuple[int, int]], measurer: Measurer, stop_at: float
 ) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-    """Measurement after measurement, until time is up; a measuring process that ends is started anew."""
-    worker: Worker | None = None
-    starts = 0
-    try:
-        for number, position in todo:
-            if monotonic() >= stop_at:
-                return
-            if worker is None or not worker.alive:
-                if starts > _MOST_FAILURES:
-                    raise MeasurementFailed(
-                        f"the measuring process ended {starts} times; see the errors in the results"
-                    )
-                if worker is not None:
-                    worker.close()
-                worker, starts = Worker(options), starts + 1
-            work = requests.works[position]
+    """Visit after visit, until time is up; a work that fails is noted, unless no measuring process can be started."""
+    failed: dict[int, str] = {}
+    for number, position in todo:
+        if monotonic() >= stop_at:
+            return
+        if position not in failed:
+            measurer.ready()
             try:
-                result = worker.measure(work.works, work.seeds, work.optimizer)
+                visit = measurer.visit(requests.works[position])
             except MeasurementFailed as error:
-                yield (number, position), {"error": str(error)}
-            else:
-                yield (number, position), {"forward_ms": result.forward_ms, "backward_ms": result.backward_ms}
-    finally:
-        if worker is not None:
-            worker.close()
+                failed[position] = str(error)
+        if position in failed:
+            yield (number, position), {"error": failed[position]}
+        else:
+            noted = ("forward_ms", "backward_ms", "batches", "sentinel", "usual_ms", "measured_at")
+            yield (number, position), {name: getattr(visit, name) for name in noted}
 
 
 @dataclass(frozen=True)
@@ -185,13 +174,13 @@ class Results:
 
     Attributes:
         hardware: what they were measured on.
-        times: per work `(2,)` forward and backward ms over the rounds; works without a time are left out.
+        times: per work forward and backward ms; works without a time are left out.
         rounds: how often the work that was measured least often was measured.
         errors: per work that could not be measured: why.
     """
 
     hardware: Fingerprint
-    times: dict[int, Floats]
+    times: dict[int, Times]
     rounds: int
     errors: dict[int, str]
 
@@ -207,14 +196,16 @@ def read_results(path: Path) -> Results:
         hardware = json.loads(path.read_text(encoding="utf-8").splitlines()[0])["hardware"]
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise InvalidInput(f"{path}: holds no measured plans ({error}); measure them first") from error
-    runs: dict[int, list[tuple[float, float]]] = {}
+    visits: dict[int, list[Visit]] = {}
     for line in lines:
         if "error" not in line:
-            runs.setdefault(line["work"], []).append((line["forward_ms"], line["backward_ms"]))
+            noted = {name: value for name, value in line.items() if name not in ("round", "work")}
+            visits.setdefault(line["work"], []).append(Visit(**noted))
+    usual = float(np.median([visit.usual_ms for found in visits.values() for visit in found])) if visits else None
     return Results(
         hardware,
-        {work: over_rounds(times, hardware["device_kind"]) for work, times in runs.items()},
-        min(map(len, runs.values()), default=0),
+        {work: time_of(found, usual) for work, found in visits.items()},
+        min(map(len, visits.values()), default=0),
         {line["work"]: line["error"] for line in lines if "error" in line},
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from time import perf_counter
+from time import time
 from typing import TYPE_CHECKING
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
 from shardwright.measure.backends import load_backend
+from shardwright.measure.device_work import Visit
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.sentinel import SENTINEL_BYTES, Sentinel
 from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
@@ -19,29 +19,6 @@ from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:
     import torch
-
-QUIET = 1.03
-"""Highest sentinel ratio at which a measurement counts as undisturbed."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Times of one device's work.
-
-    Attributes:
-        forward_ms: lookups of all tables.
-        backward_ms: backward of all tables, optimizer included.
-        runs: counted runs.
-        sentinel: sentinel time relative to the quiet machine, the longer one of before and after; above `QUIET` the measurement
-            was disturbed.
-        spent: seconds by step: build, batches, warm-up, runs, sentinel.
-    """
-
-    forward_ms: float
-    backward_ms: float
-    runs: int
-    sentinel: float
-    spent: dict[str, float] = field(default_factory=dict)
 
 
 class Session:
@@ -66,12 +43,12 @@ class Session:
         self._sentinel = Sentinel(Arena(SENTINEL_BYTES, where), self._clock)
         self._policy = policy or TimingPolicy.of(where.type)
 
-    def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
-        """Build the tables, warm up, and time them; a disturbed measurement is for the caller to repeat.
+    def visit(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Visit:
+        """Build the tables, draw the batches, warm up, and time them; a disturbed visit is for the caller to repeat.
 
         Args:
             works: the shards of one device.
-            seeds: one per shard, for its batch.
+            seeds: one per shard, for its batches.
             optimizer: optimizer inside backward.
 
         Raises:
@@ -80,14 +57,12 @@ class Session:
         with _refusals_said(self._arena.device):
             self._arena.reset()
             calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
-            began = perf_counter()
-            before = self._sentinel.read()
-            timing = time_parts([calls.forward, calls.backward], self._clock, self._policy, calls.batches)
-            ratio = max(before, self._sentinel.read())
+            parts = [calls.forward, calls.backward]
+            timing = time_parts(parts, self._clock, self._policy, self._sentinel, calls.batches)
         forward, backward = timing.parts_ms
-        timed = {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
-        spent = calls.spent | timed | {"sentinel": perf_counter() - began - sum(timed.values())}
-        return Measurement(forward, backward, timing.runs, ratio, spent)
+        spent = calls.spent | {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
+        state = self._sentinel.beyond_usual(timing.state_ms)
+        return Visit(forward, backward, calls.batches, state, self._sentinel.usual_ms, time(), spent)
 
 
 @contextmanager

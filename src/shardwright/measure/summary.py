@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.measure.device_work import QUIET
 from shardwright.measure.failures import FAILURES
-from shardwright.measure.session import QUIET
 
 if TYPE_CHECKING:
     import pyarrow as pa

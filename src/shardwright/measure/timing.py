@@ -1,7 +1,10 @@
-"""How long a call takes: repeated runs, and when to stop.
+"""How long a step of training takes on a device: its batches in turn, each of them several times.
 
-On a CPU the minimum is the statistic: noise from other programs only ever adds time. On CUDA it is the median, of device events, as in
-the papers.
+The runs of one measurement go through batches that were drawn for it (see `shardwright.measure.fresh`), pass after pass. So a run finds in
+the caches what a step of training finds there: the hot rows, and nothing that only its own batch looks up. The state of the machine is read
+every few runs, and times are converted to its usual state (see `shardwright.measure.sentinel`). On a CPU the shortest pass of each batch
+counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time that is
+reported is the mean over the batches.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from shardwright.errors import InvalidInput
+from shardwright.measure.sentinel import at_state
 
 if TYPE_CHECKING:
     import torch
@@ -24,32 +28,31 @@ if TYPE_CHECKING:
 Statistic: TypeAlias = Literal["minimum", "median"]
 Part: TypeAlias = Callable[[int], None]
 
+_STATE_LASTS_S = 0.025
+
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """When to stop repeating a measurement.
+    """How often the batches of a measurement are run.
 
     Attributes:
-        statistic: what of the runs is reported.
+        statistic: which of the passes over a batch counts.
         warm_up: runs that are not counted.
-        min_runs: fewest counted runs.
-        max_runs: most counted runs.
-        precision: relative uncertainty of the statistic at which to stop.
+        passes: how often each batch is run at least.
+        runs: how many runs there are at least, all batches together.
         time_limit_s: stop after this time in any case; at least one run is counted.
     """
 
     statistic: Statistic = "minimum"
     warm_up: int = 2
-    min_runs: int = 10
-    max_runs: int = 12
-    precision: float = 0.01
-    time_limit_s: float = 2.0
+    passes: int = 3
+    runs: int = 10
+    time_limit_s: float = 6.0
 
     def __post_init__(self) -> None:
-        if self.warm_up < 0 or not 1 <= self.min_runs <= self.max_runs:
+        if self.warm_up < 0 or self.passes < 1 or self.runs < 1:
             raise InvalidInput(
-                f"timing: warm_up {self.warm_up}, min_runs {self.min_runs}, max_runs {self.max_runs} must be 0 <= warm_up and "
-                "1 <= min_runs <= max_runs"
+                f"timing: warm_up {self.warm_up}, passes {self.passes}, runs {self.runs} must be at least 0, 1 and 1"
             )
         if self.statistic not in ("minimum", "median"):
             raise InvalidInput(f"timing: statistic {self.statistic!r} must be 'minimum' or 'median'")
@@ -57,28 +60,11 @@ class TimingPolicy:
     @classmethod
     def of(cls, device_kind: str) -> TimingPolicy:
         """The policy for a kind of device, "cpu" or "cuda"."""
-        if device_kind == "cpu":
-            return cls()
-        return cls("median", warm_up=3, min_runs=10, max_runs=60, precision=0.01, time_limit_s=0.3)
+        return cls() if device_kind == "cpu" else cls("median", warm_up=4, passes=5, runs=20, time_limit_s=0.6)
 
-    def value(self, runs: Sequence[float]) -> float:
-        """The statistic of `(runs,)` times."""
-        return float(min(runs) if self.statistic == "minimum" else np.median(runs))
-
-    def is_known(self, runs: Sequence[float]) -> bool:
-        """Whether the statistic of `(runs,)` times is known to `precision`.
-
-        The minimum: when the three shortest runs agree. The median: when its 95% confidence interval is narrow enough; its standard
-        error is 1.2533 σ / √n for a normal sample, and σ is taken as 1.4826 times the median absolute deviation, which outliers
-        leave alone.
-        """
-        if len(runs) < self.min_runs:
-            return False
-        if self.statistic == "minimum":
-            return bool(np.sort(runs)[min(2, len(runs) - 1)] <= (1 + self.precision) * min(runs))
-        middle = np.median(runs)
-        deviation = 1.4826 * np.median(np.abs(np.asarray(runs) - middle))
-        return bool(1.96 * 1.2533 * deviation / math.sqrt(len(runs)) <= self.precision * middle)
+    def passes_over(self, batches: int) -> int:
+        """How often each of so many batches is run."""
+        return max(self.passes, math.ceil(self.runs / batches))
 
 
 class Clock(Protocol):
@@ -185,44 +171,85 @@ def clock_of(device: torch.device) -> Clock:
     return CpuClock() if device.type == "cpu" else CudaClock(device)
 
 
+class Machine(Protocol):
+    """Tells its state, as a `Sentinel` does."""
+
+    @property
+    def usual_ms(self) -> float:
+        """The usual state, in ms."""
+        ...
+
+    def read(self) -> float:
+        """The state now, in ms."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A machine whose state is not read: times stay what they are."""
+
+    usual_ms: float = 1.0
+
+    def read(self) -> float:
+        """The usual state."""
+        return self.usual_ms
+
+
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of the parts of a call, and of how many runs; and seconds that warming up and running took in all."""
+    """Milliseconds of the parts of a step at the machine's usual state.
+
+    Attributes:
+        parts_ms: of each part.
+        runs: how many runs were counted.
+        state_ms: state of the machine during them, in the mean.
+        warm_up_s: seconds that warming up took.
+        runs_s: seconds that the runs took, readings of the state included.
+    """
 
     parts_ms: tuple[float, ...]
     runs: int
+    state_ms: float
     warm_up_s: float = 0.0
     runs_s: float = 0.0
 
 
-def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batches: int = 1) -> Timing:
-    """Repeat the parts until each one's time is known.
+def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machine: Machine, batches: int = 1) -> Timing:
+    """Run the parts of a step on one batch after another, pass after pass.
 
     The first run that warms up goes past the clock: it allocates, loads code and may wait for the device, so what the host needs for
     it says nothing about the next ones.
 
     Args:
-        parts: functions of the number of the run, called one after another in each run.
+        parts: functions of the number of the batch, called one after another in each run.
         clock: times them.
-        policy: when to stop.
-        batches: how many batches the runs have in turn. Where there are several, all of them are seen before a run is counted,
-            whatever time that takes: what is allocated for one may not fit the next.
+        policy: how often.
+        machine: tells its state.
+        batches: how many batches there are.
     """
     began = perf_counter()
-    for run in range(policy.warm_up if batches == 1 else max(policy.warm_up, batches)):
-        if not run:
+    for run in range(policy.warm_up):
+        if run == 0:
             for part in parts:
-                part(run)
-        elif run >= batches and perf_counter() > began + policy.time_limit_s:
-            break
-        else:
-            clock.time(parts, run)
+                part(0)
+        elif perf_counter() < began + policy.time_limit_s:
+            clock.time(parts, run % batches)
     warm = perf_counter()
-    columns: list[list[float]] = [[] for _ in parts]
-    for run in range(policy.max_runs):
-        for column, elapsed in zip(columns, clock.time(parts, run), strict=True):
-            column.append(elapsed)
-        if perf_counter() > warm + policy.time_limit_s or all(map(policy.is_known, columns)):
+    times = np.full((policy.passes_over(batches), batches, len(parts)), np.nan)
+    runs = times.reshape(-1, len(parts))
+    states = [machine.read()]
+    first = count = 0
+    while count < len(runs):
+        stop_at = min(perf_counter() + _STATE_LASTS_S, warm + policy.time_limit_s)
+        while count < len(runs) and (count == first or perf_counter() < stop_at):
+            runs[count] = clock.time(parts, count % batches)
+            count += 1
+        states.append(machine.read())
+        runs[first:count] *= at_state(1.0, (states[-2] + states[-1]) / 2, machine.usual_ms)
+        first = count
+        if perf_counter() > warm + policy.time_limit_s:
             break
-    times = tuple(policy.value(column) for column in columns)
-    return Timing(times, len(columns[0]), warm - began, perf_counter() - warm)
+    statistic = np.nanmin if policy.statistic == "minimum" else np.nanmedian
+    of_batches = statistic(times[:, : min(count, batches)], axis=0)
+    found = of_batches.mean(axis=0)
+    return Timing(tuple(found.tolist()), count, float(np.mean(states)), warm - began, perf_counter() - warm)

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.agenda import Agenda, to_revisit
+from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.drawing import Drawer, DrawnSet
 from shardwright.measure.failures import Failures
 from shardwright.measure.journal import Key
 from shardwright.measure.printer import Progress
-from shardwright.measure.session import Measurement
 from shardwright.measure.store import SampleStore
 from shardwright.measure.worker_client import Worker
 
@@ -119,12 +119,12 @@ class _Measuring:
                     ) from error
                 sleep(_START_AGAIN_S)
 
-    def measure(self, drawn: DrawnSet) -> Measurement:
+    def measure(self, drawn: DrawnSet) -> Visit:
         """Measure a sample by the process that is ready, and count where the time goes."""
         worker = cast(Worker, self._worker)
         began = monotonic()
         tables = drawn.tables
-        measurement = worker.measure(tables.works, tables.seeds, tables.optimizer)
+        measurement = worker.visit(DeviceWork(tables.works, tables.seeds, tables.optimizer))
         for step, took in measurement.spent.items():
             self._spent[step] += took
         self._spent["talking"] += monotonic() - began - sum(measurement.spent.values())
@@ -144,9 +144,7 @@ class _Measuring:
         return worker
 
 
-def row_of(
-    drawn: DrawnSet, repeat: int, device_kind: str, measurement: Measurement, measured_at: float
-) -> dict[str, Any]:
+def row_of(drawn: DrawnSet, repeat: int, device_kind: str, measurement: Visit, measured_at: float) -> dict[str, Any]:
     """The store's row of a visit, which ended `measured_at` seconds after 1970."""
     return {
         "sample": drawn.tables.sample,
@@ -156,7 +154,7 @@ def row_of(
         "device_kind": device_kind,
         "forward_ms": measurement.forward_ms,
         "backward_ms": measurement.backward_ms,
-        "runs": measurement.runs,
+        "runs": measurement.batches,
         "sentinel": measurement.sentinel,
         "measured_at": int(measured_at * 1000),
         "shards": drawn.shards,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.measure.device_work import QUIET
 from shardwright.measure.journal import Key, key_of
-from shardwright.measure.session import QUIET
 
 if TYPE_CHECKING:
     import pyarrow as pa

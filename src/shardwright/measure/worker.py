@@ -49,7 +49,7 @@ def _start(options: dict[str, Any], core: ReservedCore | None) -> Session:
 def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
     try:
         works = [decode_work(work) for work in request["works"]]
-        return asdict(session.measure(works, request["seeds"], request["optimizer"]))
+        return asdict(session.visit(works, request["seeds"], request["optimizer"]))
     except ShardwrightError as error:
         return {"error": str(error)}
 

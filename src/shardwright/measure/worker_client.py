@@ -10,7 +10,7 @@ import site
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, cast
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.session import Measurement
+from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.wire import encode_work
-from shardwright.sharding.work import ShardWork
 
 # malloc asks for transparent huge pages; without them, address translation adds noise.
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -77,25 +76,24 @@ class Worker:
             self.close()
             raise
 
-    def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
-        """Time the fused calls of one device's shards.
-
-        Args:
-            works: the shards.
-            seeds: one per shard; the same work and seed always get the same batch.
-            optimizer: optimizer inside backward.
+    def visit(self, work: DeviceWork) -> Visit:
+        """Time the fused calls of one device's shards, once; the same work always gets the same batches.
 
         Raises:
             MeasurementFailed: the kernel cannot run, or the process ended, or it gave no answer for so long that it was ended.
         """
-        request = {"works": [encode_work(work) for work in works], "seeds": list(seeds), "optimizer": optimizer}
+        request = {
+            "works": [encode_work(one) for one in work.works],
+            "seeds": list(work.seeds),
+            "optimizer": work.optimizer,
+        }
         try:
             stdin = cast(IO[bytes], self._process.stdin)
             stdin.write((json.dumps(request) + "\n").encode())
             stdin.flush()
         except BrokenPipeError:
             raise self._ended() from None
-        return Measurement(**self._read(self.answer_limit_s[self._options.device], "answer"))
+        return Visit(**self._read(self.answer_limit_s[self._options.device], "answer"))
 
     @property
     def alive(self) -> bool:

@@ -55,17 +55,22 @@ class Scatter:
         return (ranks * self.multiplier + self.shift) % self.rows
 
 
-def draw_batch(work: ShardWork, rng: np.random.Generator) -> Batch:
+def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | None = None) -> Batch:
     """A batch of lookups as `work` describes it.
 
     The batch has `work.lookups` lookups, rounded up or down at random so that the mean is kept. A pooled table's bags all have the
     mean size, up to rounding; a sequence table's are Poisson distributed (given their sum). Rows are drawn independently by the
     inverse of the access profile. Where the profile has fractions of rows (a random block of a table), the fractions
     that make up one whole row are drawn as that row.
+
+    Args:
+        work: the table, or a block of it.
+        rng: draws the batch.
+        scatter: where the hot rows lie, which batches of one table have in common; by default drawn as well.
     """
     total = int(work.lookups + rng.random())
     ranks = draw_ranks(work, total, rng)
-    return Batch(Scatter.draw(work.rows, rng)(ranks), _draw_offsets(work, total, rng))
+    return Batch((scatter or Scatter.draw(work.rows, rng))(ranks), _draw_offsets(work, total, rng))
 
 
 def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ids:

@@ -7,6 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.cli import attempts, compare
 from shardwright.errors import InfeasibleTask
+from shardwright.measure.controls import Controls
 from shardwright.measure.plans import MeasuredPlan
 from shardwright.testing.tasks import impossible_task
 
@@ -38,6 +39,16 @@ def test_planners_of_others_take_part_where_they_are_installed(task_file):
     assert names[len(sw.strategy_names()) :] == ((*(("torchrec",) if find_spec("torchrec") else ()), "auto"))
 
 
+def test_model_error_and_the_state_of_the_machine_are_told_apart():
+    said = attempts.truth_line("plans", [1.02, 1.03, 1.09], Controls((1.02, 2.04)), {"controls": "1,2"})
+    assert said == "plans +3.0% against prediction (median), controls +2.0%: model error +1.0%"
+    unknown = attempts.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
+    assert (
+        unknown
+        == "device 1 -10.0% against prediction; what the controls took when the model was learned is not known here"
+    )
+
+
 @pytest.mark.usefixtures("no_rivals")
 def test_every_strategy_is_listed(cli, task_file, model_file):
     outcome = cli("compare", task_file, "--model", model_file, "--json")
@@ -65,7 +76,7 @@ def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tm
     assert fake_measuring == [(2, 2, "cpu")]
     assert f"{3 * 3.0:.3f}" in outcome.out  # slowest device of the first plan, forward and backward
     assert f"{3 * 4.0:.3f}" in outcome.out
-    assert "on average" in outcome.out
+    assert "against prediction (median); what the controls took" in outcome.out.replace("\n", " ")
     assert sorted(path.name for path in folder.iterdir()) == ["dim.json", "greedy.json"]
     assert sw.Plan.load(folder / "dim.json").strategy == "dim"
 
@@ -78,7 +89,7 @@ def test_measured_times_of_another_device_are_not_compared(cli, task_file, model
     note = "predicted for h200, measured on cpu: the times differ because the devices do"
     assert outcome.code == 0
     assert note in outcome.out
-    assert "on average" not in outcome.out
+    assert "against prediction" not in outcome.out
     assert cli(*arguments, "--json").document["note"] == note
     assert cli(*arguments[:-1], "--json").document["note"] is None
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,44 +7,14 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure import plans as module
+from shardwright.measure import measuring
 from shardwright.measure.plans import MeasuredPlan, measure_plans
-from shardwright.measure.session import Measurement
 from shardwright.measure.timing import TimingPolicy
-from shardwright.sharding import Plan, Shard, ShardWork
+from shardwright.sharding import Plan, Shard
 from shardwright.task import Table, Task
+from tests.unit.measure.workers import FakeWorker
 
-ONCE = TimingPolicy(warm_up=0, min_runs=1, max_runs=1)
-
-
-class FakeWorker:
-    """Takes time in proportion to the lookups, and twice as long in the first round."""
-
-    requests: list[tuple[tuple[ShardWork, ...], tuple[int, ...], str]]
-    options: Any
-
-    def __init__(self, options: Any) -> None:
-        FakeWorker.requests = []
-        FakeWorker.options = options
-
-    def __enter__(self) -> FakeWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
-        request = (tuple(works), tuple(seeds), optimizer)
-        slow = 1 if request in self.requests else 2
-        self.requests.append(request)
-        forward = slow * sum(work.lookups for work in works)
-        return Measurement(forward, 3 * forward, 10, 1.0)
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(module, "Worker", FakeWorker)
-    return FakeWorker
+ONCE = TimingPolicy(warm_up=0, passes=1, runs=1)
 
 
 def whole(task: Task, *ranks: int) -> Plan:
@@ -57,27 +26,19 @@ def lookups(task: Task) -> np.ndarray[Any, Any]:
     return np.array([table.pooling * task.batch_size for table in task.tables])
 
 
-def test_the_shortest_times_of_each_device(worker: type[FakeWorker], small_task: Task) -> None:
+def test_the_times_of_each_device(worker: type[FakeWorker], small_task: Task) -> None:
     (measured,) = measure_plans([whole(small_task, 0, 0, 1, 3)], rounds=3)
     user, item, history, country = lookups(small_task)
     np.testing.assert_allclose(measured.forward_ms, [user + item, history, 0, country])
     np.testing.assert_allclose(measured.backward_ms, 3 * measured.forward_ms)
     assert measured.rounds == 3
-    assert len(worker.requests) == 9
+    assert measured.controls.times_ms == (3.0, 3.0, 3.0)
 
 
 def test_equal_device_work_is_measured_once(worker: type[FakeWorker], small_task: Task) -> None:
     plans = [whole(small_task, 0, 0, 1, 3), whole(small_task, 2, 2, 0, 1), whole(small_task, 0, 0, 1, 1)]
-    seen: list[tuple[int, int, str]] = []
-    first, second, third = measure_plans(plans, rounds=2, progress=lambda *told: seen.append(told))
-    assert len(worker.requests) == 8  # (user, item), (history), (country), (history, country), twice
-    assert [told[:2] for told in seen] == [(0, 8), *((done, 8) for done in range(9))]
-    assert [told[2] for told in seen[:3]] == [
-        "starting the measuring process",
-        "device 1 of 4, round 1 of 2",
-        "device 2 of 4, round 1 of 2",
-    ]
-    assert [told[2] for told in seen[-2:]] == ["device 4 of 4, round 2 of 2", ""]
+    first, second, third = measure_plans(plans, rounds=2)
+    assert len(set(worker.asked)) == 4  # (user, item), (history), (country), (history, country)
     assert first.forward_ms[0] == second.forward_ms[2] == third.forward_ms[0]
     assert first.compute_ms == pytest.approx(first.forward_ms.max() + first.backward_ms.max())
 
@@ -85,14 +46,7 @@ def test_equal_device_work_is_measured_once(worker: type[FakeWorker], small_task
 def test_the_order_of_shards_does_not_matter(worker: type[FakeWorker], small_task: Task) -> None:
     plan = whole(small_task, 0, 0, 0, 0)
     measure_plans([plan, replace(plan, shards=tuple(reversed(plan.shards)))], rounds=1)
-    assert len(worker.requests) == 1
-
-
-def test_measurements_are_interleaved_in_changing_order(worker: type[FakeWorker], small_task: Task) -> None:
-    measure_plans([whole(small_task, 0, 1, 2, 3)], rounds=4)
-    rounds = [worker.requests[start : start + 4] for start in range(0, 16, 4)]
-    assert all(set(order) == set(rounds[0]) for order in rounds)
-    assert any(order != rounds[0] for order in rounds[1:])
+    assert len(set(worker.asked)) == 1
 
 
 def test_blocks_see_the_lookups_of_their_table_in_every_plan(worker: type[FakeWorker], small_task: Task) -> None:
@@ -101,17 +55,14 @@ def test_blocks_see_the_lookups_of_their_table_in_every_plan(worker: type[FakeWo
     split = Plan(small_task, [*halves, *(Shard.whole(table, 2) for table in others)])
     measure_plans([split, whole(small_task, 0, 1, 2, 3)], rounds=1)
     seeds = {
-        work.dim: seeds[0]
-        for works, seeds, _ in worker.requests
-        if len(works) == 1
-        for work in works
-        if work.rows == 1000
+        work.dim: one.seeds[0] for one in worker.asked if len(one.works) == 1 for work in one.works if work.rows == 1000
     }
     assert set(seeds) == {8, 16}
     assert len(set(seeds.values())) == 1
+    worker.asked.clear()
     measure_plans([whole(small_task, 0, 0, 0, 0)], rounds=1, seed=1)
-    assert not set(seeds.values()) & set(worker.requests[0][1])
-    assert len(set(worker.requests[0][1])) == 4
+    assert not set(seeds.values()) & set(worker.asked[0].seeds)
+    assert len(set(worker.asked[0].seeds)) == 4
 
 
 def test_a_plan_without_work_costs_nothing(worker: type[FakeWorker], small_task: Task) -> None:
@@ -126,7 +77,7 @@ def test_a_plan_without_work_costs_nothing(worker: type[FakeWorker], small_task:
 def test_what_does_not_fit_this_machine_is_said_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, small_task: Task
 ) -> None:
-    monkeypatch.setattr(module, "available_memory", lambda: 300_000_000)
+    monkeypatch.setattr(measuring, "available_memory", lambda: 300_000_000)
     huge = tuple(Table(table.name, 10**9, table.dim) for table in small_task.tables)
     plan = whole(replace(small_task, tables=huge), 0, 1, 2, 3)
     with pytest.raises(MeasurementFailed, match=r"needs .* this machine has 300\.0 MB free; scale the tables"):

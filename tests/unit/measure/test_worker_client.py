@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from shardwright.errors import MeasurementFailed
+from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.worker_client import Worker, WorkerOptions
 
-ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "runs": 3, "sentinel": 1.0, "spent": {}}'
+NOTHING = DeviceWork((), (), "sgd")
+ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "batches": 3, "sentinel": 1.0, "usual_ms": 1.0, "measured_at": 0.0, "spent": {}}'
 READY = "print('{\"ready\": true}', flush=True)"
 SLEEPS = "import time; time.sleep(600)"
 
@@ -33,7 +35,7 @@ def test_a_worker_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with stand_in(monkeypatch, f"{says}; {READY}; {SLEEPS}") as worker:
         assert worker.alive
         with pytest.raises(MeasurementFailed, match=r"no sign of its answer within 0\.3 s .* kernel launched"):
-            worker.measure([], [], "sgd")
+            worker.visit(NOTHING)
         assert not worker.alive
         assert worker._process.returncode is not None
 
@@ -43,7 +45,7 @@ def test_a_worker_that_hangs_in_the_middle_of_a_line_is_ended(monkeypatch: pytes
         stand_in(monkeypatch, f"{READY}; print('{{', end='', flush=True); {SLEEPS}") as worker,
         pytest.raises(MeasurementFailed, match="no sign of its answer"),
     ):
-        worker.measure([], [], "sgd")
+        worker.visit(NOTHING)
 
 
 def test_a_worker_that_never_starts_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +58,11 @@ def test_an_answer_in_pieces_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
     pieces = "; ".join(f"print({part!r}, end='', flush=True)" for part in (ANSWER[:20], ANSWER[20:] + "\n"))
     with stand_in(monkeypatch, f"import sys; {READY}; sys.stdin.readline(); {pieces}; sys.stdin.read()") as worker:
         monkeypatch.setattr(Worker, "answer_limit_s", {"cpu": 60.0})
-        assert worker.measure([], [], "sgd").backward_ms == 2.5
+        assert worker.visit(NOTHING).backward_ms == 2.5
 
 
 def test_the_last_words_of_a_process_that_ended_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with stand_in(monkeypatch, f"import sys; {READY}; sys.stdin.readline(); sys.exit('no more')") as worker:
         monkeypatch.setattr(Worker, "answer_limit_s", {"cpu": 60.0})
         with pytest.raises(MeasurementFailed, match=r"exited with 1\. Its last lines: no more"):
-            worker.measure([], [], "sgd")
+            worker.visit(NOTHING)

@@ -13,10 +13,11 @@ from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.run import check_machine
+from shardwright.measure.device_work import DeviceWork
+from shardwright.measure.device_work import Visit as Timed
 from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint
 from shardwright.measure.journal import Key
 from shardwright.measure.sampling import TableSet
-from shardwright.measure.session import Measurement
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.torch_package import import_torch
 from shardwright.measure.worker_client import Worker, WorkerOptions
@@ -95,7 +96,7 @@ class Visit:
     """
 
     key: Key
-    measurement: Measurement | None
+    measurement: Timed | None
     measured_at: float
     error: str = ""
     died: bool = False
@@ -155,7 +156,7 @@ class MeasuringNode:
     def _visit(self, key: Key, tables: TableSet, arena_bytes: int) -> Visit:
         worker = self._started(arena_bytes)
         try:
-            return Visit(key, worker.measure(tables.works, tables.seeds, tables.optimizer), time())
+            return Visit(key, worker.visit(DeviceWork(tables.works, tables.seeds, tables.optimizer)), time())
         except MeasurementFailed as error:
             return Visit(key, None, time(), str(error), died=not worker.alive)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardwright.measure.hardware import Fingerprint
 
 if TYPE_CHECKING:
-    from shardwright.measure.device_work import DeviceWork
+    from shardwright.measure.device_work import DeviceWork, Visit
     from shardwright.measure.worker_client import Worker, WorkerOptions
 
 
@@ -35,11 +35,11 @@ class MeasuredJob:
     """What was measured.
 
     Attributes:
-        times: `(works, 2)` forward and backward ms.
+        visits: one visit to each work.
         fingerprint: what it was measured on.
     """
 
-    times: list[tuple[float, float]]
+    visits: list[Visit]
     fingerprint: Fingerprint
 
 
@@ -75,8 +75,7 @@ class Bench:
             MeasurementFailed: one of them does not fit this machine's memory, or a kernel cannot run.
         """
         worker = self._ready(job)
-        found = [worker.measure(work.works, work.seeds, work.optimizer) for work in job.works]
-        return MeasuredJob([(one.forward_ms, one.backward_ms) for one in found], self.fingerprint)
+        return MeasuredJob([worker.visit(work) for work in job.works], self.fingerprint)
 
     def close(self) -> None:
         """End the measuring process."""
@@ -86,7 +85,7 @@ class Bench:
 
     def _ready(self, job: MeasuringJob) -> Worker:
         """The measuring process; that of earlier jobs, if it is set up like this and has room for these."""
-        from shardwright.measure.plans import check_memory
+        from shardwright.measure.measuring import check_memory
         from shardwright.measure.worker_client import Worker
 
         wanted, worker = job.options, self._worker

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, arena_bytes, device_works
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import differences
-from shardwright.measure.plans import over_rounds, short_policy
+from shardwright.measure.measuring import Times, settled, time_of
 from shardwright.measure.worker_client import WorkerOptions
 from shardwright.search.learned.arrays import Floats
 from shardwright.search.learned.bench import MeasuredJob, MeasuringJob, measure_on
@@ -25,13 +25,13 @@ class FleetWorld:
     """What `MeasuredWorld` measures on this machine, measured by a fleet of workers of one kind.
 
     As there, each device of each placement is measured in every round, in a new random order: whatever is slow for a minute, a machine or
-    one of its neighbours, touches all placements alike, and the shortest time over the rounds counts. A worker that is killed loses the
+    one of its neighbours, touches all placements alike, and the median of the quiet rounds counts. A worker that is killed loses the
     devices it had at hand, which others measure anew. Its name is that of a `MeasuredWorld` on such a machine, so that a training may be
     begun with a cluster and go on without, or the other way round, on the same kind of machine, and on no other.
 
     Attributes:
         fleet: the workers.
-        rounds: how often each device of each placement is measured; the shortest time counts (on a GPU the median).
+        rounds: how often each device of each placement is visited.
         seed: seed of the lookups.
     """
 
@@ -59,30 +59,29 @@ class FleetWorld:
         found = [np.array([times[work] if work.works else none for work in one]) for one in works]
         return [measured_phases(plan, one[:, 0], one[:, 1]) for plan, one in zip(plans, found, strict=True)]
 
-    def _measured(self, distinct: list[DeviceWork]) -> dict[DeviceWork, Floats]:
-        """`(2,)` forward and backward ms of each work over the rounds."""
-        runs: dict[DeviceWork, list[tuple[float, float]]] = {work: [] for work in distinct}
-        jobs = list(self._jobs(distinct))
-        for number, found in self.fleet.pool.map(measure_on, jobs):
-            self._check(found)
-            for work, times in zip(jobs[number].works, found.times, strict=True):
-                runs[work].append(times)
-        return {work: over_rounds(times, self.fleet.device) for work, times in runs.items()}
-
-    def _jobs(self, distinct: list[DeviceWork]) -> Iterator[MeasuringJob]:
-        """The works of every round in random order, a few in each job."""
-        if not distinct:
-            return
-        device = self.fleet.device
-        backend = self.fleet.fingerprint["backend"]
-        largest = max(distinct, key=lambda work: work.table_bytes + work.buffer_bytes)
-        options = WorkerOptions(device, backend, arena_bytes(distinct), short_policy(device))
-        at_once = min(_MOST_AT_ONCE, -(-len(distinct) // (2 * max(self.fleet.pool.size, 1))))
+    def _measured(self, distinct: list[DeviceWork]) -> dict[DeviceWork, Times]:
+        """Forward and backward ms of each work over the rounds."""
+        visits: dict[DeviceWork, list[Visit]] = {work: [] for work in distinct}
         rng = np.random.default_rng(self.seed)
-        for _ in range(self.rounds):
-            order = rng.permutation(len(distinct))
-            for begin in range(0, len(order), at_once):
-                yield MeasuringJob([distinct[place] for place in order[begin : begin + at_once]], largest, options)
+        for quiet in range(1, self.rounds + 1):
+            todo = distinct
+            while todo:
+                jobs = list(self._jobs([todo[place] for place in rng.permutation(len(todo))]))
+                for number, found in self.fleet.pool.map(measure_on, jobs):
+                    self._check(found)
+                    for work, visit in zip(jobs[number].works, found.visits, strict=True):
+                        visits[work].append(visit)
+                todo = [work for work in todo if not settled(visits[work], quiet)]
+        usual = float(np.median([visit.usual_ms for some in visits.values() for visit in some])) if visits else None
+        return {work: time_of(some, usual) for work, some in visits.items()}
+
+    def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
+        """The works in order, a few in each job."""
+        largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
+        options = WorkerOptions(self.fleet.device, self.fleet.fingerprint["backend"], arena_bytes(works))
+        at_once = min(_MOST_AT_ONCE, -(-len(works) // (2 * max(self.fleet.pool.size, 1))))
+        for begin in range(0, len(works), at_once):
+            yield MeasuringJob(works[begin : begin + at_once], largest, options)
 
     def _check(self, found: MeasuredJob) -> None:
         differing = differences(found.fingerprint, self.fleet.fingerprint)

@@ -149,7 +149,7 @@ class MeasuredWorld:
 
     Attributes:
         device: "cpu" or "cuda".
-        rounds: how often each device of each placement is measured; the shortest time counts.
+        rounds: how often each device of each placement is visited.
         seed: seed of the lookups.
     """
 

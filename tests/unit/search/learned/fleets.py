@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from shardwright.measure.session import Measurement
-from shardwright.sharding.work import ShardWork
+from shardwright.measure.controls import control_works
+from shardwright.measure.device_work import DeviceWork, Visit
 from tests.pools import UnrulyPool
 
 HARDWARE = {
@@ -95,9 +95,11 @@ class MadeUpWorker:
     def close(self) -> None:
         self.alive = False
 
-    def measure(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Measurement:
-        key = tuple(sorted(seeds))
+    def visit(self, work: DeviceWork) -> Visit:
+        if work in control_works("cpu", work.optimizer):
+            return Visit(1.0, 1.0, 2, 1.0, 1.0, 0.0)
+        key = tuple(sorted(work.seeds))
         slow = 1 if key in MadeUpWorker.measured else 2
         MadeUpWorker.measured.append(key)
-        forward = slow * sum(work.lookups for work in works) / 1000
-        return Measurement(forward, 3 * forward, 10, 1.0)
+        forward = slow * sum(one.lookups for one in work.works) / 1000
+        return Visit(forward, 3 * forward, 2, 1.0 if slow == 1 else 2.0, 1.0, 0.0)

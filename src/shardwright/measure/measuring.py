@@ -1,0 +1,250 @@
+"""The one way to measure: samples, plans, calibration, tuning and learning by measuring all time kernels through this module.
+
+A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. What a work takes is the
+median of its visits, all converted to one state; one that a burst hit does not count, and is made again. Works are visited in rounds, each
+in a new random order: a slow minute of the machine touches all of them alike. A few fixed works, the controls, are visited among them. How
+much longer these take than they once took is the state of the machine, and no fault of a cost model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import numpy as np
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.backends import check_backend, default_backend
+from shardwright.measure.controls import Controls, control_works
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
+from shardwright.measure.hardware import available_memory
+from shardwright.measure.printer import Progress
+from shardwright.measure.sentinel import at_state
+from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.task.units import format_bytes
+
+Times: TypeAlias = tuple[float, float]
+
+MOST_VISITS = 3
+"""A work is visited so often until a visit is quiet."""
+
+_MOST_STARTS = 3  # that fail in a row, where a process was measuring before
+_START_AGAIN_S = 10.0  # a driver may need a while to free what a process held that was killed
+_SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and what else the process needs
+
+
+def settled(visits: Sequence[Visit], quiet: int = 1) -> bool:
+    """Whether a work needs no further visit: enough were quiet, or there were too many that were not."""
+    return sum(visit.quiet for visit in visits) >= quiet or len(visits) >= MOST_VISITS * quiet
+
+
+def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
+    """Forward and backward ms of a work: the median of its quiet visits, or the quietest visit where none was quiet.
+
+    Args:
+        visits: the visits, of one process or several.
+        usual_ms: state of the machine to convert times to; by default each visit keeps its process's own.
+    """
+    counted = [visit for visit in visits if visit.quiet] or [min(visits, key=lambda visit: visit.sentinel)]
+    times = [
+        (visit.forward_ms * share, visit.backward_ms * share)
+        for visit in counted
+        for share in (1.0 if usual_ms is None else at_state(1.0, visit.usual_ms, usual_ms),)
+    ]
+    forward, backward = np.median(times, axis=0).tolist()
+    return forward, backward
+
+
+class Measurer:
+    """A measuring process that is started when it is first needed, and anew where it has ended; a context manager that ends it.
+
+    Args:
+        device: "cpu" or "cuda".
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
+        arena_bytes: room for the weights and optimizer state of one device.
+        policy: how often batches are run; by default the device's own.
+
+    Attributes:
+        spent: seconds by step, over all visits.
+
+    Raises:
+        InvalidInput: there is no such device or backend.
+    """
+
+    def __init__(self, device: str, backend: str | None, arena_bytes: int, policy: TimingPolicy | None = None) -> None:
+        check_device(device)
+        backend = backend or default_backend()
+        check_backend(backend)
+        self.options = WorkerOptions(device, backend, arena_bytes, policy)
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self._worker: Worker | None = None
+
+    def visit(self, work: DeviceWork) -> Visit:
+        """Time a work once.
+
+        Raises:
+            MeasurementFailed: it does not fit, a kernel cannot run, or no measuring process can be started.
+        """
+        worker = self.ready()
+        began = monotonic()
+        visit = worker.visit(work)
+        for step, took in visit.spent.items():
+            self.spent[step] += took
+        self.spent["talking"] += monotonic() - began - sum(visit.spent.values())
+        return visit
+
+    def ready(self) -> Worker:
+        """The measuring process.
+
+        Raises:
+            MeasurementFailed: none can be started. The first attempt must succeed; where a process has ended, some are made.
+        """
+        again = self._worker is not None
+        if self._worker is not None and not self._worker.alive:
+            self.close()
+        attempts = _MOST_STARTS if again else 1
+        for failed in range(1, attempts + 1):
+            if self._worker is not None:
+                break
+            began = monotonic()
+            try:
+                self._worker = Worker(self.options)
+            except MeasurementFailed as error:
+                if not again:
+                    raise
+                if failed == attempts:
+                    raise MeasurementFailed(
+                        f"the measuring process ended, and {failed} attempts to start another one failed, the last with: {error}. What was "
+                        "measured before is kept: look at the device, then give the same command again to go on"
+                    ) from error
+                sleep(_START_AGAIN_S)
+            self.spent["start"] += monotonic() - began
+        assert self._worker is not None
+        return self._worker
+
+    def close(self) -> None:
+        """End the process."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What some works take on this machine.
+
+    Attributes:
+        visits: the visits to each work.
+        controls: what the controls took meanwhile.
+    """
+
+    visits: Mapping[DeviceWork, Sequence[Visit]]
+    controls: Controls = field(default_factory=Controls)
+
+    def times(self, work: DeviceWork) -> Times:
+        """Forward and backward ms of a work; none for one without shards."""
+        return time_of(self.visits[work]) if work.works else (0.0, 0.0)
+
+
+def measure_works(
+    works: Sequence[DeviceWork],
+    *,
+    rounds: int = 1,
+    seconds: float = math.inf,
+    seed: int = 0,
+    device: str = "cpu",
+    backend: str | None = None,
+    policy: TimingPolicy | None = None,
+    progress: Progress | None = None,
+) -> Measurements:
+    """Visit works and controls in rounds, each in a new random order.
+
+    Args:
+        works: the works; those without shards, and all but one of several that are alike, are not visited.
+        rounds: quiet visits of each work. One that was disturbed is visited again at the end of its round.
+        seconds: begin no further round after this time.
+        seed: of the order.
+        device: "cpu" or "cuda".
+        backend: see `Measurer`.
+        policy: see `Measurer`.
+        progress: called before each visit, and after the last, with those done, those wanted, and what is measured.
+
+    Raises:
+        InvalidInput: `rounds` is less than 1, or there is no such device or backend.
+        MeasurementFailed: a work does not fit this machine's memory, or a kernel cannot run.
+    """
+    if rounds < 1:
+        raise InvalidInput(f"rounds is {rounds}, must be at least 1")
+    check_device(device)
+    distinct = list(dict.fromkeys(work for work in works if work.works))
+    if not distinct:
+        return Measurements({})
+    controls = control_works(device, distinct[0].optimizer)
+    if device == "cpu":
+        check_memory([*distinct, *controls])
+    visits: dict[DeviceWork, list[Visit]] = {work: [] for work in (*distinct, *controls)}
+    stop_at, rng = monotonic() + seconds, np.random.default_rng(seed)
+    tell = progress or (lambda *_: None)
+    total = rounds * len(visits)
+    tell(0, total, "starting the measuring process")
+    with Measurer(device, backend, arena_bytes(visits), policy) as measurer:
+        for number in range(rounds):
+            if number and monotonic() >= stop_at:
+                break
+            for position, work in enumerate(_round(list(visits), visits, number + 1, rng)):
+                done = min(position, len(visits) - 1)
+                what = f"device {done + 1} of {len(visits)}, round {number + 1} of {rounds}"
+                tell(number * len(visits) + done, total, what)
+                visits[work].append(measurer.visit(work))
+    tell(total, total, "")
+    return Measurements(
+        {work: visits[work] for work in distinct}, Controls(tuple(sum(time_of(visits[work])) for work in controls))
+    )
+
+
+def _round(
+    works: list[DeviceWork], visits: Mapping[DeviceWork, Sequence[Visit]], quiet: int, rng: np.random.Generator
+) -> Iterator[DeviceWork]:
+    """The works in random order, then those again that a disturbance hit, until each is settled."""
+    while works:
+        yield from (works[place] for place in rng.permutation(len(works)))
+        works = [work for work in works if not settled(visits[work], quiet)]
+
+
+def check_device(kind: str) -> None:
+    """Check the name of a kind of device.
+
+    Raises:
+        InvalidInput: it is neither "cpu" nor "cuda".
+    """
+    if kind not in ("cpu", "cuda"):
+        raise InvalidInput(f"device is {kind!r}, must be 'cpu' or 'cuda'")
+
+
+def check_memory(works: Sequence[DeviceWork]) -> None:
+    """Check that the largest device's tables and batch fit this machine's memory.
+
+    Raises:
+        MeasurementFailed: they do not.
+    """
+    needed = max((work.table_bytes + work.buffer_bytes for work in works), default=0) + _SLACK_BYTES
+    free = available_memory()
+    if needed > free:
+        raise MeasurementFailed(
+            f"the largest device of the plans needs {format_bytes(needed)} of memory, this machine has {format_bytes(free)} free; "
+            "scale the tables down, or measure on a machine with more memory"
+        )

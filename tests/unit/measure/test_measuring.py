@@ -1,0 +1,148 @@
+"""Visits in rounds, with a process that answers as it is told."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure import measuring
+from shardwright.measure.controls import control_works
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.measuring import MOST_VISITS, Measurer, measure_works, settled, time_of
+from shardwright.measure.worker_client import Worker
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile
+from tests.unit.measure.workers import FakeWorker
+
+
+def work_of(lookups: float) -> DeviceWork:
+    return DeviceWork((ShardWork(100, 8, 16, lookups, True, AccessProfile.uniform(100)),), (1,), "sgd")
+
+
+def visit(forward: float, sentinel: float = 1.0) -> Visit:
+    return Visit(forward, 2 * forward, 2, sentinel, 1.0, 0.0)
+
+
+def test_quiet_visits_count_and_of_these_the_median() -> None:
+    visits = [visit(9.0, 1.6), visit(2.0), visit(4.0), visit(3.0, 1.02)]
+    assert time_of(visits) == (3.0, 6.0)
+
+
+def test_where_none_was_quiet_the_quietest_counts() -> None:
+    assert time_of([visit(9.0, 1.8), visit(7.0, 1.6), visit(5.0, 2.0)]) == (7.0, 14.0)
+
+
+def test_visits_of_two_processes_are_converted_to_one_state() -> None:
+    fast, slow = Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0), Visit(1.5, 3.0, 2, 1.0, 1.5 ** (1 / 0.7), 0.0)
+    assert time_of([slow], usual_ms=1.0) == pytest.approx(time_of([fast], usual_ms=1.0))
+    assert time_of([fast, slow], usual_ms=1.0) == pytest.approx((1.0, 2.0))
+
+
+@given(st.lists(st.sampled_from([1.0, 1.6]), max_size=12), st.integers(1, 3))
+def test_a_work_is_settled_when_enough_visits_were_quiet_or_too_many_were_not(ratios: list[float], quiet: int) -> None:
+    visits = [visit(1.0, ratio) for ratio in ratios]
+    enough = ratios.count(1.0) >= quiet
+    assert settled(visits, quiet) == (enough or len(ratios) >= MOST_VISITS * quiet)
+
+
+def test_disturbed_works_are_visited_again_at_the_end_of_their_round(worker: type[FakeWorker]) -> None:
+    works = [work_of(lookups) for lookups in (10.0, 20.0, 30.0)]
+    found = measure_works(works, rounds=2)
+    assert Counter(worker.asked) == dict.fromkeys(works, 3)  # the first visit to each was disturbed
+    assert set(worker.asked[:3]) == set(worker.asked[3:6]) == set(works)
+    assert [found.times(work) for work in works] == [(10.0, 30.0), (20.0, 60.0), (30.0, 90.0)]
+
+
+def test_what_is_always_disturbed_is_given_up(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "answer", lambda work, before: visit(5.0 + before, 9.0 - before))
+    found = measure_works([work_of(10.0)], rounds=2)
+    assert len(worker.asked) == 2 * MOST_VISITS
+    assert found.times(work_of(10.0)) == (10.0, 20.0)
+
+
+def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWorker]) -> None:
+    works = [work_of(lookups) for lookups in range(10, 20)]
+    found = measure_works(works, rounds=3, seed=1)
+    assert worker.asked[:10] != worker.asked[10:20]
+    assert Counter(worker.controls) == dict.fromkeys(control_works("cpu", "sgd"), 3)
+    assert found.controls.times_ms == (3.0, 3.0, 3.0)
+
+
+def test_progress_counts_what_is_wanted(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "answer", lambda work, before: visit(1.0))
+    told: list[tuple[int, int, str]] = []
+    measure_works([work_of(1.0)], rounds=2, progress=lambda *one: told.append(one))
+    assert [one[:2] for one in told] == [(0, 8), *((done, 8) for done in range(9))]
+    assert told[0][2] == "starting the measuring process"
+    assert told[1][2] == "device 1 of 4, round 1 of 2"
+    assert told[-1][2] == ""
+
+
+def test_no_round_begins_when_time_is_up(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "answer", lambda work, before: visit(1.0))
+    measure_works([work_of(1.0)], rounds=9, seconds=0)
+    assert len(worker.asked) == 1
+
+
+def test_a_clock_that_jumps_changes_nothing(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = itertools.cycle([1e9, -1e9])
+    monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0 + before, 2.0, 2, 1.0, 1.0, next(jumps)))
+    assert measure_works([work_of(1.0)], rounds=3).times(work_of(1.0)) == (2.0, 2.0)
+
+
+def test_nothing_starts_no_process(worker: type[FakeWorker]) -> None:
+    empty = DeviceWork((), (), "sgd")
+    assert measure_works([empty]).times(empty) == (0.0, 0.0)
+    assert not worker.started
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0, must be at least 1"),
+        ({"device": "tpu"}, "device is 'tpu', must be 'cpu' or 'cuda'"),
+        ({"backend": "none"}, "unknown backend 'none'"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        measure_works([work_of(1.0)], **{"device": "cpu"} | options)  # type: ignore[arg-type]
+
+
+def test_a_process_that_ended_is_started_anew(worker: type[FakeWorker]) -> None:
+    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
+        measurer.visit(work_of(1.0))
+        measurer.ready().close()
+        measurer.visit(work_of(1.0))
+    assert len(worker.started) == 2
+
+
+def test_where_none_can_be_started_again_it_is_said(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "sleep", lambda _: None)
+
+    def refuse(options: object) -> Worker:
+        raise MeasurementFailed("no device")
+
+    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
+        measurer.visit(work_of(1.0))
+        measurer.ready().close()
+        monkeypatch.setattr(measuring, "Worker", refuse)
+        with pytest.raises(MeasurementFailed, match=r"3 attempts .* no device.* is kept"):
+            measurer.visit(work_of(1.0))
+    with Measurer("cpu", "embedding_bag", 2**20) as measurer, pytest.raises(MeasurementFailed, match="^no device$"):
+        measurer.visit(work_of(1.0))
+
+
+@pytest.mark.slow
+def test_real_kernels_are_visited() -> None:
+    work = DeviceWork((ShardWork(100, 8, 16, 32.5, True, AccessProfile.uniform(100)),) * 2, (1, 2), "rowwise_adagrad")
+    with Measurer("cpu", "embedding_bag", 2**20) as measurer:
+        found = measurer.visit(work)
+    assert min(found.forward_ms, found.backward_ms, found.sentinel) > 0
+    assert found.batches == 2
+    assert {"start", "runs", "talking"} <= set(measurer.spent)
