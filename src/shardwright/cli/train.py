@@ -118,6 +118,7 @@ def run(
 
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
+    from shardwright.cost.caches import cache_bytes
     from shardwright.cost.training import TrainingOptions, train
 
     with progress("training", total=epochs) as report:
@@ -125,6 +126,7 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
             stores.samples(),
             TrainingOptions(head=head, epochs=epochs, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
+            caches=cache_bytes(stores.hardware["device_kind"]),
         )
     return Outcome(trained.model, trained.epochs, trained.accuracy)
 

@@ -5,7 +5,7 @@ from shardwright.cost.choice import cost_model_for, resolve_cost_model
 from shardwright.cost.communication import communication_ms, traffic
 from shardwright.cost.files import bundled_models, load_model, save_model
 from shardwright.cost.model import ComputeModel, CostModel
-from shardwright.cost.score import compute_ms, score, scored
+from shardwright.cost.score import compute_ms, device_ms, score, scored
 
 __all__ = [
     "AnalyticModel",
@@ -15,6 +15,7 @@ __all__ = [
     "communication_ms",
     "compute_ms",
     "cost_model_for",
+    "device_ms",
     "load_model",
     "resolve_cost_model",
     "save_model",

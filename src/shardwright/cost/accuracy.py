@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from shardwright.cost.dataset import Floats, Samples
-from shardwright.cost.model import ComputeModel
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.pricing import Pricing
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,26 @@ class Accuracy:
     repeat_error: float | None
 
 
-def predict(model: ComputeModel, samples: Samples) -> Floats:
-    """`(n, 2)` predicted forward and backward ms of every set."""
-    latents = model.encode_arrays(samples.works)
-    return model.pricing.price(np.add.reduceat(latents, samples.starts[:-1], axis=0))
+class ArrayModel(Protocol):
+    """A cost model that encodes shards given as columns."""
+
+    @property
+    def pricing(self) -> Pricing:
+        """How the sums of a device's calls become times."""
+        ...
+
+    def encode_arrays(self, works: WorkArrays) -> Floats:
+        """`(n, latent)` encodings of n shards."""
+        ...
+
+
+def predict(model: ArrayModel, samples: Samples) -> Floats:
+    """`(n, 2)` predicted forward and backward ms of every set: the sum of its fused calls."""
+    latents, (call, owner) = model.encode_arrays(samples.works), samples.calls
+    sums, times = np.zeros((len(owner), latents.shape[1])), np.zeros((len(samples), 2))
+    np.add.at(sums, call, latents)
+    np.add.at(times, owner, model.pricing.price(sums))
+    return times
 
 
 def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samples: Samples) -> Accuracy:

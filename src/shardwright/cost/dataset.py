@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from shardwright.errors import InvalidInput
 from shardwright.task.table import DTYPE_BYTES
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,13 @@ class Samples:
     def owner(self) -> npt.NDArray[np.int64]:
         """`(m,)` the set each shard belongs to."""
         return np.repeat(np.arange(len(self)), self.shard_counts)
+
+    @cached_property
+    def calls(self) -> tuple[Ints, Ints]:
+        """`(m,)` the fused call each shard belongs to, and `(c,)` the set each call belongs to, in order of the sets."""
+        keys = np.column_stack([self.owner, self.works.calls])
+        distinct, call = np.unique(keys, axis=0, return_inverse=True)
+        return call.reshape(-1), distinct[:, 0].astype(np.int64)
 
     def select(self, chosen: npt.NDArray[np.bool_]) -> Samples:
         """The sets where `chosen`, `(n,)`, is true."""

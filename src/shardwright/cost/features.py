@@ -34,7 +34,7 @@ FEATURES = (
     "fp16",
 )
 SCALES = (
-    "call",
+    "shard",
     "samples",
     "outputs",
     "lookups",
@@ -44,6 +44,9 @@ SCALES = (
     "lines_looked_up",
     "lines_distinct",
 )
+
+
+CACHES = ("l2", "last_level")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,17 @@ class WorkArrays:
         row = self.row_bytes.astype(np.int64)
         touched: Floats = (row + _LINE - np.gcd(row, _LINE)) / _LINE
         return touched
+
+    @property
+    def distinct_bytes(self) -> Floats:
+        """`(n,)` bytes of the cache lines that a batch touches."""
+        found: Floats = self.distinct * self.lines * _LINE
+        return found
+
+    @property
+    def calls(self) -> Floats:
+        """`(n, 4)` what shards of one fused call have in common; see `sharding.calls`."""
+        return np.stack([self.samples, self.pooled, self.weight_size, np.where(self.pooled > 0, 0.0, self.dim)], axis=1)
 
     @property
     def distinct(self) -> Floats:
@@ -148,6 +162,11 @@ def scales(works: WorkArrays) -> Floats:
         ],
         axis=1,
     )
+
+
+def cached(works: WorkArrays, caches: Floats) -> Floats:
+    """`(n, len(CACHES))` bytes of the distinct rows of a batch, in units of caches of so many bytes."""
+    return works.distinct_bytes[:, None] / caches
 
 
 def _reuse(works: Sequence[ShardWork]) -> Floats:

@@ -16,7 +16,7 @@ from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.errors import InvalidInput
 from shardwright.tensor_files import load_weights, save_weights
 
-FORMAT = "1"
+FORMAT = "2"
 _COMPUTE = "compute"
 _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 

@@ -88,7 +88,7 @@ class GroupedModel:
 
     @cached_property
     def pricing(self) -> Pricing:
-        """The kernels', and the added times as they are; a synchronisation's latency is part of the bias."""
+        """The kernels', and the added times as they are; a device pays a synchronisation's latency once, whatever its calls."""
         base = self.base.pricing
         wider = np.zeros((base.hidden.shape[0], 2))
         return Pricing(
@@ -96,7 +96,8 @@ class GroupedModel:
             base.hidden_bias,
             base.mix,
             np.hstack([base.linear, np.eye(2)]),
-            base.bias + self._passes * self._collectives * _latency_ms(self.groups.replica_shape, self.task.topology),
+            base.bias,
+            base.once + self._passes * self._collectives * _latency_ms(self.groups.replica_shape, self.task.topology),
         )
 
     @property

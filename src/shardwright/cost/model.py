@@ -1,12 +1,15 @@
-"""Predicted kernel time of a set of shards: encode each shard, SUM over a device, price the sum.
+"""Predicted kernel time of a set of shards: encode each shard, SUM over a fused call, price the sum, add the calls of a device.
 
     latent of a shard = first estimate of its time × g(features),    g: two layers, 32 numbers (as wide as in the papers)
-    time of a device  = head(sum of its shards' latents)             forward and backward
+    time of a call    = head(sum of its shards' latents and bytes)   forward and backward; bytes: see below
+    time of a device  = sum over its calls                           an absent call costs nothing
 
 A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the
 relative error even over the three decades that times span. Features beyond those of the training sets count as the nearest that were
 among them: there the factor stays what it was, and the first estimate alone extrapolates. With the `convex` head the time is a convex
-function of the sums, which is what the lower bound rests on.
+function of the sums, which is what the lower bound rests on. Two columns beside the latents are not learned: the bytes of the distinct
+rows, in units of the L2 and of the last-level cache of the machine that was measured. Whether rows come from a cache is seen in their sum
+alone.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.features import FEATURES, SCALES, WorkArrays, features, scales
+from shardwright.cost.features import CACHES, FEATURES, SCALES, WorkArrays, cached, features, scales
 from shardwright.cost.pricing import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
@@ -27,6 +30,7 @@ from shardwright.sharding.work import ShardWork
 Floats = npt.NDArray[np.float64]
 Head: TypeAlias = Literal["mlp", "convex"]
 HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
+HEAD_INPUTS = LATENT + len(CACHES)
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "feature_mean": (len(FEATURES),),
@@ -34,15 +38,16 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "feature_low": (len(FEATURES),),
     "feature_high": (len(FEATURES),),
     "scale": (len(SCALES),),
+    "caches": (len(CACHES),),
     "encoder.0.weight": (HIDDEN, len(FEATURES)),
     "encoder.0.bias": (HIDDEN,),
     "encoder.1.weight": (LATENT, HIDDEN),
     "encoder.1.bias": (LATENT,),
-    "head.0.weight": (HEAD_HIDDEN, LATENT),
+    "head.0.weight": (HEAD_HIDDEN, HEAD_INPUTS),
     "head.0.bias": (HEAD_HIDDEN,),
     "head.1.weight": (OUTPUTS, HEAD_HIDDEN),
     "head.1.bias": (OUTPUTS,),
-    "head.skip": (OUTPUTS, LATENT),
+    "head.skip": (OUTPUTS, HEAD_INPUTS),
 }
 
 
@@ -56,7 +61,7 @@ class CostModel(Protocol):
 
     @property
     def pricing(self) -> Pricing:
-        """How sums of encodings become times."""
+        """How the sums of a device's calls become times."""
         ...
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
@@ -70,7 +75,7 @@ class ComputeModel:
 
     Attributes:
         head: "convex" or "mlp".
-        weights: arrays by the names and shapes of `SHAPES`; in a convex head `head.1.weight` is non-negative.
+        weights: arrays by the names and shapes of `SHAPES`; in a convex head `head.1.weight` is non-negative. `caches` are bytes.
         metadata: where the model comes from: hardware, optimizer, samples, accuracy.
     """
 
@@ -90,6 +95,8 @@ class ComputeModel:
                 )
             if not np.isfinite(found).all():
                 raise InvalidInput(f"cost model: {name} holds NaN or infinite values; train the model again")
+        if (self.weights["caches"] <= 0).any():
+            raise InvalidInput("cost model: caches must be greater than 0 bytes; train the model again")
         if self.head == "convex" and (self.weights["head.1.weight"] < 0).any():
             raise InvalidInput("cost model: head.1.weight of a convex head must not be negative; train the model again")
 
@@ -99,18 +106,19 @@ class ComputeModel:
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 32)` encodings of n shards."""
+        """`(n, 34)` encodings of n shards."""
         if not works:
-            return np.zeros((0, LATENT))
+            return np.zeros((0, HEAD_INPUTS))
         return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 32)` encodings of n shards given as columns."""
+        """`(n, 34)` encodings of n shards given as columns."""
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
         factor = hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"]
-        return factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
+        latents = factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
+        return np.hstack([latents, cached(works, w["caches"].astype(np.float64))])
 
     @cached_property
     def pricing(self) -> Pricing:

@@ -1,4 +1,7 @@
-"""The compute model as a torch module, to be trained. Shape suffixes: b sets, m shards of all sets, f features, h latent."""
+"""The compute model as a torch module, to be trained.
+
+Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h inputs of the head.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,43 @@ import torch
 from torch import Tensor, nn
 
 from shardwright.cost.features import FEATURES
-from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, OUTPUTS, ComputeModel, Floats, Head
+from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Floats, Head
 
 
 class ComputeNetwork(nn.Module):
-    """Encoder, sum and head with the shapes of `shardwright.cost.model`."""
+    """Encoder, sums and head with the shapes of `shardwright.cost.model`."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
         self.head_kind = head
         self.encoder = nn.ModuleList([nn.Linear(len(FEATURES), HIDDEN), nn.Linear(HIDDEN, LATENT)])
-        self.head = nn.ModuleList([nn.Linear(LATENT, HEAD_HIDDEN), nn.Linear(HEAD_HIDDEN, OUTPUTS)])
-        self.skip = nn.Parameter(torch.full((OUTPUTS, LATENT), 1 / (OUTPUTS * LATENT)))
+        self.head = nn.ModuleList([nn.Linear(HEAD_INPUTS, HEAD_HIDDEN), nn.Linear(HEAD_HIDDEN, OUTPUTS)])
+        self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT)))
         with torch.no_grad():
-            # A latent begins as the first estimate of its shard's time, and the head as half of it for each direction.
+            # A latent begins as the first estimate of its shard's time, and the head as half of it for each direction, caches aside.
             self._linear("encoder.1").weight.mul_(0.3)
             self._linear("encoder.1").bias.fill_(1.0)
+            self._linear("head.0").weight[:, LATENT:] = 0.0
             self._linear("head.1").weight.abs_().mul_(0.05)
             self._linear("head.1").bias.zero_()
+            self.skip[:, LATENT:] = 0.0
 
-    def forward(self, x_mf: Tensor, estimate_m: Tensor, set_m: Tensor, sets: int) -> Tensor:
-        """`(b, 2)` forward and backward ms of `sets` sets; `set_m` says to which of them a shard belongs."""
-        encoded_mh = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf))) * estimate_m[:, None]
-        sums_bh = encoded_mh.new_zeros(sets, LATENT).index_add(0, set_m, encoded_mh)
-        hidden = torch.relu(self._linear("head.0")(sums_bh))
-        times: Tensor = hidden @ self._head_weight().T + sums_bh @ self.skip.T + self._linear("head.1").bias
-        return times
+    def forward(self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, call_m: Tensor, set_c: Tensor) -> Tensor:
+        """`(b, 2)` forward and backward ms of sets.
+
+        Args:
+            x_mf: features of all shards.
+            estimate_m: first estimates of their times, ms.
+            cached_m2: bytes of their distinct rows in units of the caches.
+            call_m: to which call each shard belongs.
+            set_c: to which set each call belongs.
+        """
+        factor_mh = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf)))
+        encoded_mh = torch.cat([factor_mh * estimate_m[:, None], cached_m2], dim=1)
+        sums_ch = encoded_mh.new_zeros(len(set_c), HEAD_INPUTS).index_add(0, call_m, encoded_mh)
+        hidden = torch.relu(self._linear("head.0")(sums_ch))
+        times_c2 = hidden @ self._head_weight().T + sums_ch @ self.skip.T + self._linear("head.1").bias
+        return times_c2.new_zeros(int(set_c.max()) + 1, OUTPUTS).index_add(0, set_c, times_c2)
 
     @torch.no_grad()
     def project(self) -> None:

@@ -11,11 +11,12 @@ from shardwright.cost.communication import communication_ms
 from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.model import CostModel, Floats
 from shardwright.errors import ShardwrightError
+from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWorks
+from shardwright.sharding.work import ShardWork, ShardWorks
 from shardwright.task.task import Task
 
 
@@ -48,19 +49,33 @@ def scored(plan: Plan, cost_model: CostModel) -> Plan:
     return replace(plan, cost=score(plan.task, plan.shards, cost_model), cost_model=cost_model.name)
 
 
+def device_ms(model: CostModel, works: Sequence[ShardWork]) -> tuple[float, float]:
+    """Predicted forward and backward kernel ms of a device with some shards, in any order: the sum of its fused calls."""
+    call = numbered_calls(works)
+    latents = model.encode(works)
+    sums = np.zeros((max(call, default=-1) + 1, latents.shape[1]))
+    np.add.at(sums, call, latents)
+    forward, backward = model.pricing.devices(sums, np.ones(len(sums), dtype=bool))
+    return float(forward), float(backward)
+
+
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
-    """`(devices, 2)` predicted forward and backward kernel ms; 0 on devices without a shard. The synchronisation of groups is in them."""
+    """`(devices, 2)` predicted forward and backward kernel ms, each the sum of the device's fused calls.
+
+    A device without a shard costs 0. The synchronisation of groups is in them.
+    """
     works, cost_model = ShardWorks(task), with_groups(cost_model, task)
     of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
-    latents = cost_model.encode(list(distinct.values()))
-    sums = np.zeros((task.topology.devices, latents.shape[1]))
-    occupied = np.zeros(task.topology.devices, dtype=bool)
+    latents, call = cost_model.encode(list(distinct.values())), numbered_calls(distinct.values())
+    sums = np.zeros((task.topology.devices, max(call, default=-1) + 1, latents.shape[1]))
+    present = np.zeros(sums.shape[:2], dtype=bool)
     for work, shard in zip(of_shard, shards, strict=True):
-        sums[list(shard.devices)] += latents[number[id(work)]]
-        occupied[list(shard.devices)] = True
-    times = np.where(occupied[:, None], cost_model.pricing.price(sums), 0.0)
+        index = number[id(work)]
+        sums[list(shard.devices), call[index]] += latents[index]
+        present[list(shard.devices), call[index]] = True
+    times = cost_model.pricing.devices(sums, present)
     if np.isnan(times).any():
         raise ShardwrightError(
             f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
+from shardwright.cost.caches import cache_bytes
 from shardwright.cost.dataset import Floats, Samples
-from shardwright.cost.features import features, scales
+from shardwright.cost.features import cached, features, scales
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.network import ComputeNetwork
 from shardwright.errors import InvalidInput
@@ -78,6 +79,7 @@ def train(
     options: TrainingOptions | None = None,
     metadata: dict[str, str] | None = None,
     progress: Callable[[int, float], None] | None = None,
+    caches: tuple[int, int] | None = None,
 ) -> Trained:
     """Train a compute model on relative error.
 
@@ -86,6 +88,7 @@ def train(
         options: how to train.
         metadata: written into the model: device, hardware, optimizer.
         progress: called after every epoch with its number and the best validation error so far.
+        caches: bytes of the L2 and of the last-level cache of the machine that measured; by default those of this machine.
 
     Raises:
         InvalidInput: there are fewer than 50 sets.
@@ -103,6 +106,7 @@ def train(
         "feature_low": raw.min(axis=0),
         "feature_high": raw.max(axis=0),
         "scale": _first_estimate(parts[0]),
+        "caches": np.array(caches or cache_bytes(), dtype=np.float64),
     }
     batches = [_Tensors(part, constants) for part in parts[:2]]
     network, epochs = _fit(batches[0], batches[1], options, progress)
@@ -111,13 +115,20 @@ def train(
 
 
 class _Tensors:
-    """Samples as tensors: `(m, f)` features and `(m,)` estimates of all shards, `(n, 2)` times of the sets."""
+    """Samples as tensors: features, estimates, distinct bytes and calls of all m shards, `(n, 2)` times of the sets.
+
+    The calls of a set are numbered one after another, so that those of some sets can be numbered anew.
+    """
 
     def __init__(self, samples: Samples, constants: dict[str, Floats]) -> None:
         x_mf = np.clip(features(samples.works), constants["feature_low"], constants["feature_high"])
         x_mf = (x_mf - constants["feature_mean"]) / constants["feature_std"]
         self._x_mf = torch.tensor(x_mf, dtype=torch.float32)
         self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float32)
+        self._cached_m2 = torch.tensor(cached(samples.works, constants["caches"]), dtype=torch.float32)
+        call_m, set_c = samples.calls
+        self._call_m, self._calls_n = torch.tensor(call_m), torch.tensor(np.bincount(set_c, minlength=len(samples)))
+        self._first_call_n = self._calls_n.cumsum(0) - self._calls_n
         self._starts_n, self._counts_n = torch.tensor(samples.starts[:-1]), torch.tensor(samples.shard_counts)
         self._times_n2 = torch.tensor(samples.times, dtype=torch.float32)
 
@@ -130,7 +141,15 @@ class _Tensors:
         set_m = torch.repeat_interleave(count_b)
         first_b = self._starts_n[chosen_b] - (count_b.cumsum(0) - count_b)
         shard_m = torch.arange(len(set_m)) + first_b[set_m]
-        times_b2 = network(self._x_mf[shard_m], self._estimate_m[shard_m], set_m, len(chosen_b))
+        calls_b = self._calls_n[chosen_b]
+        call_m = self._call_m[shard_m] + (calls_b.cumsum(0) - calls_b - self._first_call_n[chosen_b])[set_m]
+        times_b2 = network(
+            self._x_mf[shard_m],
+            self._estimate_m[shard_m],
+            self._cached_m2[shard_m],
+            call_m,
+            torch.repeat_interleave(calls_b),
+        )
         return _loss(times_b2, self._times_n2[chosen_b])
 
 

@@ -1,19 +1,17 @@
-"""Which shards of a device run as one fused kernel."""
+"""The fused kernels that serve a device's shards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.work import ShardWork
 
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Shards that one fused call serves.
-
-    A fused call has one number of samples, one weight type, and sums the bags of all its tables or of none. Without sums all
-    tables must have one dim as well (FBGEMM: "Mixed dimension tables only supported for pooling tables").
+    """Shards that one fused call serves; see `sharding.calls`.
 
     Attributes:
         members: positions of the shards in the device's list.
@@ -41,8 +39,7 @@ class KernelGroup:
 
 def kernel_groups(works: Sequence[ShardWork]) -> list[KernelGroup]:
     """The fused calls that serve a device's shards, usually one."""
-    groups: dict[tuple[object, ...], list[int]] = {}
+    groups: dict[Call, list[int]] = {}
     for position, work in enumerate(works):
-        key = (work.samples, work.pooled, work.dtype, None if work.pooled else work.dim)
-        groups.setdefault(key, []).append(position)
+        groups.setdefault(call_of(work), []).append(position)
     return [KernelGroup(tuple(members), tuple(works[m] for m in members)) for members in groups.values()]

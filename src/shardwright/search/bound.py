@@ -7,20 +7,27 @@ the dim is one, or of the multiples that a constraint asks for), into row blocks
 and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the bound
 stays valid whatever they say; it does not see them otherwise.
 
-Proof. With D devices, let z_d be the sum of vectors on device d, and F(z) = forward + backward time, convex. The step time is a sum
-over phases of maxima over devices, and a maximum is at least a mean:
+Proof. A device makes one or several fused calls of K kinds that the task's tables and their ways allow. With f the forward + backward
+time of a call, convex in its sum of vectors z_k, a device in use takes the sum of f(z_k) over the calls that it makes, at least one. Where
+f(0) ≥ 0, the cost of a call with nothing in it, that is at least
+
+    F(z) = f(0) + Σ_k (f(z_k) - f(0)),    z = (z_1 … z_K), z_k = 0 for a call that is not made
+
+which is convex, too: K heads beside each other, less what K - 1 empty ones cost. (Of a phase with f(0) < 0, the constant is K f(0): no
+device makes more calls. Times are at least 0, so f without its floor at 0 is no more.) With D devices, let z_d be the sums of device d.
+The step time is a sum over phases of maxima over devices, and a maximum is at least a mean:
 
     step  ≥  mean_d F(z_d) + (mean bytes over links) / bandwidth + latency  ≥  F(Σ z_d / D) + …                  (Jensen)
 
 A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, and of two link classes the slower counts, so for every λ in
-[0, 1]^h and every mix of the link classes
+[0, 1]^(K h) and every mix of the link classes
 
-    F(Σ z_d / D) + …  ≥  Σ_h λ_h m_h b_h + linear bias + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
+    F(Σ z_d / D) + …  ≥  Σ_kh λ_kh m_h b_h + constant + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
 and price_λ, linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
 right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
 generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
-Devices without a shard do not run the head's constant, so the mean is over the devices in use; where the priced sum of a plan's kernels is
+Devices without a shard make no call, so the mean is over the devices in use; where the priced sum of a plan's kernels is
 positive that costs most on few devices. Where the least such sum over all plans is negative (prices of small pieces can be; of whole
 models they were not in practice), the bound is no more than what that least sum costs on one device.
 
@@ -44,7 +51,7 @@ from scipy.optimize import linprog
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
+from shardwright.search.relaxation import Choice, Loads, Prices, Relaxation, ms_per_byte
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -91,6 +98,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
+        self._constants = _constants(self._pricing, self._relaxation.calls)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
 
@@ -103,7 +111,8 @@ class BoundProof:
         """
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
-        prices, columns = first_prices(self._task, self._pricing.mix, phases), []
+        prices = first_prices(self._task, self._pricing.mix, self._relaxation.calls, phases)
+        columns: list[Loads] = []
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
@@ -114,7 +123,7 @@ class BoundProof:
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(self._task, self._pricing, columns, phases)
+            least, prices = _programme(self._task, self._pricing, self._constants, columns, phases)
             # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
@@ -151,7 +160,7 @@ class BoundProof:
         return float((prices.links * _latency(self._task)).sum())
 
     def _constant(self, prices: Prices, phases: Floats) -> float:
-        return float(prices.vector[:-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2])
+        return float((prices.vector[:, :-2] @ self._pricing.hidden_bias).sum() + self._constants @ phases[:2])
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """What a plan costs at least in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
@@ -162,12 +171,15 @@ class BoundProof:
         rest = 0.0 if own.all() else max(0.0, self.solve(ALL_PHASES - own).ms)
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
         if own[:2].any():
-            hidden = costs.vectors[:, :-2] + self._pricing.hidden_bias
+            bias, calls = self._pricing.hidden_bias, len(prices.vector)
+            hidden = costs.vectors[:, :-2] + bias
             largest = np.argsort(-(np.maximum(hidden, 0) @ mix), kind="stable")
             probes = largest[: max(1, largest.size // 8) : max(1, largest.size // (8 * _PROBES))]
-            active = np.divide(prices.vector[:-2], self._mix, out=np.zeros(mix.size), where=self._mix > 0)
-            for share in (active, *(hidden[row] > 0 for row in probes)):
-                found = self._least_device_with(np.append(mix * share, own[:2]), own)
+            active = np.divide(prices.vector[:, :-2], self._mix, out=np.zeros((calls, mix.size)), where=self._mix > 0)
+            idle = np.tile(bias > 0, (calls, 1)).astype(np.float64)
+            alone = [np.where(np.arange(calls)[:, None] == costs.call[row], hidden[row] > 0, idle) for row in probes]
+            for share in (active, *alone):
+                found = self._least_device_with(np.hstack([mix * share, np.tile(own[:2], (calls, 1))]), own)
                 pieces, others = np.maximum(pieces, found[0]), np.maximum(others, found[1])
         return rest + pieces + self._own_links(costs.served, own), rest + others
 
@@ -200,63 +212,82 @@ def _latency(task: Task) -> Floats:
     return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
 
 
-def first_prices(task: Task, mix: Floats, phases: Floats = ALL_PHASES) -> Prices:
+def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
     present = (ms_per_byte(task.topology) > 0).astype(float)
     links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[2:, None]
-    return Prices(np.append(phases[:2] @ mix / 2, phases[:2]), links)
+    return Prices(np.tile(np.append(phases[:2] @ mix / 2, phases[:2]), (calls, 1)), links)
 
 
-def _programme(task: Task, pricing: Pricing, columns: list[Floats], phases: Floats) -> tuple[float, Prices]:
+def _constants(pricing: Pricing, calls: int) -> Floats:
+    """`(2,)` forward and backward ms of a device in use, hidden units and vectors aside; see the proof.
+
+    That is the head's constant, less for every further kind of call what one with nothing in it costs beyond that constant.
+    """
+    empty = pricing.bias + pricing.mix @ np.maximum(pricing.hidden_bias, 0.0)
+    constants: Floats = pricing.bias + (calls - 1) * (pricing.bias - np.maximum(empty, 0.0)) + pricing.once
+    return constants
+
+
+def _programme(
+    task: Task, pricing: Pricing, constants: Floats, columns: list[Loads], phases: Floats
+) -> tuple[float, Prices]:
     """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
 
     Args:
         task: the task.
         pricing: the cost model's head.
-        columns: `(groups, h + 6)` arrays, a row a group of tables; each group takes a mixture of its rows.
+        constants: `(2,)` see `_constants`.
+        columns: a row a group of tables; each group takes a mixture of its rows.
         phases: `(4,)` 1 for phases that count.
     """
-    devices, mix = task.topology.devices, phases[:2] @ pricing.mix
-    stacked = np.vstack(columns) / devices
-    count, groups, hidden = len(stacked), len(columns[0]), np.flatnonzero(mix > 0)
+    devices, mix, bias = task.topology.devices, phases[:2] @ pricing.mix, pricing.hidden_bias
+    vectors = np.concatenate([column.vectors for column in columns]) / devices
+    served, reduced = np.split(np.concatenate([column.links for column in columns]) / devices, 2, axis=1)
+    count, groups, units = len(vectors), len(columns[0].vectors), np.flatnonzero(mix > 0)
     links = [link for link in range(2) if ms_per_byte(task.topology)[link] > 0]
-    served, reduced = stacked[:, mix.size + 2 : mix.size + 4], stacked[:, mix.size + 4 :]
     each = ms_per_byte(task.topology)
     forward = [served.sum(axis=1) * each[link] for link in links]
     backward = [
         served[:, 0] * each[link] + reduced[:, link] / task.topology.link_bandwidth[link] * 1e3 for link in links
     ]
-    # Variables: shares of the columns, cost of each hidden unit, ms of the forward and of the backward links.
-    units = np.hstack([(stacked[:, hidden] * mix[hidden]).T, -np.eye(hidden.size), np.zeros((hidden.size, 2))])
+    # A call that no column has anything in costs what an empty one does; its hidden units need no variables.
+    seen = np.flatnonzero(vectors.any(axis=(0, 2)))
+    hidden = seen.size * units.size
+    # Variables: shares of the columns, cost of each hidden unit of each call, ms of the forward and of the backward links.
+    loads = (vectors[:, seen[:, None], units] * mix[units]).reshape(count, hidden)
     passes = [
-        np.concatenate([loads, np.zeros(hidden.size), slack])
+        np.concatenate([loads_of, np.zeros(hidden), slack])
         for of_pass, slack in ((forward, (-1.0, 0.0)), (backward, (0.0, -1.0)))
-        for loads in of_pass
+        for loads_of in of_pass
     ]
-    limits = np.concatenate([-mix[hidden] * pricing.hidden_bias[hidden], np.tile(-_latency(task)[links], 2)])
-    one_each = np.zeros((groups, count + hidden.size + 2))
+    limits = np.concatenate([np.tile(-mix[units] * bias[units], seen.size), np.tile(-_latency(task)[links], 2)])
+    costs = np.hstack([loads.T, -np.eye(hidden), np.zeros((hidden, 2))])
+    one_each = np.zeros((groups, count + hidden + 2))
     one_each[np.arange(count) % groups, np.arange(count)] = 1.0
     found = linprog(
-        np.concatenate([stacked[:, mix.size : mix.size + 2] @ phases[:2], np.ones(hidden.size), phases[2:]]),
-        A_ub=np.vstack([units, *passes]) if hidden.size or passes else None,
-        b_ub=limits if hidden.size or passes else None,
+        np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), phases[2:]]),
+        A_ub=np.vstack([costs, *passes]) if limits.size else None,
+        b_ub=limits if limits.size else None,
         A_eq=one_each,
         b_eq=np.ones(groups),
-        bounds=[(0, None)] * (count + hidden.size + 2),
+        bounds=[(0, None)] * (count + hidden + 2),
         method="highs",
     )
+    calls = vectors.shape[1]
     if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
-        return -np.inf, first_prices(task, pricing.mix, phases)
+        return -np.inf, first_prices(task, pricing.mix, calls, phases)
     duals = -np.asarray(found.ineqlin.marginals) if limits.size else np.zeros(0)
-    weight = np.zeros(mix.size)
-    weight[hidden] = np.clip(duals[: hidden.size], 0.0, 1.0)
+    weight = np.tile(bias > 0, (calls, 1)).astype(np.float64)
+    weight[seen[:, None], units] = np.clip(duals[:hidden], 0.0, 1.0).reshape(seen.size, units.size)
     shares = np.zeros((2, 2))
-    shares[:, links] = np.maximum(duals[hidden.size :].reshape(2, -1), 0.0)
+    shares[:, links] = np.maximum(duals[hidden:].reshape(2, -1), 0.0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
     if links:
         shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
-    least = float(found.fun or 0.0) + float(pricing.bias @ phases[:2])
-    return least, Prices(np.append(mix * weight, phases[:2]), shares * phases[2:, None])
+    idle = (calls - seen.size) * float(mix @ np.maximum(bias, 0.0))
+    least = float(found.fun or 0.0) + idle + float(constants @ phases[:2])
+    return least, Prices(np.hstack([mix * weight, np.tile(phases[:2], (calls, 1))]), shares * phases[2:, None])
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
@@ -265,9 +296,11 @@ def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     copies = np.flatnonzero(spreads.replicated)
     if copies.size < len(task.tables):
         return float("inf")
-    sums = spreads.costs.vectors[copies].sum(axis=0)
-    active = np.maximum(sums[:-2] + pricing.hidden_bias, 0.0)
-    kernels = np.maximum(pricing.mix @ active + sums[-2:] + pricing.bias, 0.0)
+    calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
+    sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
+    np.add.at(sums, call, spreads.costs.vectors[copies])
+    active = np.maximum(sums[:, :-2] + pricing.hidden_bias, 0.0)
+    kernels = np.maximum(active @ pricing.mix.T + sums[:, -2:] + pricing.bias, 0.0).sum(axis=0) + pricing.once
     reduced = spreads.reduced[copies].sum(axis=0)
     links = np.where(reduced > 0, _latency(task) + reduced / np.array(task.topology.link_bandwidth) * 1e3, 0.0)
     return float(kernels.sum() + links.max())

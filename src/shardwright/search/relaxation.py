@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.search.engine.blocks import BlockCosts, Blocks
+from shardwright.search.engine.blocks import BlockCosts, Blocks, priced
 from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
 from shardwright.search.engine.shortest import cheapest_widths, least_bottlenecks
 from shardwright.task.task import Task
@@ -30,7 +30,7 @@ class Prices:
     """What a plan pays for on the mean device.
 
     Attributes:
-        vector: `(h + 2,)` ms a unit of each sum.
+        vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
         links: `(2, 2)` weight of each link class (columns) in the forward and the backward pass (rows); each row sums to 1, or to 0
             without links.
     """
@@ -56,6 +56,19 @@ class Choice:
     others: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """What some ways put on all devices together.
+
+    Attributes:
+        vectors: `(n, calls, h + 2)` sums of vectors by fused call.
+        links: `(n, 4)` bytes of values and ids served, bytes reduced inside a host and between hosts.
+    """
+
+    vectors: Floats
+    links: Floats
+
+
 class Relaxation:
     """The ways of all tables, and the cheapest of them for any prices.
 
@@ -77,6 +90,11 @@ class Relaxation:
         """How many tables there are."""
         return len(self.catalog.task.tables)
 
+    @property
+    def calls(self) -> int:
+        """How many kinds of fused calls the ways are served by."""
+        return self.catalog.tables.calls
+
     def cheapest(self, prices: Prices) -> Choice:
         """Every table's cheapest way."""
         forms, costs = self.catalog.forms, self.catalog.forms.costs
@@ -95,14 +113,16 @@ class Relaxation:
         rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
         return Choice(best, rows, uses[rows], other)
 
-    def sums(self, choice: Choice, group: Ints, groups: int) -> Floats:
-        """`(groups, h + 6)` what tables choose, summed by group of tables: vectors, bytes served (2) and reduced (2)."""
-        result = np.zeros((groups, self.catalog.forms.costs.vectors.shape[1] + 4))
-        costs = self.catalog.forms.costs
-        single = np.hstack([costs.vectors[choice.rows], costs.served[choice.rows], np.zeros((choice.rows.size, 2))])
-        np.add.at(result, group[self.table_of_row[choice.rows]], single * choice.uses[:, None])
-        np.add.at(result, group[self._other.table[choice.others]], self._other.sums[choice.others])
-        return result
+    def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
+        """What tables choose, summed by group of tables."""
+        costs, others, rows = self.catalog.forms.costs, self._other, choice.rows
+        vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
+        of_row, of_other = group[self.table_of_row[rows]], group[others.table[choice.others]]
+        np.add.at(vectors, (of_row, costs.call[rows]), costs.vectors[rows] * choice.uses[:, None])
+        np.add.at(vectors, (of_other, others.call[choice.others]), others.vectors[choice.others])
+        np.add.at(links[:, :2], of_row, costs.served[rows] * choice.uses[:, None])
+        np.add.at(links, of_other, others.links[choice.others])
+        return Loads(vectors, links)
 
     def piece_prices(self, prices: Prices) -> Floats:
         """`(pieces,)` ms of kernels of every piece, links aside."""
@@ -117,7 +137,7 @@ class Relaxation:
 
     def other_prices(self, prices: Prices) -> Floats:
         """`(others,)` ms of kernels of every other way on one device."""
-        found: Floats = self._other.sums[:, : prices.vector.size] @ prices.vector / self._other.parts
+        found: Floats = priced(self._other.vectors, self._other.call, prices.vector) / self._other.parts
         return found
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:
@@ -134,7 +154,7 @@ class Relaxation:
         return float(best.max())
 
     def _priced(self, costs: BlockCosts, prices: Prices) -> tuple[Floats, Floats]:
-        kernels = costs.vectors @ prices.vector
+        kernels = priced(costs.vectors, costs.call, prices.vector)
         return kernels, kernels + costs.served @ served_price(self.topology, prices)
 
     def _take_lower(self, kernels: Floats, price: Floats, prices: Prices) -> None:
@@ -152,21 +172,22 @@ class _OtherWays:
     Attributes:
         table: `(k,)`.
         parts: `(k,)` devices that hold a part.
-        sums: `(k, h + 6)` over all devices: vectors, bytes of values and ids served, bytes reduced inside a host and between hosts.
+        call: `(k,)` the kind of fused call that serves each part.
+        vectors: `(k, h + 2)` sums over all devices.
+        links: `(k, 4)` likewise, as in `Loads`.
     """
 
     table: Ints
     parts: Ints
-    sums: Floats
+    call: Ints
+    vectors: Floats
+    links: Floats
 
     def priced(self, prices: Prices, topology: Topology) -> Floats:
         """`(k,)` ms of kernels and links."""
-        columns = prices.vector.size
-        kernels = self.sums[:, :columns] @ prices.vector
+        kernels = priced(self.vectors, self.call, prices.vector)
         reduced = prices.links[1] / np.array(topology.link_bandwidth) * 1e3
-        links = (
-            self.sums[:, columns : columns + 2] @ served_price(topology, prices) + self.sums[:, columns + 2 :] @ reduced
-        )
+        links = self.links[:, :2] @ served_price(topology, prices) + self.links[:, 2:] @ reduced
         total: Floats = kernels + links
         return total
 
@@ -211,15 +232,17 @@ def _other_ways(catalog: Catalog) -> _OtherWays:
     blocks = Blocks(table, rows, tables.dim[table], np.ones_like(table))
     costs = tables.costs(blocks)
     fits = costs.bytes <= largest_memory(task)[table]
-    cut = np.hstack([costs.vectors, costs.served, np.zeros((count.size, 2))])[fits] * count[fits, None]
+    cut = np.hstack([costs.served, np.zeros((count.size, 2))])[fits] * count[fits, None]
     spreads = catalog.spreads
     copies = np.flatnonzero(spreads.replicated)
     devices = task.topology.devices
     reduced = reduced_bytes(task, spreads.blocks.rows[copies] * spreads.blocks.dim[copies])
-    copied = np.hstack([spreads.costs.vectors[copies], np.zeros((copies.size, 2)), reduced]) * devices
+    copied = np.hstack([np.zeros((copies.size, 2)), reduced]) * devices
     return _OtherWays(
         np.concatenate([table[fits], spreads.table[copies]]),
         np.concatenate([count[fits], np.full(copies.size, devices)]),
+        np.concatenate([costs.call[fits], spreads.costs.call[copies]]),
+        np.vstack([costs.vectors[fits] * count[fits, None], spreads.costs.vectors[copies] * devices]),
         np.vstack([cut, copied]),
     )
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardwright.cost.model import SHAPES, ComputeModel
+from shardwright.cost.model import LATENT, SHAPES, ComputeModel
 
 
 def linear_model(**metadata):
@@ -13,5 +13,6 @@ def linear_model(**metadata):
     weights["feature_high"] += 1e9
     weights["scale"] += 1e-6
     weights["encoder.1.bias"] += 1
-    weights["head.skip"] += 1 / 64
+    weights["caches"] += 1
+    weights["head.skip"][:, :LATENT] += 1 / 64
     return ComputeModel("convex", weights, {"device": "cpu", **metadata})

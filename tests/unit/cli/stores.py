@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardwright.cost.score import device_ms
 from shardwright.measure.store import SampleStore
 from shardwright.measure.wire import describe_work
 from shardwright.sharding import Shard, shard_work
@@ -26,7 +27,7 @@ def write_store(folder, samples=60, hardware=HARDWARE):
     with SampleStore(folder, hardware, {"seed": 0}, allow_other_hardware=True) as store:
         for sample in range(samples):
             works = [shard_work(task, Shard.whole(task.tables[i], 0)) for i in rng.integers(0, 30, rng.integers(1, 9))]
-            forward, backward = model.pricing.price(model.encode(works).sum(axis=0))
+            forward, backward = device_ms(model, works)
             row = {
                 "sample": sample,
                 "batch_size": 256 * (1 + sample % 2),

@@ -3,6 +3,7 @@ import pytest
 
 from shardwright.cost.dataset import Samples
 from shardwright.cost.features import WorkArrays
+from shardwright.cost.score import device_ms
 from shardwright.sharding import shard_work
 from shardwright.sharding.shard import Shard
 from shardwright.testing.model import SimpleCostModel
@@ -19,8 +20,9 @@ def make_samples(sets: int, seed: int = 0, noise: float = 0.0) -> Samples:
     starts = np.concatenate([[0], np.cumsum([len(c) for c in chosen])])
     flat = [works[i] for c in chosen for i in c]
     model = SimpleCostModel()
-    sums = np.add.reduceat(model.encode(flat), starts[:-1], axis=0)
-    times = model.pricing.price(sums) * np.exp(noise * rng.standard_normal((len(chosen), 2)))
+    times = np.array([device_ms(model, [works[i] for i in c]) for c in chosen]) * np.exp(
+        noise * rng.standard_normal((len(chosen), 2))
+    )
     ids = np.concatenate([np.arange(sets), np.arange(sets // 20)])
     repeat = np.concatenate([np.zeros(sets, int), np.ones(sets // 20, int)])
     return Samples(ids, repeat, starts, WorkArrays.of(flat), times)

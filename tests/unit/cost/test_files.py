@@ -31,7 +31,7 @@ def test_a_model_survives_a_file(trained, model_file):
     assert model.head == trained.model.head
     assert model.name == trained.model.name == f"cpu/{model.head}"
     assert model.metadata["hardware"] == "test"
-    sums = np.random.default_rng(0).normal(size=(5, 32))
+    sums = np.random.default_rng(0).normal(size=(5, 34))
     np.testing.assert_array_equal(model.pricing.price(sums), trained.model.pricing.price(sums))
 
 
@@ -47,7 +47,7 @@ def test_a_telling_name_is_that_of_the_weights(trained, model_file):
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ({"format": "2"}, "format is '2'.*train the model again"),
+        ({"format": "1"}, "format is '1'.*train the model again"),
         ({"format": None}, "format is None"),
         ({"kind": "policy"}, "kind 'policy'"),
         ({"features": json.dumps(["rows"])}, "other features"),
@@ -67,6 +67,7 @@ def test_wrong_shapes_missing_and_bad_values_are_refused(model_file):
     for change, says in [
         ({"head.1.bias": np.zeros(3, np.float32)}, r"head.1.bias has shape \(3,\), must be"),
         ({"scale": np.full_like(good["scale"], np.nan)}, "scale holds NaN"),
+        ({"caches": np.array([0, 1], np.float32)}, "caches must be greater than 0"),
     ]:
         rewrite(model_file, good | change)
         with pytest.raises(InvalidInput, match=says):

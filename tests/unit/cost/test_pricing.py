@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from shardwright.cost.analytic import AnalyticModel
@@ -20,6 +22,15 @@ def test_without_hidden_units_the_time_is_linear():
 def test_times_are_never_negative():
     pricing = Pricing(np.zeros((0, 1)), np.zeros(0), np.zeros((2, 0)), np.ones((2, 1)), np.zeros(2))
     assert (pricing.price(np.array([-5.0])) == 0).all()
+
+
+def test_a_device_is_the_sum_of_the_calls_that_it_makes_and_of_what_it_pays_once():
+    pricing = replace(SimpleCostModel().pricing, once=np.array([0.5, 0.25]))
+    sums = np.array([[2.0, 3.0, 5.0], [1.0, 0.5, 0.0], [4.0, 4.0, 4.0]])
+    of_calls = pricing.price(sums)
+    both = pricing.devices(sums, np.array([True, True, False]))
+    np.testing.assert_allclose(both, of_calls[0] + of_calls[1] + [0.5, 0.25])
+    assert (pricing.devices(sums, np.zeros(3, dtype=bool)) == 0).all()
 
 
 def test_a_negative_mix_is_not_convex():

@@ -5,10 +5,15 @@ import pytest
 import torch
 
 from shardwright.cost.accuracy import predict, repeat_noise
-from shardwright.cost.features import features, scales
+from shardwright.cost.dataset import Samples
+from shardwright.cost.features import WorkArrays, cached, features, scales
 from shardwright.cost.network import ComputeNetwork
+from shardwright.cost.score import device_ms
 from shardwright.cost.training import TrainingOptions, split, train
 from shardwright.errors import InvalidInput
+from shardwright.sharding import Shard, shard_work
+from shardwright.testing.tasks import task_of
+from tests.unit.cli.models import linear_model
 
 
 def test_training_learns_times_it_has_not_seen(trained):
@@ -30,8 +35,39 @@ def test_numpy_agrees_with_torch(trained, samples):
         seen = np.clip(features(samples.works), w["feature_low"], w["feature_high"])
         x = torch.tensor((seen - w["feature_mean"]) / w["feature_std"])
         estimate = torch.tensor(scales(samples.works) @ model.weights["scale"].astype(np.float64))
-        expected = network(x, estimate, torch.tensor(samples.owner), len(samples)).numpy()
-    np.testing.assert_allclose(predict(model, samples), np.maximum(expected, 0), rtol=1e-5)
+        bytes_seen = torch.tensor(cached(samples.works, w["caches"].astype(np.float64)))
+        call, owner = samples.calls
+        expected = network(x, estimate, bytes_seen, torch.tensor(call), torch.tensor(owner)).numpy()
+    np.testing.assert_allclose(predict(model, samples), expected, rtol=1e-5)
+
+
+def test_a_set_is_the_sum_of_its_calls():
+    """Half of the tables are fp16, so a set of several runs as two calls, whatever the order of its shards."""
+    task = task_of(6, 1)
+    works = [
+        replace(shard_work(task, Shard.whole(t, 0)), dtype=("fp32", "fp16")[i % 2]) for i, t in enumerate(task.tables)
+    ]
+    order = [0, 1, 2, 3, 4, 5, 3, 1]
+    samples = Samples(
+        np.arange(2), np.zeros(2, int), np.array([0, 6, 8]), WorkArrays.of([works[i] for i in order]), np.ones((2, 2))
+    )
+    assert samples.calls[1].tolist() == [0, 0, 1]
+    model = linear_model()
+    model.weights["head.1.bias"][:] = 5.0
+    expected = [device_ms(model, works), device_ms(model, [works[3], works[1]])]
+    np.testing.assert_allclose(predict(model, samples), expected)
+    each = predict(model, samples.select(np.array([False, True]))) - 5.0
+    assert (each < 5.0).all()
+
+
+def test_what_overflows_a_cache_is_learned_from_the_bytes_of_a_call(samples):
+    """Times that rise where the distinct rows of a call outgrow a cache: the model comes closer when it knows the size of the cache."""
+    model = train(samples, TrainingOptions(epochs=2), caches=(1 << 20, 8 << 20)).model
+    assert model.weights["caches"].tolist() == [1 << 20, 8 << 20]
+    seen = cached(samples.works, model.weights["caches"].astype(np.float64))
+    np.testing.assert_allclose(model.encode_arrays(samples.works)[:, -2:], seen)
+    np.testing.assert_allclose(seen[:, 0], 8 * seen[:, 1])
+    assert (model.weights["head.0.weight"][:, -2:] != 0).any()
 
 
 def test_features_beyond_the_training_sets_count_as_the_nearest_among_them(trained, samples):
@@ -44,12 +80,12 @@ def test_features_beyond_the_training_sets_count_as_the_nearest_among_them(train
 
 
 def model_factor(model, works):
-    return model.encode_arrays(works) / (scales(works) @ model.weights["scale"].astype(np.float64))[:, None]
+    return model.encode_arrays(works)[:, :-2] / (scales(works) @ model.weights["scale"].astype(np.float64))[:, None]
 
 
 def test_a_convex_model_is_convex_in_the_sums(trained_convex):
     rng = np.random.default_rng(0)
-    one, other = (rng.normal(0, 5, (2000, 32)) for _ in range(2))
+    one, other = (rng.normal(0, 5, (2000, 34)) for _ in range(2))
     share = rng.random((2000, 1))
     price = trained_convex.model.pricing.price
     middle = price(share * one + (1 - share) * other)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from shardwright.cost.accuracy import accuracy
+from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.dataset import Samples
 from shardwright.cost.neuroshard.features import table_features
 from shardwright.cost.neuroshard.model import NeuroShardModel
@@ -69,14 +70,9 @@ def train_compute(
 
 def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samples) -> ComputeAccuracy:
     """Errors on the first measurements in `held_out`; repeat noise from `everything`."""
-
-    def predictor(sets: Samples) -> Floats:
-        sums = np.add.reduceat(model.encode_arrays(sets.works), sets.starts[:-1], axis=0)
-        return model.pricing.price(sums)
-
-    errors = accuracy(predictor, held_out, everything)
+    errors = accuracy(partial(predict, model), held_out, everything)
     first = held_out.select(held_out.repeat == 0)
-    squared = (predictor(first).sum(axis=1) - first.times.sum(axis=1)) ** 2
+    squared = (predict(model, first).sum(axis=1) - first.times.sum(axis=1)) ** 2
     return ComputeAccuracy(
         errors.sets,
         errors.mean_error,

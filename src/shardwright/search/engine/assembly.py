@@ -59,7 +59,7 @@ def assemble(
     Args:
         catalog: what can be made of every table.
         cost_model: its head prices devices.
-        vector_price: `(h + 2,)` rough ms a unit of each sum.
+        vector_price: `(calls, h + 2)` rough ms a unit of each sum.
         links_price: `(2,)` rough ms a byte of values and of ids.
         home: where pieces lay in the plan to start from.
     """
@@ -67,7 +67,7 @@ def assemble(
     members = members_of(task)
     owner = {table: item for item, tables in enumerate(members) for table in tables}
     parts, forms = pieces_of(catalog, members)
-    vectors, memory, served, legal = parts.arrays()
+    own, memory, served, legal = parts.arrays()
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads = spreads_of(catalog, members)
     ranges, devices = _device_ranges(spreads.devices)
@@ -76,23 +76,28 @@ def assemble(
         item=item,
         next_form=_rings(item),
         equal=catalog.forms.equal[forms],
-        vectors=vectors,
+        part=own.part,
+        call=own.call,
+        vectors=own.vectors,
         bytes=memory,
         served=served,
         legal=legal,
-        price=vectors @ vector_price + served @ links_price,
+        price=own.priced(vector_price) + served @ links_price,
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
         allowed=allowed_devices(task, members),
         rivals=rivals_of(task, members, owner),
         spread_first=np.searchsorted(spreads.item, np.arange(len(members) + 1)).astype(np.int64),
         spread_range=ranges,
         spread_device=devices,
-        spread_vectors=spreads.vectors,
+        spread_part=spreads.added.part,
+        spread_call=spreads.added.call,
+        spread_vectors=spreads.added.vectors,
         spread_bytes=spreads.bytes,
         spread_served=spreads.served,
         spread_reduced=spreads.reduced,
         mix=np.ascontiguousarray(cost_model.pricing.mix),
         base=np.concatenate([cost_model.pricing.hidden_bias, cost_model.pricing.bias]),
+        once=cost_model.pricing.once,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         links=link_facts(task.topology),
         home_form=home.form,
@@ -129,6 +134,7 @@ def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
 def empty_state(setting: Setting) -> State:
     """A state without a piece."""
     items, devices = setting.most.size, setting.memory.size
+    calls = 1 + max(int(setting.call.max(initial=0)), int(setting.spread_call.max(initial=0)))
     room = _ROOM * items + 8 * devices + 64
     hosts = -(-devices // int(setting.links[1]))
     return State(
@@ -142,7 +148,9 @@ def empty_state(setting: Setting) -> State:
         of=np.full(items, NOTHING),
         pieces=np.zeros(items, dtype=np.int64),
         spread=np.full(items, NOTHING),
-        sums=np.tile(setting.base, (devices, 1)),
+        sums=np.tile(setting.base, (devices, calls, 1)),
+        counts=np.zeros((devices, calls), dtype=np.int64),
+        priced=np.zeros((devices, calls, 2)),
         served=np.zeros((devices, 2)),
         reduced=np.zeros((devices, 2)),
         by_host=np.zeros((hosts + 1, 2)),

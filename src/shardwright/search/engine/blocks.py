@@ -57,14 +57,21 @@ class BlockCosts:
     """What n blocks add to each device that holds them.
 
     Attributes:
-        vectors: `(n, h + 2)` pre-activations of the cost model's hidden units, and the linear parts of forward and backward time.
+        call: `(n,)` the kind of fused call that serves it, as `Tables` numbers them.
+        vectors: `(n, h + 2)` what it adds to that call's pre-activations of the cost model's hidden units, and to the linear parts of
+            forward and backward time.
         bytes: `(n,)` memory.
         served: `(n, 2)` bytes of values and of ids that a single holder sends and receives in a pass; 0 for replicas.
     """
 
+    call: Ints
     vectors: Floats
     bytes: Ints
     served: Floats
+
+    def rows(self, chosen: Ints) -> BlockCosts:
+        """Those of some of the blocks."""
+        return BlockCosts(self.call[chosen], self.vectors[chosen], self.bytes[chosen], self.served[chosen])
 
 
 class Tables:
@@ -86,7 +93,29 @@ class Tables:
         self._gradient = np.array(
             [gradient_size(task, table.pooled, table.dtype) for table in tables], dtype=np.float64
         )
+        self._call_of: dict[tuple[int, int, int], int] = {}
         self._reuse: dict[int, tuple[Floats, Floats]] = {}
+
+    @property
+    def calls(self) -> int:
+        """Kinds of fused calls that the blocks seen so far are served by."""
+        return len(self._call_of)
+
+    def calls_of(self, blocks: Blocks) -> Ints:
+        """`(n,)` the kind of fused call that serves each block (see `sharding.calls`), numbered as they are first seen."""
+        samples = np.maximum(1, -(-self._task.batch_size // blocks.replicas))
+        kind = (8 * self._pooled + self._weight_size).astype(np.int64)[blocks.table]
+        dim = np.where(self._pooled[blocks.table] > 0, 0, blocks.dim)
+        found = np.zeros(len(blocks), dtype=np.int64)
+        for one in np.unique(samples):
+            for other in np.unique(kind[samples == one]):
+                these = np.flatnonzero((samples == one) & (kind == other))
+                widths, place = np.unique(dim[these], return_inverse=True)
+                numbers = [
+                    self._call_of.setdefault((int(one), int(other), width), self.calls) for width in widths.tolist()
+                ]
+                found[these] = np.array(numbers, dtype=np.int64)[place]
+        return found
 
     def costs(self, blocks: Blocks) -> BlockCosts:
         """What each block adds to its devices."""
@@ -103,7 +132,7 @@ class Tables:
             alone = chunk.replicas == 1
             values = 4.0 * works.dim * np.where(works.pooled > 0, works.samples, works.lookups)
             served[part] = np.stack([values * alone, 8.0 * works.lookups * alone], axis=1)
-        return BlockCosts(vectors, memory, served)
+        return BlockCosts(self.calls_of(blocks), vectors, memory, served)
 
     def _works(self, blocks: Blocks) -> WorkArrays:
         share = blocks.rows / self.rows[blocks.table]
@@ -155,6 +184,14 @@ def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
     total += gradient * weights
     found: Ints = (total + 8 * (lookups + works.samples + 1) + 2 * outputs).astype(np.int64)
     return found
+
+
+def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
+    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each at those of its call `(n,)`."""
+    if len(prices) == 1:
+        found: Floats = vectors @ prices[0]
+        return found
+    return np.take_along_axis(vectors @ prices.T, call[:, None], axis=1)[:, 0]
 
 
 def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:

@@ -192,7 +192,7 @@ def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
         return costs
     source = (np.cumsum(blocks == 1) - 1)[np.arange(blocks.size) - (blocks - 1)]  # a form's first piece is one block
     vectors, served = costs.vectors[source] * blocks[:, None], costs.served[source] * blocks[:, None]
-    return BlockCosts(vectors, costs.bytes[source] * blocks, served)
+    return BlockCosts(costs.call[source], vectors, costs.bytes[source] * blocks, served)
 
 
 def _spreads(task: Task, tables: Tables) -> Spreads:
@@ -221,7 +221,7 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
         tuple(devices for (_, devices, _), fit in zip(found, fits, strict=True) if fit),
         replicated[fits],
         Blocks(blocks.table[fits], blocks.rows[fits], blocks.dim[fits], blocks.replicas[fits]),
-        BlockCosts(costs.vectors[fits], costs.bytes[fits], costs.served[fits]),
+        BlockCosts(costs.call[fits], costs.vectors[fits], costs.bytes[fits], costs.served[fits]),
         reduced_bytes(task, blocks.rows[fits] * blocks.dim[fits]) * replicated[fits, None],
     )
 

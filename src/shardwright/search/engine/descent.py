@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.jit import compiled, inner
-from shardwright.search.engine.devices import Floats, Ints
+from shardwright.search.engine.devices import Ints
 from shardwright.search.engine.objective import set_objective, step_ms
 from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.search.engine.transfer import best_swap, best_transfer, swap, transfer
@@ -27,7 +27,6 @@ def descend(state: State, setting: Setting, squarings: int, most_changes: int, w
         widest: hottest devices that are looked at before a state is taken for a local optimum.
     """
     devices = state.used.size
-    scratch = np.empty((2, setting.vectors.shape[1]))
     hot, rest = max(1, devices // 16), max(2, devices // 8)
     tried = np.full(devices, NOTHING)  # changes that had been made when a device was last found to be stuck
     made, looked_at = 0, hot
@@ -45,7 +44,7 @@ def descend(state: State, setting: Setting, squarings: int, most_changes: int, w
                 continue
             if tried[one] == made:
                 continue
-            if _improve(state, setting, scratch, one, targets, least):
+            if _improve(state, setting, one, targets, least):
                 made += 1
                 if hot == 1:
                     break
@@ -61,12 +60,12 @@ def descend(state: State, setting: Setting, squarings: int, most_changes: int, w
 
 
 @inner
-def _improve(state: State, setting: Setting, scratch: Floats, one: int, targets: Ints, least: float) -> bool:
+def _improve(state: State, setting: Setting, one: int, targets: Ints, least: float) -> bool:
     """Relieve a device by the best move or swap with the coldest target that allows one, else by cutting a piece."""
     for target in targets:
         if target != one:
-            gain, piece, form, units = best_transfer(state, setting, scratch, one, target, least, False)
-            _, mine, other = best_swap(state, setting, scratch, one, target, gain)
+            gain, piece, form, units = best_transfer(state, setting, one, target, least, False)
+            _, mine, other = best_swap(state, setting, one, target, gain)
             if mine >= 0:
                 swap(state, setting, mine, other)
                 return True
@@ -76,7 +75,7 @@ def _improve(state: State, setting: Setting, scratch: Floats, one: int, targets:
     if state.live[0] < state.form.size:
         for target in targets[:_CUT_TARGETS]:
             if target != one:
-                _, piece, form, units = best_transfer(state, setting, scratch, one, target, least, True)
+                _, piece, form, units = best_transfer(state, setting, one, target, least, True)
                 if piece >= 0:
                     transfer(state, setting, piece, form, units, target)
                     return True

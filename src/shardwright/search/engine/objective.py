@@ -23,8 +23,9 @@ from shardwright.search.engine.devices import (
     PHASES,
     Floats,
     Ints,
-    kernel_times,
     link_times,
+    times_after,
+    times_of,
 )
 from shardwright.search.engine.state import Setting, State
 
@@ -48,7 +49,7 @@ def set_objective(state: State, setting: Setting, squarings: int) -> None:
 
 @compiled
 def refresh_times(state: State, setting: Setting) -> None:
-    """Price every device from its sums."""
+    """Price every device whose sums have changed, and all links."""
     for device in range(state.used.size):
         refresh_kernels(state, setting, device)
         refresh_links(state, setting, device)
@@ -56,9 +57,10 @@ def refresh_times(state: State, setting: Setting) -> None:
 
 @inner
 def refresh_kernels(state: State, setting: Setting, device: int) -> None:
-    """Price a device's kernels."""
-    forward, backward = kernel_times(state.sums[device], state.sums[device], 0.0, setting.mix)
-    state.times[device, FORWARD], state.times[device, BACKWARD] = forward, backward
+    """Price a device's calls whose sums have changed."""
+    state.times[device, FORWARD], state.times[device, BACKWARD] = times_of(
+        device, setting.once, state.sums, state.counts, state.priced, setting.mix
+    )
 
 
 @inner
@@ -99,12 +101,18 @@ def raised(base: float, squarings: int) -> float:
 @inner
 def heat_after(
     device: int,
-    vector: Floats,
-    sign: float,
+    out: int,
+    into: int,
     more: tuple[float, float],
     host_more: tuple[float, float],
     all_more: tuple[float, float],
+    times: Floats,
+    part: Ints,
+    call: Ints,
+    vectors: Floats,
     sums: Floats,
+    counts: Ints,
+    priced: Floats,
     served: Floats,
     by_host: Floats,
     reduced: Floats,
@@ -114,18 +122,24 @@ def heat_after(
     mix: Floats,
     links: Floats,
 ) -> float:
-    """Heat of a device whose sums change by `sign` × vector.
+    """Heat of a device after a row of pieces has left it and another has come.
 
     It takes its arrays one by one: a tuple of them, handed from one compiled function to another, costs thirty times as much as this.
 
     Args:
         device: the device.
-        vector: `(h + 2,)`.
-        sign: 1 or -1.
+        out: the row that leaves, or -1.
+        into: the row that comes, or -1.
         more: bytes of values and of ids that the device serves more.
         host_more: the same of its host.
         all_more: the same of all devices.
-        sums: this and the next six as in `State`.
+        times: as in `State`.
+        part: this and the next two as in `Setting`.
+        call: see above.
+        vectors: see above.
+        sums: this and the next eight as in `State`.
+        counts: see above.
+        priced: see above.
         served: see above.
         by_host: see above.
         reduced: see above.
@@ -135,7 +149,9 @@ def heat_after(
         mix: this and the next as in `Setting`.
         links: see above.
     """
-    forward, backward = kernel_times(sums[device], vector, sign, mix)
+    forward, backward = times_after(
+        device, out, into, times[device, FORWARD], times[device, BACKWARD], part, call, vectors, sums, counts, priced, mix
+    )  # fmt: skip
     host, everyone = device // int(links[1]), by_host.shape[0] - 1
     forward_links, backward_links = link_times(
         served[device, 0] + more[0], served[device, 1] + more[1],

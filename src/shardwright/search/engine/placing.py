@@ -42,18 +42,26 @@ _SQUARINGS = 3  # of the power of the objective while pieces are placed
 def aim_at_balance(state: State, setting: Setting) -> None:
     """Set the objective for placing: every phase aims at what the mean device will have, with all that waits on it."""
     devices = state.used.size
-    mean = np.zeros(setting.vectors.shape[1])
+    mean, present = np.zeros(state.sums.shape[1:]), np.zeros(state.sums.shape[1])
     values, ids = state.served[:, 0].sum() / devices, state.served[:, 1].sum() / devices
     for device in range(devices):
         mean += state.sums[device] / devices
+        present += state.counts[device]
     for piece in range(state.live[0]):
         if state.device[piece] < 0:
             row = setting.first[state.form[piece]] + state.width[piece] - 1
-            mean += setting.vectors[row] / devices
+            for part in range(setting.part[row], setting.part[row + 1]):
+                mean[setting.call[part]] += setting.vectors[part] / devices
+                present[setting.call[part]] += 1
             values += setting.served[row, 0] / devices
             ids += setting.served[row, 1] / devices
     near = setting.links[1]
-    forward, backward = kernel_times(mean, mean, 0.0, setting.mix)
+    forward, backward = setting.once[0], setting.once[1]
+    for call in range(present.size):
+        if present[call]:
+            now = kernel_times(mean[call], mean[call], 0.0, setting.mix)
+            forward += now[0]
+            backward += now[1]
     forward_links, backward_links = link_times(
         values, ids, near * values, near * ids, devices * values, devices * ids,
         state.reduced[:, 0].mean(), state.reduced[:, 1].mean(), setting.links,
@@ -102,8 +110,10 @@ def coolest_device(state: State, setting: Setting, piece: int) -> int:
     """The device whose part of the objective rises least with the piece on it, or -1 where it may lie nowhere."""
     form = state.form[piece]
     item, row = setting.item[form], setting.first[form] + state.width[piece] - 1
-    vectors, used, memory, size = setting.vectors, state.used, setting.memory, setting.bytes[row]
-    sums, served, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    part, call, vectors = setting.part, setting.call, setting.vectors
+    used, memory, size = state.used, setting.memory, setting.bytes[row]
+    times, sums, counts, priced = state.times, state.sums, state.counts, state.priced
+    served, by_host, reduced = state.served, state.by_host, state.reduced
     weight, scale, squarings, mix, links = state.weight, state.scale, state.squarings, setting.mix, setting.links
     more, heat = (setting.served[row, 0], setting.served[row, 1]), state.heat
     parted, bound_to = state.pieces[item] > 1, setting.rivals.size > 0 or setting.allowed.size > 0
@@ -113,7 +123,8 @@ def coolest_device(state: State, setting: Setting, piece: int) -> int:
         if used[device] + size > memory[device]:
             continue
         cost = heat_after(
-            device, vectors[row], 1.0, more, more, more, sums, served, by_host, reduced, weight, scale, squarings, mix, links
+            device, NOTHING, row, more, more, more, times, part, call, vectors, sums, counts, priced,
+            served, by_host, reduced, weight, scale, squarings, mix, links,
         ) - heat[device]  # fmt: skip
         if cost >= lowest:
             continue

@@ -11,7 +11,8 @@ from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
 from shardwright.search.engine.blocks import Floats
-from shardwright.search.engine.catalog import make_catalog
+from shardwright.search.engine.catalog import Catalog, make_catalog
+from shardwright.search.engine.items import Added
 from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.starts import Strain
 from shardwright.search.engine.state import State
@@ -103,13 +104,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     bound = proof.solve(deadline=deadline) if proof else None
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
-    prices = (
-        bound.prices
-        if bound
-        else _prices_of_whole_tables(
-            task, cost_model, catalog.forms.costs.vectors[catalog.forms.first[1 : len(task.tables) + 1] - 1]
-        )
-    )
+    prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
     assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
     setting = assembly.setting
     whole = setting.price[setting.first[1 : setting.most.size + 1] - 1]
@@ -129,9 +124,8 @@ def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
     setting = assembly.setting
     devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
     reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
-    each = (
-        setting.spread_vectors @ prices.vector + setting.spread_served @ served_price(task.topology, prices) + reduced
-    )
+    kernels = Added(setting.spread_part, setting.spread_call, setting.spread_vectors).priced(prices.vector)
+    each = kernels + setting.spread_served @ served_price(task.topology, prices) + reduced
     total: Floats = devices * each
     return total
 
@@ -140,19 +134,22 @@ def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Price
     """Strain by phase, if every table takes its cheapest form."""
     setting, pricing = assembly.setting, cost_model.pricing
     both = pricing.mix.sum(axis=0)
-    active = np.divide(prices.vector[:-2], both, out=np.zeros(both.size), where=both > 0)
+    active = np.divide(prices.vector[:, :-2], both, out=np.zeros_like(prices.vector[:, :-2]), where=both > 0)
+    ones = np.ones((len(active), 1))
+    by_kernel = [np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)]
     forward, backward = prices.links @ ms_per_byte(task.topology)
     reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
 
-    def by_phase(vectors: Floats, served: Floats, reduced: Floats | float) -> list[Floats]:
-        kernels = [vectors @ np.append(pricing.mix[phase] * active, np.eye(2)[phase]) for phase in range(2)]
+    def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
+        kernels = [added.priced(of_phase) for of_phase in by_kernel]
         return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
 
     _, uses = cheapest_widths(setting.first, np.where(setting.legal, setting.price, np.inf))
     in_columns = int(setting.first[setting.most.size])
     pieces, spreads = np.zeros(uses.size), np.zeros(setting.spread_bytes.size)
-    of_pieces = by_phase(setting.vectors, setting.served, 0.0)
-    of_spreads = by_phase(setting.spread_vectors, setting.spread_served, reduced)
+    of_pieces = by_phase(Added(setting.part, setting.call, setting.vectors), setting.served, 0.0)
+    spread = Added(setting.spread_part, setting.spread_call, setting.spread_vectors)
+    of_spreads = by_phase(spread, setting.spread_served, reduced)
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
         if goal > 0:
@@ -160,12 +157,15 @@ def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Price
     return Strain(pieces, spreads)
 
 
-def _prices_of_whole_tables(task: Task, cost_model: CostModel, vectors: Floats) -> Prices:
+def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
     """Slopes of the head where all tables are whole and shared out evenly: for cost models without a bound."""
-    pricing = cost_model.pricing
-    hidden = vectors.sum(axis=0)[:-2] / task.topology.devices + pricing.hidden_bias
-    prices = first_prices(task, pricing.mix)
-    return Prices(np.append(pricing.mix.sum(axis=0) * (hidden > 0), [1.0, 1.0]), prices.links)
+    pricing, costs, tables = cost_model.pricing, catalog.forms.costs, len(catalog.task.tables)
+    whole = catalog.forms.first[1 : tables + 1] - 1
+    sums = np.zeros((catalog.tables.calls, costs.vectors.shape[1]))
+    np.add.at(sums, costs.call[whole], costs.vectors[whole] / catalog.task.topology.devices)
+    prices = first_prices(catalog.task, pricing.mix, catalog.tables.calls)
+    prices.vector[:, :-2] = pricing.mix.sum(axis=0) * (sums[:, :-2] + pricing.hidden_bias > 0)
+    return prices
 
 
 def _no_way(task: Task, bound: Bound) -> str:

@@ -1,7 +1,8 @@
 """The state of a search: which piece of which item lies where, and what every device then costs.
 
-Letters: d devices, h hidden units of the cost model, k pieces there is room for, f forms, r rows of the piece arrays. An item lies either
-in single pieces, all of one form, or in one of its spreads; see `catalog` for these terms.
+Letters: d devices, c kinds of fused calls, h hidden units of the cost model, k pieces there is room for, f forms, r rows of the piece
+arrays. An item lies either in single pieces, all of one form, or in one of its spreads; see `catalog` for these terms, and `devices` for
+calls and parts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.jit import compiled, inner
+from shardwright.search.engine.devices import book_parts
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -28,7 +30,9 @@ class Setting(NamedTuple):
         item: `(f,)` the item that a form cuts.
         next_form: `(f,)` the item's next form, the first after the last; form i is one of item i.
         equal: `(f,)` whether a piece of w units is w blocks.
-        vectors: `(r, h + 2)` what a piece adds to its device.
+        part: `(r + 1,)` where the parts of each piece begin.
+        call: the call that each part is in.
+        vectors: `(parts, h + 2)` what it adds there.
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
         legal: `(r,)` whether a piece is allowed.
@@ -39,12 +43,15 @@ class Setting(NamedTuple):
         spread_first: `(items + 1,)` the spreads of each item.
         spread_range: `(spreads, 2)` where the devices of each spread begin and end.
         spread_device: devices of all spreads; equal sets share their place.
-        spread_vectors: `(spreads, h + 2)` what a spread adds to each of its devices.
+        spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
+        spread_call: see above.
+        spread_vectors: see above.
         spread_bytes: `(spreads,)`.
         spread_served: `(spreads, 2)`.
         spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
         mix: `(2, h)`.
-        base: `(h + 2,)` the sums of a device without a piece.
+        base: `(h + 2,)` the sums of a call with nothing in it.
+        once: `(2,)` ms that a device takes besides its calls. One without a piece is given them too: no maximum over devices changes.
         memory: `(d,)` bytes.
         links: `(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts.
         home_form: `(items,)` form an item had in the plan to start from, or -1.
@@ -59,6 +66,8 @@ class Setting(NamedTuple):
     item: Ints
     next_form: Ints
     equal: Bools
+    part: Ints
+    call: Ints
     vectors: Floats
     bytes: Ints
     served: Floats
@@ -70,12 +79,15 @@ class Setting(NamedTuple):
     spread_first: Ints
     spread_range: Ints
     spread_device: Ints
+    spread_part: Ints
+    spread_call: Ints
     spread_vectors: Floats
     spread_bytes: Ints
     spread_served: Floats
     spread_reduced: Floats
     mix: Floats
     base: Floats
+    once: Floats
     memory: Ints
     links: Floats
     home_form: Ints
@@ -100,7 +112,9 @@ class State(NamedTuple):
         of: `(items,)` first piece of each item.
         pieces: `(items,)` how many an item has.
         spread: `(items,)` the spread an item lies in, or -1.
-        sums: `(d, h + 2)` sums of vectors, biases included.
+        sums: `(d, c, h + 2)` sums of vectors by call, biases included.
+        counts: `(d, c)` pieces and spreads in each call.
+        priced: `(d, c, 2)` forward and backward ms of each call; the first is `devices.STALE` where its sums have changed since.
         served: `(d, 2)` bytes of values and of ids.
         reduced: `(d, 2)` bytes sent to reduce gradients.
         by_host: `(hosts + 1, 2)` bytes served by each host; the last row is all of them.
@@ -123,6 +137,8 @@ class State(NamedTuple):
     pieces: Ints
     spread: Ints
     sums: Floats
+    counts: Ints
+    priced: Floats
     served: Floats
     reduced: Floats
     by_host: Floats
@@ -196,8 +212,9 @@ def lift(state: State, setting: Setting, piece: int) -> None:
 @inner
 def book(state: State, setting: Setting, row: int, device: int, sign: int) -> None:
     """Add a piece to a device's sums, or take it off."""
-    for column in range(setting.vectors.shape[1]):
-        state.sums[device, column] += sign * setting.vectors[row, column]
+    book_parts(
+        device, row, sign, setting.part, setting.call, setting.vectors, setting.base, state.sums, state.counts, state.priced
+    )  # fmt: skip
     state.used[device] += sign * setting.bytes[row]
     _serve(state, setting, device, sign * setting.served[row, 0], sign * setting.served[row, 1])
 
@@ -207,8 +224,10 @@ def book_spread(state: State, setting: Setting, spread: int, sign: int) -> None:
     """Add a spread to the sums of all its devices, or take it off."""
     for place_ in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
         device = setting.spread_device[place_]
-        for column in range(setting.vectors.shape[1]):
-            state.sums[device, column] += sign * setting.spread_vectors[spread, column]
+        book_parts(
+            device, spread, sign, setting.spread_part, setting.spread_call, setting.spread_vectors, setting.base,
+            state.sums, state.counts, state.priced,
+        )  # fmt: skip
         state.used[device] += sign * setting.spread_bytes[spread]
         values, ids = setting.spread_served[spread, 0], setting.spread_served[spread, 1]
         _serve(state, setting, device, sign * values, sign * ids)

@@ -22,14 +22,13 @@ from shardwright.search.engine.state import (
 
 @inner
 def best_transfer(
-    state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float, may_split: bool
+    state: State, setting: Setting, one: int, target: int, least: float, may_split: bool
 ) -> tuple[float, int, int, int]:
     """The best transfer from one device to another.
 
     Args:
         state: the state; not changed.
         setting: the search.
-        scratch: `(2, h + 2)`.
         one: the device to relieve.
         target: the other.
         least: gain in ms that is worth a change.
@@ -44,8 +43,10 @@ def best_transfer(
     first, of_form, next_form, most = setting.first, setting.item, setting.next_form, setting.most
     legal, memory, price = setting.legal, setting.bytes, setting.price
     room = setting.memory[target] - state.used[target]
-    vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
-    sums, serving, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    part, call, vectors = setting.part, setting.call, setting.vectors
+    served, mix, links = setting.served, setting.mix, setting.links
+    times, sums, counts, priced = state.times, state.sums, state.counts, state.priced
+    serving, by_host, reduced = state.served, state.by_host, state.reduced
     weight, scale, squarings = state.weight, state.scale, state.squarings
     heat = state.heat[one] + state.heat[target]
     apart = state.times[one].sum() - state.times[target].sum()
@@ -67,8 +68,8 @@ def best_transfer(
                 if memory[joined] - (memory[held] if there else 0) > room:
                     continue
                 gain = heat - pair_heat(
-                    scratch, before, left if units < width else NOTHING, held if there else NOTHING, joined, vectors, served,
-                    one, target, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+                    one, before, left if units < width else NOTHING, target, held if there else NOTHING, joined, served,
+                    times, part, call, vectors, sums, counts, priced, serving, by_host, reduced, weight, scale, squarings, mix, links,
                 )  # fmt: skip
                 if gain > best:
                     gain -= others_heat(
@@ -114,16 +115,20 @@ def _units_to_try(width: int, price: float, apart: float, attempt: int) -> int:
 
 @inner
 def pair_heat(
-    scratch: Floats,
+    one: int,
     before: int,
     left: int,
+    target: int,
     held: int,
     joined: int,
-    vectors: Floats,
     served: Floats,
-    one: int,
-    target: int,
+    times: Floats,
+    part: Ints,
+    call: Ints,
+    vectors: Floats,
     sums: Floats,
+    counts: Ints,
+    priced: Floats,
     serving: Floats,
     by_host: Floats,
     reduced: Floats,
@@ -137,30 +142,22 @@ def pair_heat(
 
     Rows are -1 where nothing is held.
     """
-    out, into = scratch[0], scratch[1]
-    for column in range(out.size):
-        out[column] = vectors[before, column]
-        into[column] = vectors[joined, column]
     values_out, ids_out, values_in, ids_in = served[before, 0], served[before, 1], served[joined, 0], served[joined, 1]
     if left >= 0:
-        for column in range(out.size):
-            out[column] -= vectors[left, column]
         values_out -= served[left, 0]
         ids_out -= served[left, 1]
     if held >= 0:
-        for column in range(out.size):
-            into[column] -= vectors[held, column]
         values_in -= served[held, 0]
         ids_in -= served[held, 1]
     together = one // int(links[1]) == target // int(links[1])
     values, ids = values_in - values_out, ids_in - ids_out
     after = heat_after(
-        one, out, -1.0, (-values_out, -ids_out), (values, ids) if together else (-values_out, -ids_out), (values, ids),
-        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+        one, before, left, (-values_out, -ids_out), (values, ids) if together else (-values_out, -ids_out), (values, ids),
+        times, part, call, vectors, sums, counts, priced, serving, by_host, reduced, weight, scale, squarings, mix, links,
     )  # fmt: skip
     return after + heat_after(
-        target, into, 1.0, (values_in, ids_in), (values, ids) if together else (values_in, ids_in), (values, ids),
-        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+        target, held, joined, (values_in, ids_in), (values, ids) if together else (values_in, ids_in), (values, ids),
+        times, part, call, vectors, sums, counts, priced, serving, by_host, reduced, weight, scale, squarings, mix, links,
     )  # fmt: skip
 
 
@@ -241,16 +238,16 @@ def refresh_two(state: State, setting: Setting, one: int, other: int) -> None:
 
 
 @inner
-def best_swap(
-    state: State, setting: Setting, scratch: Floats, one: int, target: int, least: float
-) -> tuple[float, int, int]:
+def best_swap(state: State, setting: Setting, one: int, target: int, least: float) -> tuple[float, int, int]:
     """The best pair of pieces to trade between two devices: gain in ms and the two pieces, -1 where nothing gains more than `least`."""
     best, found, found_other = least, NOTHING, NOTHING
     near, forms, widths, first = state.near, state.form, state.width, setting.first
     memory, price = setting.bytes, setting.price
     room, room_here = setting.memory[target] - state.used[target], setting.memory[one] - state.used[one]
-    vectors, served, mix, links = setting.vectors, setting.served, setting.mix, setting.links
-    sums, serving, by_host, reduced = state.sums, state.served, state.by_host, state.reduced
+    part, call, vectors = setting.part, setting.call, setting.vectors
+    served, mix, links = setting.served, setting.mix, setting.links
+    times, sums, counts, priced = state.times, state.sums, state.counts, state.priced
+    serving, by_host, reduced = state.served, state.by_host, state.reduced
     weight, scale, squarings = state.weight, state.scale, state.squarings
     heat = state.heat[one] + state.heat[target]
     apart = state.times[one].sum() - state.times[target].sum()
@@ -262,9 +259,9 @@ def best_swap(
             into = first[forms[other]] + widths[other] - 1
             grown, moved = memory[row] - memory[into], price[row] - price[into]
             if 0 < moved < apart and grown <= room and -grown <= room_here:
-                gain = heat - traded_heat(
-                    scratch, row, into, vectors, served,
-                    one, target, sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
+                gain = heat - pair_heat(
+                    one, row, into, target, into, row, served,
+                    times, part, call, vectors, sums, counts, priced, serving, by_host, reduced, weight, scale, squarings, mix, links,
                 )  # fmt: skip
                 if gain > best:
                     values, ids = served[row, 0] - served[into, 0], served[row, 1] - served[into, 1]
@@ -276,40 +273,6 @@ def best_swap(
             other = near[other, 0]
         piece = near[piece, 0]
     return best, found, found_other
-
-
-@inner
-def traded_heat(
-    scratch: Floats,
-    row: int,
-    into: int,
-    vectors: Floats,
-    served: Floats,
-    one: int,
-    target: int,
-    sums: Floats,
-    serving: Floats,
-    by_host: Floats,
-    reduced: Floats,
-    weight: Floats,
-    scale: Floats,
-    squarings: Ints,
-    mix: Floats,
-    links: Floats,
-) -> float:
-    """Heat of two devices after the piece rows `row` on `one` and `into` on `target` have traded places."""
-    change = scratch[0]
-    for column in range(change.size):
-        change[column] = vectors[row, column] - vectors[into, column]
-    values, ids = served[row, 0] - served[into, 0], served[row, 1] - served[into, 1]
-    together = one // int(links[1]) == target // int(links[1])
-    return heat_after(
-        one, change, -1.0, (-values, -ids), (0.0, 0.0) if together else (-values, -ids), (0.0, 0.0),
-        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
-    ) + heat_after(
-        target, change, 1.0, (values, ids), (0.0, 0.0) if together else (values, ids), (0.0, 0.0),
-        sums, serving, by_host, reduced, weight, scale, squarings, mix, links,
-    )  # fmt: skip
 
 
 @inner

@@ -53,7 +53,7 @@ def test_a_model_without_communication_survives_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ({"format": "2"}, "format is '2'.*train the model again"),
+        ({"format": "1"}, "format is '1'.*train the model again"),
         ({"format": None}, "format is None"),
         ({"kind": "policy"}, "kind 'policy'"),
         ({"kind": "compute"}, "other features"),

@@ -95,13 +95,12 @@ def test_a_transfer_gains_what_was_promised_or_more():
     prepared, _ = session_of(task_of(30, 4))
     setting = prepared.assembly.setting
     state = placed(prepared)
-    scratch = np.empty((2, setting.vectors.shape[1]))
     for _ in range(20):
         set_objective(state, setting, 5)
         one = int(np.argmax(state.heat))
         target = int(np.argmin(state.times.sum(axis=1)))
-        gain, piece, form, units = best_transfer(state, setting, scratch, one, target, 1e-9, True)
-        promised, mine, theirs = best_swap(state, setting, scratch, one, target, gain)
+        gain, piece, form, units = best_transfer(state, setting, one, target, 1e-9, True)
+        promised, mine, theirs = best_swap(state, setting, one, target, gain)
         heat = state.heat.sum()
         if mine >= 0:
             swap(state, setting, mine, theirs)
