@@ -81,8 +81,8 @@ def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namesp
     for setting, measurements in found.items():
         caption = (
             f"{options.tasks} tasks {setting.name}: slowest forward plus slowest backward kernel, ms, means over the tasks that a strategy "
-            f"placed. Measured in {options.rounds} interleaved rounds on fresh batches. Floor: the smallest measured total of any plan of the task, "
-            "over the devices. "
+            f"placed. Measured in {options.rounds} interleaved rounds on fresh batches. Floor: the smallest measured total of any plan "
+            "of the task, over the devices. "
             f"Within a task, predicted and measured order of the strategies correlate by {order_of(measurements):.3f} (mean). {versions}."
         )
         gains = "Measured times of a strategy over those of the heuristic with the lowest measured mean, task by task."

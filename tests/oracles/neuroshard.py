@@ -14,9 +14,10 @@ import numpy as np
 from shardwright.cost.communication import communication_ms
 from shardwright.cost.model import CostModel
 from shardwright.search.units import take_apart
+from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task.task import Task
 
 
@@ -46,7 +47,7 @@ class Oracle:
         self.devices = range(self.task.topology.devices)
         self.apart = self.task.constraints.apart_pairs()
         works = [shard_work(self.task, shard) for shard in self.fixed]
-        self.fixed_codes = self.cost_model.encode(works) if works else []
+        self.fixed_codes = self.encoded(works) if works else []
         self.fixed_bytes = memory_account(self.task, self.fixed).total
         dims = sum(p.dim for p in self.whole()) + sum(s.dim * len(s.devices) for s in self.fixed)
         self.mean_dim = dims / len(self.devices)
@@ -172,11 +173,21 @@ class Oracle:
     def bytes(self, piece: Piece) -> int:
         return self.cached("bytes", piece, lambda: sum(shard_bytes(self.task, b) for b in self.blocks(piece)))
 
-    def code(self, piece: Piece) -> np.ndarray:
-        def encoded() -> np.ndarray:
-            return self.cost_model.encode([shard_work(self.task, block) for block in self.blocks(piece)]).sum(axis=0)
+    def encoded(self, works: list[ShardWork]) -> list[tuple[Call, np.ndarray]]:
+        """The fused call and the encoding of each."""
+        return list(zip(map(call_of, works), self.cost_model.encode(works), strict=True))
 
-        return self.cached("code", piece, encoded)
+    def codes(self, piece: Piece) -> list[tuple[Call, np.ndarray]]:
+        return self.cached(
+            "codes", piece, lambda: self.encoded([shard_work(self.task, block) for block in self.blocks(piece)])
+        )
+
+    def priced(self, codes: list[tuple[Call, np.ndarray]]) -> np.ndarray:
+        """Forward and backward ms of a device: the sum of its calls."""
+        sums: dict[Call, np.ndarray] = {}
+        for call, code in codes:
+            sums[call] = sums.get(call, 0) + code
+        return sum((self.cost_model.pricing.price(code) for code in sums.values()), np.zeros(2))
 
     def cached(self, what: str, key: object, predict):
         if (what, key) not in self.predictions:
@@ -184,13 +195,12 @@ class Oracle:
         return self.predictions[what, key]
 
     def single_cost(self, piece: Piece) -> int:
-        return self.cached("single", piece, lambda: nanoseconds(self.cost_model.pricing.price(self.code(piece)).sum()))
+        return self.cached("single", piece, lambda: nanoseconds(self.priced(self.codes(piece)).sum()))
 
     def device_times(self, held: tuple[Piece, ...], device: int) -> np.ndarray:
         """Forward and backward ms of a device."""
         codes = [code for code, s in zip(self.fixed_codes, self.fixed, strict=True) if device in s.devices]
-        codes += [self.code(piece) for piece in held]
-        return self.cost_model.pricing.price(np.sum(codes, axis=0)) if codes else np.zeros(2)
+        return self.priced(codes + [code for piece in held for code in self.codes(piece)])
 
     def device_cost(self, held: tuple[Piece, ...], device: int) -> int:
         return self.cached("fused", (held, device), lambda: nanoseconds(self.device_times(held, device).sum()))

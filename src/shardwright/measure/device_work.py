@@ -12,8 +12,8 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task.task import Task
 
-QUIET = 1.03
-"""Highest sentinel ratio at which a visit counts as undisturbed."""
+QUIET = 1.5
+"""Highest state of the machine, over its usual one, at which a visit counts as undisturbed."""
 
 _PAGE = 4096
 
@@ -50,24 +50,26 @@ class Visit:
     """One timing of a device's work: built, warmed up, and run on fresh batches, some passes over each.
 
     Attributes:
-        forward_ms: lookups of all tables, in the mean over the batches.
-        backward_ms: backward of all tables, optimizer included.
+        forward_ms: lookups of all tables, in the mean over the batches; at the machine's usual state.
+        backward_ms: backward of all tables, optimizer included; likewise.
         batches: how many batches there were.
-        sentinel: sentinel time relative to the quiet machine, the longer one of before and after; see `shardwright.measure.sentinel`.
+        sentinel: state of the machine meanwhile over its usual one; see `shardwright.measure.sentinel`.
+        usual_ms: the usual state: milliseconds that the sentinel took as a rule in this process.
         measured_at: seconds since 1970.
-        spent: seconds by step: build, batches, warm-up, runs, sentinel.
+        spent: seconds by step: build, batches, warm-up, runs.
     """
 
     forward_ms: float
     backward_ms: float
     batches: int
     sentinel: float
+    usual_ms: float
     measured_at: float
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine was not disturbed meanwhile."""
+        """Whether no burst of other programs hit the visit."""
         return self.sentinel <= QUIET
 
 

@@ -8,7 +8,6 @@ their distinct rows to fill the last-level cache twice. Tables that fit the cach
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import row_bytes
@@ -17,7 +16,6 @@ FEWEST, MOST = 2, 128
 _MOST_LOOKUPS = 2e6  # of all batches together: what drawing them may take
 _OF_CACHE, _OF_TABLES = 2.0, 0.9
 _LINE = 64
-_UNKNOWN = (1 << 20, 32 << 20)
 
 
 def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
@@ -46,23 +44,3 @@ def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if distinct(middle) >= wanted else (middle, high)
     return high
-
-
-def cpu_caches() -> tuple[int, int]:
-    """Bytes of the second-level and of the last-level cache of this machine's first core; 1 and 32 MiB where it does not tell."""
-    sizes: dict[int, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            if (index / "type").read_text().strip() != "Instruction":
-                sizes[int((index / "level").read_text())] = _bytes((index / "size").read_text().strip())
-        except (OSError, ValueError):
-            continue
-    if 2 not in sizes:
-        return _UNKNOWN
-    return sizes[2], sizes[max(sizes)]
-
-
-def _bytes(text: str) -> int:
-    """Bytes of a size as in "1024K"."""
-    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
-    return int(text.rstrip("KMG")) << unit

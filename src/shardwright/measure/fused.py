@@ -10,7 +10,8 @@ import numpy as np
 
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import Backend, FusedCall, FusedInput
-from shardwright.measure.fresh import cpu_caches, fresh_batches
+from shardwright.measure.caches import cache_bytes
+from shardwright.measure.fresh import fresh_batches
 from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.workload.batches import Batch, Scatter, draw_batch
@@ -43,7 +44,7 @@ class DeviceCalls:
         self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str, backend: Backend, arena: Arena
     ) -> None:
         groups = kernel_groups(works)
-        self.batches = fresh_batches(works, cpu_caches()[1]) if arena.device.type == "cpu" else _ON_CUDA
+        self.batches = fresh_batches(works, cache_bytes()[1]) if arena.device.type == "cpu" else _ON_CUDA
         began = perf_counter()
         self._calls: list[FusedCall] = [backend.build(group, optimizer, arena) for group in groups]
         built = perf_counter()

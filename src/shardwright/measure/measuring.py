@@ -1,9 +1,9 @@
 """The one way to measure: samples, plans, calibration, tuning and learning by measuring all time kernels through this module.
 
-A *visit* builds a device's work, runs it on fresh batches and reads the sentinel before and after. A visit counts where the machine was
-quiet. What a work takes is the median of its quiet visits, so that neither many visits nor few of them make it look quicker. Works are
-visited in rounds, each in a new random order: a slow minute of the machine touches all of them alike. A few fixed works, the controls, are
-visited among them; how much longer these take than they once took is the state of the machine, and no fault of a cost model.
+A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. What a work takes is the
+median of its visits, all converted to one state; one that a burst hit does not count, and is made again. Works are visited in rounds, each
+in a new random order: a slow minute of the machine touches all of them alike. A few fixed works, the controls, are visited among them. How
+much longer these take than they once took is the state of the machine, and no fault of a cost model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shardwright.measure.controls import Controls, control_works
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
 from shardwright.measure.hardware import available_memory
 from shardwright.measure.printer import Progress
+from shardwright.measure.sentinel import at_state
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.units import format_bytes
@@ -43,10 +44,20 @@ def settled(visits: Sequence[Visit], quiet: int = 1) -> bool:
     return sum(visit.quiet for visit in visits) >= quiet or len(visits) >= MOST_VISITS * quiet
 
 
-def time_of(visits: Sequence[Visit]) -> Times:
-    """Forward and backward ms of a work: the median of its quiet visits, or the quietest visit where none was quiet."""
+def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
+    """Forward and backward ms of a work: the median of its quiet visits, or the quietest visit where none was quiet.
+
+    Args:
+        visits: the visits, of one process or several.
+        usual_ms: state of the machine to convert times to; by default each visit keeps its process's own.
+    """
     counted = [visit for visit in visits if visit.quiet] or [min(visits, key=lambda visit: visit.sentinel)]
-    forward, backward = np.median([(visit.forward_ms, visit.backward_ms) for visit in counted], axis=0).tolist()
+    times = [
+        (visit.forward_ms * share, visit.backward_ms * share)
+        for visit in counted
+        for share in (1.0 if usual_ms is None else at_state(1.0, visit.usual_ms, usual_ms),)
+    ]
+    forward, backward = np.median(times, axis=0).tolist()
     return forward, backward
 
 

@@ -164,7 +164,7 @@ def _measured(
         if position in failed:
             yield (number, position), {"error": failed[position]}
         else:
-            noted = ("forward_ms", "backward_ms", "batches", "sentinel", "measured_at")
+            noted = ("forward_ms", "backward_ms", "batches", "sentinel", "usual_ms", "measured_at")
             yield (number, position), {name: getattr(visit, name) for name in noted}
 
 
@@ -201,9 +201,10 @@ def read_results(path: Path) -> Results:
         if "error" not in line:
             noted = {name: value for name, value in line.items() if name not in ("round", "work")}
             visits.setdefault(line["work"], []).append(Visit(**noted))
+    usual = float(np.median([visit.usual_ms for found in visits.values() for visit in found])) if visits else None
     return Results(
         hardware,
-        {work: time_of(found) for work, found in visits.items()},
+        {work: time_of(found, usual) for work, found in visits.items()},
         min(map(len, visits.values()), default=0),
         {line["work"]: line["error"] for line in lines if "error" in line},
     )

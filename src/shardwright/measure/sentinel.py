@@ -1,22 +1,28 @@
-"""A small fixed kernel that tells whether the machine is quiet.
+"""A small fixed kernel that tells the state of the machine: how long it takes now.
 
-Bursts from other programs (on a virtual machine: other tenants) slow a whole sample down. The sentinel runs before and after each sample;
-when it takes longer than it does on the quiet machine, so did the sample, and the sample is measured again.
+Other programs (on a virtual machine: other tenants) share caches and memory, and slow kernels down for some milliseconds or minutes. The
+sentinel runs before, after and every few runs between. The time of each run is converted to what it would be at the usual state of the
+machine, so that measurements of different minutes can be compared:
+
+    time at the usual state = time · (usual sentinel time / sentinel time now) ^ 0.7
+
+The exponent is between those of kernels that compute (0.3) and of kernels that wait for memory (1.4); with it, timings of the same set
+agreed best on a machine with noisy neighbours. Whoever compares times of two processes converts them to one state likewise.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.measure.arena import Arena
-from shardwright.measure.timing import Clock
 
 if TYPE_CHECKING:
     import torch
+
+    from shardwright.measure.timing import Clock
 
 SENTINEL_BYTES = 128 * 2**20
 """Room that a sentinel takes."""
@@ -25,9 +31,14 @@ _DIM = 64
 _WINDOWS = {"cpu": 16, "cuda": 1}
 _BAG = 16
 _REMEMBERED = 5_000  # minutes of measuring: longer than the bursts of other tenants
-_RUNS = 7  # the first ones also wait for what a sample left to be written back
-_FRESH_S = 0.02
-_QUIET_SHARE = 0.1
+_FIRST = 20  # readings before anything is measured
+_RUNS = 2
+_ELASTICITY = 0.7
+
+
+def at_state(ms: float, measured: float, wanted: float) -> float:
+    """Milliseconds of a kernel at another state of the machine; states are sentinel times."""
+    return ms * float((wanted / measured) ** _ELASTICITY)
 
 
 class Sentinel:
@@ -37,7 +48,7 @@ class Sentinel:
     second one the last-level cache, whatever ran before: what is left in the caches by a sample does not matter.
 
     Attributes:
-        quiet_ms: what it takes on the quiet machine: the 10% quantile of the last 5,000 readings.
+        usual_ms: what it took as a rule before anything was measured: the state that times are converted to.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:
@@ -51,10 +62,9 @@ class Sentinel:
         self._offsets = torch.arange(0, rows, _BAG).to(arena.device)
         self._runs = 0
         self._readings: deque[float] = deque(maxlen=_REMEMBERED)
-        self._last_read = -_FRESH_S
-        for _ in range(20):
-            self._readings.append(self._time())
-        self.quiet_ms = float(np.quantile(self._readings, _QUIET_SHARE))
+        for _ in range(_FIRST):
+            self.read()
+        self.usual_ms: float = float(np.median(self._readings))
 
     def run(self, _: int) -> None:
         """Run the kernel once."""
@@ -66,16 +76,11 @@ class Sentinel:
             embedding_bag(self._ids, window, self._offsets, mode="sum")
 
     def read(self) -> float:
-        """Run the kernel a few times; returns its shortest time relative to the quiet machine's.
+        """The state of the machine now: milliseconds of the shorter of two runs."""
+        found = min(self._clock.time([self.run], 0)[0] for _ in range(_RUNS))
+        self._readings.append(found)
+        return found
 
-        A reading of the last 20 ms is used again: the one after a sample is the one before the next.
-        """
-        if perf_counter() - self._last_read > _FRESH_S:
-            self._readings.append(self._time())
-            self.quiet_ms = float(np.quantile(self._readings, _QUIET_SHARE))
-            self._last_read = perf_counter()
-        return self._readings[-1] / self.quiet_ms
-
-    def _time(self) -> float:
-        """Shortest milliseconds of a few runs."""
-        return min(self._clock.time([self.run], 0)[0] for _ in range(_RUNS))
+    def beyond_usual(self, state_ms: float) -> float:
+        """A state over the median of the last 5,000 readings."""
+        return state_ms / float(np.median(self._readings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter, time
+from time import time
 from typing import TYPE_CHECKING
 
 from shardwright.errors import MeasurementFailed
@@ -57,14 +57,12 @@ class Session:
         with _refusals_said(self._arena.device):
             self._arena.reset()
             calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
-            began = perf_counter()
-            before = self._sentinel.read()
-            timing = time_parts([calls.forward, calls.backward], self._clock, self._policy, calls.batches)
-            ratio = max(before, self._sentinel.read())
+            parts = [calls.forward, calls.backward]
+            timing = time_parts(parts, self._clock, self._policy, self._sentinel, calls.batches)
         forward, backward = timing.parts_ms
-        timed = {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
-        spent = calls.spent | timed | {"sentinel": perf_counter() - began - sum(timed.values())}
-        return Visit(forward, backward, calls.batches, ratio, time(), spent)
+        spent = calls.spent | {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
+        state = self._sentinel.beyond_usual(timing.state_ms)
+        return Visit(forward, backward, calls.batches, state, self._sentinel.usual_ms, time(), spent)
 
 
 @contextmanager

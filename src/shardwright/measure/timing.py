@@ -1,9 +1,10 @@
 """How long a step of training takes on a device: its batches in turn, each of them several times.
 
 The runs of one measurement go through batches that were drawn for it (see `shardwright.measure.fresh`), pass after pass. So a run finds in
-the caches what a step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of
-each batch counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time
-that is reported is the mean over the batches.
+the caches what a step of training finds there: the hot rows, and nothing that only its own batch looks up. The state of the machine is read
+every few runs, and times are converted to its usual state (see `shardwright.measure.sentinel`). On a CPU the shortest pass of each batch
+counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time that is
+reported is the mean over the batches.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from shardwright.errors import InvalidInput
+from shardwright.measure.sentinel import at_state
 
 if TYPE_CHECKING:
     import torch
 
 Statistic: TypeAlias = Literal["minimum", "median"]
 Part: TypeAlias = Callable[[int], None]
+
+_STATE_LASTS_S = 0.025
 
 
 @dataclass(frozen=True)
@@ -167,17 +171,50 @@ def clock_of(device: torch.device) -> Clock:
     return CpuClock() if device.type == "cpu" else CudaClock(device)
 
 
+class Machine(Protocol):
+    """Tells its state, as a `Sentinel` does."""
+
+    @property
+    def usual_ms(self) -> float:
+        """The usual state, in ms."""
+        ...
+
+    def read(self) -> float:
+        """The state now, in ms."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A machine whose state is not read: times stay what they are."""
+
+    usual_ms: float = 1.0
+
+    def read(self) -> float:
+        """The usual state."""
+        return self.usual_ms
+
+
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of the parts of a step, and of how many runs; and seconds that warming up and running took in all."""
+    """Milliseconds of the parts of a step at the machine's usual state.
+
+    Attributes:
+        parts_ms: of each part.
+        runs: how many runs were counted.
+        state_ms: state of the machine during them, in the mean.
+        warm_up_s: seconds that warming up took.
+        runs_s: seconds that the runs took, readings of the state included.
+    """
 
     parts_ms: tuple[float, ...]
     runs: int
+    state_ms: float
     warm_up_s: float = 0.0
     runs_s: float = 0.0
 
 
-def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batches: int = 1) -> Timing:
+def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machine: Machine, batches: int = 1) -> Timing:
     """Run the parts of a step on one batch after another, pass after pass.
 
     The first run that warms up goes past the clock: it allocates, loads code and may wait for the device, so what the host needs for
@@ -187,6 +224,7 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batche
         parts: functions of the number of the batch, called one after another in each run.
         clock: times them.
         policy: how often.
+        machine: tells its state.
         batches: how many batches there are.
     """
     began = perf_counter()
@@ -197,13 +235,21 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, batche
         elif perf_counter() < began + policy.time_limit_s:
             clock.time(parts, run % batches)
     warm = perf_counter()
-    times: list[list[list[float]]] = [[] for _ in range(batches)]
-    runs = policy.passes_over(batches) * batches
-    for run in range(runs):
-        times[run % batches].append(clock.time(parts, run % batches))
+    times = np.full((policy.passes_over(batches), batches, len(parts)), np.nan)
+    runs = times.reshape(-1, len(parts))
+    states = [machine.read()]
+    first = count = 0
+    while count < len(runs):
+        stop_at = min(perf_counter() + _STATE_LASTS_S, warm + policy.time_limit_s)
+        while count < len(runs) and (count == first or perf_counter() < stop_at):
+            runs[count] = clock.time(parts, count % batches)
+            count += 1
+        states.append(machine.read())
+        runs[first:count] *= at_state(1.0, (states[-2] + states[-1]) / 2, machine.usual_ms)
+        first = count
         if perf_counter() > warm + policy.time_limit_s:
-            runs = run + 1
             break
-    statistic = np.min if policy.statistic == "minimum" else np.median
-    found = np.mean([statistic(of_batch, axis=0) for of_batch in times if of_batch], axis=0)
-    return Timing(tuple(found.tolist()), runs, warm - began, perf_counter() - warm)
+    statistic = np.nanmin if policy.statistic == "minimum" else np.nanmedian
+    of_batches = statistic(times[:, : min(count, batches)], axis=0)
+    found = of_batches.mean(axis=0)
+    return Timing(tuple(found.tolist()), count, float(np.mean(states)), warm - began, perf_counter() - warm)

@@ -17,6 +17,7 @@ from shardwright.cost.communication import LinkTraffic, traffic
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
+from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import shard_work
@@ -90,22 +91,35 @@ def _times(cost: PlanCost) -> Floats:
 
 
 def _compute_ms(plan: Plan, cost_model: CostModel, cells: Ints) -> Floats:
-    """`(n, 2)` by how much the forward and the backward kernel of each cell's device would get shorter without its table."""
-    latents = cost_model.encode([shard_work(plan.task, shard) for shard in plan.shards])
+    """`(n, 2)` by how much the forward and the backward kernels of each cell's device would get shorter without its table."""
+    works = [shard_work(plan.task, shard) for shard in plan.shards]
+    latents, kinds = cost_model.encode(works), numbered_calls(works)
     place = {(table, device): row for row, (table, device) in enumerate(cells.tolist())}
     number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    parts = np.zeros((len(cells), latents.shape[1]))
-    for latent, shard in zip(latents, plan.shards, strict=True):
-        parts[[place[number[shard.table], rank] for rank in shard.devices]] += latent
-    sums = np.zeros((plan.task.topology.devices, latents.shape[1]))
-    np.add.at(sums, cells[:, 1], parts)
-    alone = np.bincount(cells[:, 1], minlength=len(sums))[cells[:, 1]] == 1
-    price, less = cost_model.pricing.price, np.zeros((len(cells), 2))
-    for start in range(0, len(cells), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        whole = sums[cells[part, 1]]
-        rest = np.where(alone[part, None], 0.0, price(whole - parts[part]))  # an empty device launches nothing
-        less[part] = price(whole) - rest
+    # A part is what a cell has in one fused call of its device: one, as a rule.
+    held = [
+        (place[number[shard.table], rank], kind, index)
+        for index, (shard, kind) in enumerate(zip(plan.shards, kinds, strict=True))
+        for rank in shard.devices
+    ]
+    cell, kind, index = np.array(held, dtype=np.int64).T
+    keys, part_of = np.unique(np.stack([cell, kind]), axis=1, return_inverse=True)
+    parts = np.zeros((keys.shape[1], latents.shape[1]))
+    np.add.at(parts, part_of.ravel(), latents[index])
+    _, call, fellows = np.unique(
+        np.stack([cells[keys[0], 1], keys[1]]), axis=1, return_inverse=True, return_counts=True
+    )
+    sums = np.zeros((fellows.size, latents.shape[1]))
+    np.add.at(sums, call.ravel(), parts)
+    pricing, less = cost_model.pricing, np.zeros((len(cells), 2))
+    for start in range(0, len(parts), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        of_call = call.ravel()[some]
+        rest = pricing.price(sums[of_call] - parts[some])
+        rest[fellows[of_call] == 1] = 0.0  # a call with nothing in it is not made
+        np.add.at(less, keys[0, some], pricing.price(sums[of_call]) - rest)
+    alone = np.bincount(cells[:, 1], minlength=plan.task.topology.devices)[cells[:, 1]] == 1
+    less[alone] += pricing.once
     return less
 
 

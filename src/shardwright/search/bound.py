@@ -7,24 +7,20 @@ the dim is one, or of the multiples that a constraint asks for), into row blocks
 and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the bound
 stays valid whatever they say; it does not see them otherwise.
 
-Proof. A device makes one or several fused calls of K kinds that the task's tables and their ways allow. With f the forward + backward
-time of a call, convex in its sum of vectors z_k, a device in use takes the sum of f(z_k) over the calls that it makes, at least one. Where
-f(0) ≥ 0, the cost of a call with nothing in it, that is at least
+Proof. A device makes some of K kinds of fused calls that the task's tables and their ways allow. With z_k the sum of vectors in call k
+and f(z_k) the forward + backward time of a call, convex, a device in use takes the sum of f(z_k) over its calls, of which there is one.
+A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^(K h)
 
-    F(z) = f(0) + Σ_k (f(z_k) - f(0)),    z = (z_1 … z_K), z_k = 0 for a call that is not made
+    f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
-which is convex, too: K heads beside each other, less what K - 1 empty ones cost. (Of a phase with f(0) < 0, the constant is K f(0): no
-device makes more calls. Times are at least 0, so f without its floor at 0 is no more.) With D devices, let z_d be the sums of device d.
-The step time is a sum over phases of maxima over devices, and a maximum is at least a mean:
+where C is the least Σ c_k over any calls, but one at least: a call that is not made has neither c_k nor z_k. The step time is a sum over
+phases of maxima over devices, and a maximum is at least a mean; of two link classes the slower counts. So for every mix of these, D devices
 
-    step  ≥  mean_d F(z_d) + (mean bytes over links) / bandwidth + latency  ≥  F(Σ z_d / D) + …                  (Jensen)
+    step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
-A hidden unit of F costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, and of two link classes the slower counts, so for every λ in
-[0, 1]^(K h) and every mix of the link classes
-
-    F(Σ z_d / D) + …  ≥  Σ_kh λ_kh m_h b_h + constant + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
-
-and price_λ, linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
+(All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
+one.) This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ,
+linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
 right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
 generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
 Devices without a shard make no call, so the mean is over the devices in use; where the priced sum of a plan's kernels is
@@ -98,7 +94,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._constants = _constants(self._pricing, self._relaxation.calls)
+        self._calls = max(1.0, _kinds_of_calls(self._relaxation) / catalog.task.topology.devices)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
 
@@ -123,7 +119,7 @@ class BoundProof:
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(self._task, self._pricing, self._constants, columns, phases)
+            least, prices = _programme(self._task, self._pricing, self._calls, columns, phases)
             # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
@@ -149,18 +145,24 @@ class BoundProof:
     def _value(self, prices: Prices, choice: Choice, phases: Floats) -> float:
         """What prices prove of plans that use all devices, or whose kernels have a positive price."""
         shared = float(choice.price.sum()) / self._task.topology.devices
-        return self._constant(prices, phases) + shared + self._waits(prices)
+        calls = _least_calls(self._intercepts(prices, phases), self._calls) + float(self._pricing.once @ phases[:2])
+        return calls + shared + self._waits(prices)
 
     def _on_one_device(self, prices: Prices, phases: Floats) -> float:
         """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
         least = float(self._relaxation.cheapest(Prices(prices.vector, np.zeros_like(prices.links))).price.sum())
-        return np.inf if least >= 0 else self._constant(prices, phases) + least + self._waits(prices)
+        if least >= 0:
+            return np.inf
+        calls = _least_calls(self._intercepts(prices, phases), 1.0) + float(self._pricing.once @ phases[:2])
+        return calls + least + self._waits(prices)
 
     def _waits(self, prices: Prices) -> float:
         return float((prices.links * _latency(self._task)).sum())
 
-    def _constant(self, prices: Prices, phases: Floats) -> float:
-        return float((prices.vector[:, :-2] @ self._pricing.hidden_bias).sum() + self._constants @ phases[:2])
+    def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
+        """`(calls,)` ms of each fused call that is made, vectors aside: the c_k of the proof."""
+        found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2]
+        return found
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """What a plan costs at least in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
@@ -192,8 +194,15 @@ class BoundProof:
         discount = np.zeros(self._relaxation.tables)
         np.minimum.at(discount, self._relaxation.table_of_row, price / width * np.repeat(forms.units, forms.units))
         np.minimum.at(discount, self._relaxation.other_tables, other_price)
-        base = self._constant(prices, phases) + discount.sum()
-        return base + price, base + other_price
+        made = self._intercepts(prices, phases)
+        base = (
+            made
+            - np.minimum(made, 0.0)
+            + np.minimum(made, 0.0).sum()
+            + discount.sum()
+            + self._pricing.once @ phases[:2]
+        )
+        return base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
     def _own_links(self, served: Floats, own: Floats) -> Floats:
         """`(pieces,)` ms that the holder of a piece spends on links at least, in the passes that `own` counts."""
@@ -219,25 +228,35 @@ def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASE
     return Prices(np.tile(np.append(phases[:2] @ mix / 2, phases[:2]), (calls, 1)), links)
 
 
-def _constants(pricing: Pricing, calls: int) -> Floats:
-    """`(2,)` forward and backward ms of a device in use, hidden units and vectors aside; see the proof.
+def _least_calls(intercepts: Floats, calls: float) -> float:
+    """The least sum of the intercepts of `calls` calls or more, the last of them in part."""
+    made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
+    return float((made * np.where(made < 0, 1.0, share)).sum())
 
-    That is the head's constant, less for every further kind of call what one with nothing in it costs beyond that constant.
-    """
-    empty = pricing.bias + pricing.mix @ np.maximum(pricing.hidden_bias, 0.0)
-    constants: Floats = pricing.bias + (calls - 1) * (pricing.bias - np.maximum(empty, 0.0)) + pricing.once
-    return constants
+
+def _kinds_of_calls(relaxation: Relaxation) -> int:
+    """How many calls a plan makes at least: of tables whose ways have no call in common, directly or through others, each needs its own."""
+    of_table: dict[int, set[int]] = {}
+    costs, count = relaxation.catalog.forms.costs, relaxation.calls
+    pairs = [(relaxation.table_of_row, costs.call), (relaxation.other_tables, relaxation.other_calls)]
+    for pair in np.unique(np.concatenate([table * count + call for table, call in pairs])).tolist():
+        of_table.setdefault(pair // count, set()).add(pair % count)
+    kinds: list[set[int]] = []
+    for calls in {frozenset(calls) for calls in of_table.values()}:
+        near = [kind for kind in kinds if kind & calls]
+        kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
+    return len(kinds)
 
 
 def _programme(
-    task: Task, pricing: Pricing, constants: Floats, columns: list[Loads], phases: Floats
+    task: Task, pricing: Pricing, calls: float, columns: list[Loads], phases: Floats
 ) -> tuple[float, Prices]:
     """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
 
     Args:
         task: the task.
         pricing: the cost model's head.
-        constants: `(2,)` see `_constants`.
+        calls: how many calls the mean device makes at least.
         columns: a row a group of tables; each group takes a mixture of its rows.
         phases: `(4,)` 1 for phases that count.
     """
@@ -251,43 +270,48 @@ def _programme(
     backward = [
         served[:, 0] * each[link] + reduced[:, link] / task.topology.link_bandwidth[link] * 1e3 for link in links
     ]
-    # A call that no column has anything in costs what an empty one does; its hidden units need no variables.
+    # Variables: shares of the columns, cost of each hidden unit of each call, shares of devices that make each call (the last one stands
+    # for all calls that no column has anything in), ms of the forward and of the backward links.
     seen = np.flatnonzero(vectors.any(axis=(0, 2)))
-    hidden = seen.size * units.size
-    # Variables: shares of the columns, cost of each hidden unit of each call, ms of the forward and of the backward links.
+    hidden, other = seen.size * units.size, vectors.shape[1] - seen.size
     loads = (vectors[:, seen[:, None], units] * mix[units]).reshape(count, hidden)
-    passes = [
-        np.concatenate([loads_of, np.zeros(hidden), slack])
-        for of_pass, slack in ((forward, (-1.0, 0.0)), (backward, (0.0, -1.0)))
-        for loads_of in of_pass
+    intercepts = np.hstack([np.kron(np.eye(seen.size), (mix * bias)[units, None]), np.zeros((hidden, 1))])
+    rest = np.zeros((1, seen.size + 1))
+    rows = [
+        np.hstack([loads.T, -np.eye(hidden), intercepts, np.zeros((hidden, 2))]),
+        *(
+            np.hstack([loads_of[None], np.zeros((1, hidden)), rest, slack])
+            for of_pass, slack in ((forward, [[-1.0, 0.0]]), (backward, [[0.0, -1.0]]))
+            for loads_of in of_pass
+        ),
+        np.hstack([np.zeros((1, count + hidden)), rest - 1.0, np.zeros((1, 2))]),
     ]
-    limits = np.concatenate([np.tile(-mix[units] * bias[units], seen.size), np.tile(-_latency(task)[links], 2)])
-    costs = np.hstack([loads.T, -np.eye(hidden), np.zeros((hidden, 2))])
-    one_each = np.zeros((groups, count + hidden + 2))
+    made = np.append(
+        np.full(seen.size, pricing.bias @ phases[:2]), pricing.bias @ phases[:2] + mix @ np.maximum(bias, 0.0)
+    )
+    one_each = np.zeros((groups, count + hidden + seen.size + 3))
     one_each[np.arange(count) % groups, np.arange(count)] = 1.0
     found = linprog(
-        np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), phases[2:]]),
-        A_ub=np.vstack([costs, *passes]) if limits.size else None,
-        b_ub=limits if limits.size else None,
+        np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), made, phases[2:]]),
+        A_ub=np.vstack(rows),
+        b_ub=np.concatenate([np.zeros(hidden), np.tile(-_latency(task)[links], 2), [-calls]]),
         A_eq=one_each,
         b_eq=np.ones(groups),
-        bounds=[(0, None)] * (count + hidden + 2),
+        bounds=[(0, None)] * (count + hidden) + [(0, 1)] * seen.size + [(0, other)] + [(0, None)] * 2,
         method="highs",
     )
-    calls = vectors.shape[1]
     if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
-        return -np.inf, first_prices(task, pricing.mix, calls, phases)
-    duals = -np.asarray(found.ineqlin.marginals) if limits.size else np.zeros(0)
-    weight = np.tile(bias > 0, (calls, 1)).astype(np.float64)
+        return -np.inf, first_prices(task, pricing.mix, vectors.shape[1], phases)
+    duals = -np.asarray(found.ineqlin.marginals)
+    weight = np.tile(bias > 0, (vectors.shape[1], 1)).astype(np.float64)
     weight[seen[:, None], units] = np.clip(duals[:hidden], 0.0, 1.0).reshape(seen.size, units.size)
     shares = np.zeros((2, 2))
-    shares[:, links] = np.maximum(duals[hidden:].reshape(2, -1), 0.0)
+    shares[:, links] = np.maximum(duals[hidden:-1].reshape(2, -1), 0.0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
     if links:
         shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
-    idle = (calls - seen.size) * float(mix @ np.maximum(bias, 0.0))
-    least = float(found.fun or 0.0) + idle + float(constants @ phases[:2])
-    return least, Prices(np.hstack([mix * weight, np.tile(phases[:2], (calls, 1))]), shares * phases[2:, None])
+    vector = np.hstack([mix * weight, np.tile(phases[:2], (len(weight), 1))])
+    return float(found.fun or 0.0) + float(pricing.once @ phases[:2]), Prices(vector, shares * phases[2:, None])
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:

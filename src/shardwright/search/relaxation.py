@@ -12,8 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.search.engine.blocks import BlockCosts, Blocks, priced
+from shardwright.search.engine.blocks import BlockCosts, Blocks
 from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
+from shardwright.search.engine.parts import priced
 from shardwright.search.engine.shortest import cheapest_widths, least_bottlenecks
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -134,6 +135,11 @@ class Relaxation:
     def other_tables(self) -> Ints:
         """`(others,)` tables of the other ways."""
         return self._other.table
+
+    @property
+    def other_calls(self) -> Ints:
+        """`(others,)` the kind of fused call that each part of the other ways is in."""
+        return self._other.call
 
     def other_prices(self, prices: Prices) -> Floats:
         """`(others,)` ms of kernels of every other way on one device."""

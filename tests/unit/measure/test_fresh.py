@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.measure.fresh import FEWEST, MOST, cpu_caches, fresh_batches
+from shardwright.measure.fresh import FEWEST, MOST, fresh_batches
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -41,8 +41,3 @@ def test_batches_fill_the_cache_twice_or_are_as_many_as_there_may_be(works: list
 
 def test_tables_that_fit_the_cache_need_two_batches() -> None:
     assert fresh_batches([ShardWork(1000, 64, 512, 5000.0, True, AccessProfile.uniform(1000))], 2**25) == FEWEST
-
-
-def test_the_caches_of_this_machine() -> None:
-    second, last = cpu_caches()
-    assert 2**16 <= second <= last < 2**33

@@ -12,7 +12,7 @@ from shardwright.measure import fused as module
 from shardwright.measure.arena import Arena
 from shardwright.measure.backends import load_backend
 from shardwright.measure.fused import DeviceCalls
-from shardwright.measure.timing import CpuClock, TimingPolicy, time_parts
+from shardwright.measure.timing import CpuClock, Steady, TimingPolicy, time_parts
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -50,7 +50,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, works: Sequence[ShardWork], batches: 
     backend = Noting()
     calls = DeviceCalls(works, range(len(works)), "sgd", backend, Arena(2**20, CPU))
     policy = TimingPolicy(warm_up=batches, passes=2, runs=1)
-    time_parts([calls.forward, calls.backward], CpuClock(), policy, calls.batches)
+    time_parts([calls.forward, calls.backward], CpuClock(), policy, Steady(), calls.batches)
     return backend
 
 

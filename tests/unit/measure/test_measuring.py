@@ -25,19 +25,25 @@ def work_of(lookups: float) -> DeviceWork:
 
 
 def visit(forward: float, sentinel: float = 1.0) -> Visit:
-    return Visit(forward, 2 * forward, 2, sentinel, 0.0)
+    return Visit(forward, 2 * forward, 2, sentinel, 1.0, 0.0)
 
 
 def test_quiet_visits_count_and_of_these_the_median() -> None:
-    visits = [visit(9.0, 1.5), visit(2.0), visit(4.0), visit(3.0, 1.02)]
+    visits = [visit(9.0, 1.6), visit(2.0), visit(4.0), visit(3.0, 1.02)]
     assert time_of(visits) == (3.0, 6.0)
 
 
 def test_where_none_was_quiet_the_quietest_counts() -> None:
-    assert time_of([visit(9.0, 1.5), visit(7.0, 1.2), visit(5.0, 2.0)]) == (7.0, 14.0)
+    assert time_of([visit(9.0, 1.8), visit(7.0, 1.6), visit(5.0, 2.0)]) == (7.0, 14.0)
 
 
-@given(st.lists(st.sampled_from([1.0, 1.5]), max_size=12), st.integers(1, 3))
+def test_visits_of_two_processes_are_converted_to_one_state() -> None:
+    fast, slow = Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0), Visit(1.5, 3.0, 2, 1.0, 1.5 ** (1 / 0.7), 0.0)
+    assert time_of([slow], usual_ms=1.0) == pytest.approx(time_of([fast], usual_ms=1.0))
+    assert time_of([fast, slow], usual_ms=1.0) == pytest.approx((1.0, 2.0))
+
+
+@given(st.lists(st.sampled_from([1.0, 1.6]), max_size=12), st.integers(1, 3))
 def test_a_work_is_settled_when_enough_visits_were_quiet_or_too_many_were_not(ratios: list[float], quiet: int) -> None:
     visits = [visit(1.0, ratio) for ratio in ratios]
     enough = ratios.count(1.0) >= quiet
@@ -85,7 +91,7 @@ def test_no_round_begins_when_time_is_up(worker: type[FakeWorker], monkeypatch: 
 
 def test_a_clock_that_jumps_changes_nothing(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     jumps = itertools.cycle([1e9, -1e9])
-    monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0 + before, 2.0, 2, 1.0, next(jumps)))
+    monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0 + before, 2.0, 2, 1.0, 1.0, next(jumps)))
     assert measure_works([work_of(1.0)], rounds=3).times(work_of(1.0)) == (2.0, 2.0)
 
 

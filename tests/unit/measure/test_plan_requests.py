@@ -46,7 +46,7 @@ class FakeWorker:
         if work.works == FakeWorker.refused:
             raise MeasurementFailed("too large")
         forward = sum(one.lookups for one in work.works) + FakeWorker.asked.count(work.works)
-        return Visit(forward, 2 * forward, 2, 1.0, 0.0)
+        return Visit(forward, 2 * forward, 2, 1.0, 1.0, 0.0)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -5,9 +5,8 @@ import torch
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import session as module
-from shardwright.measure.device_work import QUIET
 from shardwright.measure.session import Session
-from shardwright.measure.timing import Timing, TimingPolicy
+from shardwright.measure.timing import Timing
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -15,41 +14,37 @@ WORK = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
 
 
 class ScriptedSentinel:
-    """Says one ratio after another, then 1."""
+    """A machine whose usual state is 2 ms."""
 
-    def __init__(self, ratios: list[float]) -> None:
-        self.ratios = ratios
+    usual_ms = 2.0
 
     def read(self) -> float:
-        return self.ratios.pop(0) if self.ratios else 1.0
+        return 2.0
+
+    def beyond_usual(self, state_ms: float) -> float:
+        return state_ms / 2.0
 
 
-def scripted(
-    monkeypatch: pytest.MonkeyPatch, ratios: list[float], timings: list[Timing], policy: TimingPolicy
-) -> Session:
-    """A session whose sentinel and timings follow a script."""
-    monkeypatch.setattr(module, "Sentinel", lambda arena, clock: ScriptedSentinel(ratios))
-    monkeypatch.setattr(module, "time_parts", lambda *given: timings.pop(0))
-    return Session("cpu", "embedding_bag", 2**20, policy)
+def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
+    """A session whose sentinel and timing follow a script."""
+    monkeypatch.setattr(module, "Sentinel", lambda arena, clock: ScriptedSentinel())
+    monkeypatch.setattr(module, "time_parts", lambda *given: timing)
+    return Session("cpu", "embedding_bag", 2**20)
 
 
-def test_a_quiet_sample_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = scripted(monkeypatch, [1.0, 1.01], [Timing((3.0, 4.0), 12)], TimingPolicy())
-    measured = session.visit([WORK], [0], "sgd")
-    assert (measured.forward_ms, measured.backward_ms, measured.batches, measured.sentinel) == (3.0, 4.0, 2, 1.01)
-    assert measured.quiet
-
-
-@pytest.mark.parametrize("ratios", [[1.5, 1.01], [1.0, 1.5]])
-def test_a_disturbance_before_or_after_is_reported(monkeypatch: pytest.MonkeyPatch, ratios: list[float]) -> None:
-    session = scripted(monkeypatch, ratios, [Timing((3.0, 4.0), 12)], TimingPolicy())
-    assert session.visit([WORK], [0], "sgd").sentinel == 1.5 > QUIET
+@pytest.mark.parametrize(("state_ms", "quiet"), [(2.0, True), (2.8, True), (3.5, False)])
+def test_a_visit_says_what_was_timed_and_in_which_state(
+    monkeypatch: pytest.MonkeyPatch, state_ms: float, quiet: bool
+) -> None:
+    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms)).visit([WORK], [0], "sgd")
+    assert (visit.forward_ms, visit.backward_ms, visit.batches) == (3.0, 4.0, 2)
+    assert (visit.sentinel, visit.usual_ms, visit.quiet) == (state_ms / 2, 2.0, quiet)
 
 
 def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12, 0.25, 0.5)], TimingPolicy())
+    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 0.25, 0.5))
     spent = session.visit([WORK], [0], "sgd").spent
-    assert set(spent) == {"build", "batches", "warm-up", "runs", "sentinel"}
+    assert set(spent) == {"build", "batches", "warm-up", "runs"}
     assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
 
 
@@ -66,7 +61,7 @@ def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_set_that_the_kernels_refuse_fails_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    session = scripted(monkeypatch, [], [Timing((3.0, 4.0), 12)], TimingPolicy())
+    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0))
     time_parts = module.time_parts
     monkeypatch.setattr(module, "time_parts", lambda *given: (_ for _ in ()).throw(error))
     with pytest.raises(MeasurementFailed, match=message):

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.timing import CpuClock, CudaClock, HeadStart, TimingPolicy, time_parts
+from shardwright.measure import timing as timing_module
+from shardwright.measure.sentinel import at_state
+from shardwright.measure.timing import CpuClock, CudaClock, HeadStart, Steady, TimingPolicy, time_parts
 
 
 @dataclass
@@ -32,7 +34,7 @@ def nothing(_: int) -> None:
 def test_warm_up_runs_are_not_counted_and_the_first_is_not_timed() -> None:
     seen: list[int] = []
     clock = ScriptedClock(lambda call: [0.1, 0.1] if call < 2 else [5.0, 7.0])
-    timing = time_parts([seen.append, nothing], clock, TimingPolicy(warm_up=3, passes=3, runs=1))
+    timing = time_parts([seen.append, nothing], clock, TimingPolicy(warm_up=3, passes=3, runs=1), Steady())
     assert timing.parts_ms == (5.0, 7.0)
     assert timing.runs == 3
     assert seen == [0] * 6
@@ -42,23 +44,51 @@ def test_warm_up_runs_are_not_counted_and_the_first_is_not_timed() -> None:
 def test_a_statistic_of_each_batch_and_the_mean_over_them(statistic: Any, expected: float) -> None:
     times = [3.0, 12.0, 1.0, 10.0, 2.0, 11.0]  # two batches in turn, three passes
     clock = ScriptedClock(lambda call: [times[call]])
-    timing = time_parts([nothing], clock, TimingPolicy(statistic, warm_up=0, passes=3, runs=6), batches=2)
+    timing = time_parts([nothing], clock, TimingPolicy(statistic, warm_up=0, passes=3, runs=6), Steady(), batches=2)
     assert clock.calls == [0, 1, 0, 1, 0, 1]
     assert timing.parts_ms == (expected,)
 
 
 @pytest.mark.parametrize(("batches", "runs"), [(1, 10), (2, 10), (4, 12), (40, 120)])
 def test_each_batch_has_its_passes_and_all_have_their_runs(batches: int, runs: int) -> None:
-    timing = time_parts([nothing], ScriptedClock(lambda _: [1.0]), TimingPolicy(passes=3, runs=10), batches)
+    timing = time_parts([nothing], ScriptedClock(lambda _: [1.0]), TimingPolicy(passes=3, runs=10), Steady(), batches)
     assert timing.runs == runs
 
 
 def test_the_time_limit_ends_warm_up_and_runs_but_one_is_counted() -> None:
     clock = ScriptedClock(lambda call: [1.0 + call])
-    timing = time_parts([nothing], clock, TimingPolicy(warm_up=50, passes=50, time_limit_s=0.0), batches=4)
+    timing = time_parts([nothing], clock, TimingPolicy(warm_up=50, passes=50, time_limit_s=0.0), Steady(), batches=4)
     assert timing.runs == 1
     assert timing.parts_ms == (1.0,)
     assert len(clock.calls) == 1
+
+
+class Restless:
+    """A machine in one state after another."""
+
+    usual_ms = 2.0
+
+    def __init__(self, *states: float) -> None:
+        self.states = list(states)
+
+    def read(self) -> float:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+
+def test_times_are_converted_to_the_usual_state() -> None:
+    clock = ScriptedClock(lambda call: [12.0])
+    timing = time_parts([nothing], clock, TimingPolicy(warm_up=0, passes=3, runs=1), Restless(4.0))
+    assert timing.parts_ms == (pytest.approx(at_state(12.0, 4.0, 2.0)),)
+    assert timing.state_ms == 4.0
+    assert 6.0 < timing.parts_ms[0] < 12.0
+
+
+def test_each_run_has_the_state_that_was_read_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing_module, "_STATE_LASTS_S", 0.0)
+    machine, slow = Restless(2.0, 2.0, 8.0, 8.0), at_state(1.0, 2.0, 8.0)
+    clock = ScriptedClock(lambda call: [[1.0], [1.0 * at_state(1.0, 2.0, 5.0)], [slow]][call])
+    timing = time_parts([nothing], clock, TimingPolicy("median", warm_up=0, passes=3, runs=1), machine)
+    assert timing.parts_ms == (pytest.approx(1.0),)
 
 
 def test_the_cpu_clock_times_each_part_in_order() -> None:
@@ -110,7 +140,7 @@ def test_one_stall_of_the_host_does_not_make_the_device_idle() -> None:
 
 
 def test_what_warming_up_and_running_took_is_known() -> None:
-    timing = time_parts([nothing], CpuClock(), TimingPolicy(warm_up=1, passes=3))
+    timing = time_parts([nothing], CpuClock(), TimingPolicy(warm_up=1, passes=3), Steady())
     assert timing.warm_up_s > 0
     assert timing.runs_s > 0
 

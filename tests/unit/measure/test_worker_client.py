@@ -13,7 +13,7 @@ from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.worker_client import Worker, WorkerOptions
 
 NOTHING = DeviceWork((), (), "sgd")
-ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "batches": 3, "sentinel": 1.0, "measured_at": 0.0, "spent": {}}'
+ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "batches": 3, "sentinel": 1.0, "usual_ms": 1.0, "measured_at": 0.0, "spent": {}}'
 READY = "print('{\"ready\": true}', flush=True)"
 SLEEPS = "import time; time.sleep(600)"
 

@@ -15,7 +15,7 @@ def by_lookups(work: DeviceWork, before: int) -> Visit:
     """Time in proportion to the lookups; the first visit to a work is disturbed, and finds twice as much."""
     slow = 1 if before else 2
     forward = slow * sum(one.lookups for one in work.works)
-    return Visit(forward, 3 * forward, 2, float(slow), 0.0)
+    return Visit(forward, 3 * forward, 2, float(slow), 1.0, 0.0)
 
 
 class FakeWorker:
@@ -33,7 +33,7 @@ class FakeWorker:
     def visit(self, work: DeviceWork) -> Visit:
         if work in control_works("cpu", work.optimizer):
             self.controls.append(work)
-            return Visit(1.0, 2.0, 2, 1.0, 0.0)
+            return Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0)
         before = self.asked.count(work)
         self.asked.append(work)
         return FakeWorker.answer(work, before)

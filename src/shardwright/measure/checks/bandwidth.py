@@ -9,7 +9,7 @@ import torch
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import free_memory
-from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
+from shardwright.measure.timing import Steady, TimingPolicy, clock_of, time_parts
 
 SIZES = {
     "cpu": tuple(2**power for power in (22, 24, 26, 28)),
@@ -61,7 +61,7 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
         def copy(run: int, sources: list[torch.Tensor] = sources, targets: list[torch.Tensor] = targets) -> None:
             targets[run % _BUFFERS].copy_(sources[run % _BUFFERS])
 
-        found.append(CopyTime(size, time_parts([copy], clock, policy).parts_ms[0]))
+        found.append(CopyTime(size, time_parts([copy], clock, policy, Steady(), _BUFFERS).parts_ms[0]))
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
+from shardwright.search.engine.parts import Added
 from shardwright.search.engine.preparation import Prepared
 from shardwright.search.engine.session import Session, Start
 from shardwright.search.engine.state import State
@@ -20,6 +21,7 @@ from shardwright.search.neuroshard.inner import greedy, step_ticks
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces
 from shardwright.search.neuroshard.shards import shards_of
 from shardwright.search.units import Unit, Units, take_apart
+from shardwright.sharding.calls import Call
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Task
@@ -73,7 +75,9 @@ class UncachedNeuroShard(NeuroShard):
         limits = self._limits(pieces, cuts.whole)
         beam = Beam(
             cuts,
-            lambda state: _best_of_all(_encoded_anew(task, units, pieces, state, cost_model), state, limits),
+            lambda state: _best_of_all(
+                _encoded_anew(task, units, pieces, cuts.calls, state, cost_model), state, limits
+            ),
             Width(self.tables_tried, self.beam_width, self.most_splits),
             self.threads or len(os.sched_getaffinity(0)),
             deadline,
@@ -81,15 +85,18 @@ class UncachedNeuroShard(NeuroShard):
         found = beam.search()
         if np.isinf(found.ticks):
             raise InfeasibleTask("no device is left for a table, and no split that was tried makes room")
-        return Plan(task, shards_of(task, units, pieces, found, cost_model, step_ticks), self.name, seed)
+        return Plan(task, shards_of(task, units, pieces, cuts.calls, found, cost_model, step_ticks), self.name, seed)
 
 
-def _encoded_anew(task: Task, units: Units, pieces: Pieces, state: Ints, cost_model: CostModel) -> Pieces:
+def _encoded_anew(
+    task: Task, units: Units, pieces: Pieces, calls: dict[Call, int], state: Ints, cost_model: CostModel
+) -> Pieces:
     """The arrays with the encodings of a state's pieces as if they were seen for the first time."""
     rows = np.unique(state)
     blocks = [_blocks(units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
     vectors = np.zeros_like(pieces.vectors)
-    vectors[rows] = encode(task, blocks, cost_model).vectors
+    parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # where those of the rows are
+    vectors[parts] = encode(task, blocks, cost_model, calls).added.vectors
     return pieces._replace(vectors=vectors)
 
 

@@ -36,7 +36,9 @@ class SummedCosts:
 
     def __init__(self, fused: CostModel) -> None:
         self._fused = fused
-        self.pricing = Pricing(np.zeros((0, 2)), np.zeros(0), np.zeros((2, 0)), np.eye(2), np.zeros(2))
+        self.pricing = Pricing(
+            np.zeros((0, 2)), np.zeros(0), np.zeros((2, 0)), np.eye(2), np.zeros(2), fused.pricing.once
+        )
 
     @property
     def name(self) -> str:

@@ -186,14 +186,6 @@ def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
     return found
 
 
-def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
-    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each at those of its call `(n,)`."""
-    if len(prices) == 1:
-        found: Floats = vectors @ prices[0]
-        return found
-    return np.take_along_axis(vectors @ prices.T, call[:, None], axis=1)[:, 0]
-
-
 def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:
     """`(n, h + 2)` vectors of `(n, latent)` encodings."""
     pricing = cost_model.pricing

@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.search.engine.blocks import Floats, Ints, priced
+from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import Bools, Catalog
+from shardwright.search.engine.parts import Added
 from shardwright.task.task import Task
-
-
-class Added(NamedTuple):
-    """What n rows add to fused calls, as `devices` reads it: the parts of row i are `[part[i], part[i + 1])`.
-
-    Attributes:
-        part: `(n + 1,)`.
-        call: `(parts,)` the call that each part is in.
-        vectors: `(parts, h + 2)` what it adds there.
-    """
-
-    part: Ints
-    call: Ints
-    vectors: Floats
-
-    def priced(self, prices: Floats) -> Floats:
-        """`(n,)` ms of the rows at `(calls, h + 2)` prices."""
-        of_parts = priced(self.vectors, self.call, prices)
-        return of_parts if len(of_parts) == self.part.size - 1 else np.add.reduceat(of_parts, self.part[:-1])
-
-
-def added(call: Ints, vectors: Floats, groups: Sequence[Ints] | None = None) -> Added:
-    """Rows that each stand for a group of blocks, given by their calls `(n,)` and vectors `(n, h + 2)`; by default for one block each."""
-    if groups is None or all(rows.size == 1 for rows in groups):
-        if groups is not None:
-            rows = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
-            call, vectors = call[rows], vectors[rows]
-        return Added(np.arange(call.size + 1), np.ascontiguousarray(call), np.ascontiguousarray(vectors))
-    parts = [[rows[call[rows] == kind] for kind in np.unique(call[rows])] for rows in groups]
-    flat = [rows for of_row in parts for rows in of_row]
-    return Added(
-        np.cumsum([0, *(len(of_row) for of_row in parts)]),
-        np.array([call[rows[0]] for rows in flat], dtype=np.int64),
-        np.array([vectors[rows].sum(axis=0) for rows in flat]),
-    )
 
 
 class Parts:
@@ -80,13 +44,13 @@ class Parts:
         if not self._merged:
             if not np.array_equal(rows, np.arange(rows.size)):
                 costs, legal = costs.rows(rows), legal[rows]
-            return added(costs.call, costs.vectors), costs.bytes, costs.served, legal
+            return Added.of(costs.call, costs.vectors), costs.bytes, costs.served, legal
         pieces = int(self._forms.first[-1])
         groups = [np.array([row]) if row < pieces else self._merged[row - pieces] for row in rows.tolist()]
         begins = np.cumsum([0, *(group.size for group in groups)])[:-1]
         flat = np.concatenate(groups)
         return (
-            added(costs.call, costs.vectors, groups),
+            Added.of_groups(costs.call, costs.vectors, groups),
             np.add.reduceat(costs.bytes[flat], begins),
             np.add.reduceat(costs.served[flat], begins),
             np.logical_and.reduceat(legal[flat], begins),
@@ -157,7 +121,7 @@ def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSp
         np.array(items, dtype=np.int64),
         tuple(spreads.devices[index] for index in first),
         tuple(bool(spreads.replicated[index]) for index in first),
-        added(costs.call, costs.vectors, [np.array(indices, dtype=np.int64) for indices in shared]),
+        Added.of_groups(costs.call, costs.vectors, [np.array(indices, dtype=np.int64) for indices in shared]),
         summed(costs.bytes.astype(np.float64)).astype(np.int64),
         summed(costs.served),
         summed(spreads.reduced),

@@ -12,7 +12,7 @@ from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
 from shardwright.search.engine.blocks import Floats
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.engine.items import Added
+from shardwright.search.engine.parts import Added
 from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.starts import Strain
 from shardwright.search.engine.state import State

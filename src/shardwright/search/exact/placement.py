@@ -132,16 +132,15 @@ def _alike(task: Task) -> dict[Hashable, list[int]]:
     return groups
 
 
-def add_occupied(program: Program, task: Task, placement: Placement) -> Ints:
-    """`(devices,)` variables that are 1 on every device that holds a piece."""
-    occupied = program.variables(np.ones(task.topology.devices), integer=True)
-    for table in task.tables:
-        for rank, variable in enumerate(occupied):
-            held = _held(placement, table.name, rank)
-            if held.size:
-                shares = np.array([placement.pieces[i].share for i in held])
-                program.row([*placement.taken[held], variable], [*shares, -1.0], high=0.0)
-    return occupied
+def add_present(program: Program, placement: Placement, held: Ints) -> int:
+    """A variable that is 1 where some of the pieces `held`, all on one device, are taken."""
+    (present,) = program.variables([1.0], integer=True)
+    names = np.array([placement.pieces[i].shard.table for i in held])
+    for name in dict.fromkeys(names.tolist()):
+        mine = held[names == name]
+        shares = np.array([placement.pieces[i].share for i in mine])
+        program.row([*placement.taken[mine], present], [*shares, -1.0], high=0.0)
+    return int(present)
 
 
 def _tie(program: Program, placement: Placement, name: str, lies: Ints) -> None:

@@ -1,9 +1,10 @@
 r"""The programme's rows for the four phases: exactly what `cost.score` computes, as inequalities.
 
-Kernels. The time of a device is max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and
-a = hidden · z + hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, phase ≥ mix · u + linear · z + bias, phase
-≥ 0. Hidden units that cannot change sign over all placements need no variable. A device without a shard costs nothing: its row
-is lifted by what the head gives for a sum of zero.
+Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and
+a = hidden · z + hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias, call ≥ 0,
+and phase ≥ the sum of a device's calls. Hidden units that cannot change sign over all placements need no variable. A call with no piece
+in it costs nothing: its row is lifted by what the head gives for a sum of zero. Where devices make one call at most, and every
+piece adds time to it, an empty one is never the slowest, and no lift is needed.
 
 Links. A collective takes, on each device, the longer of its links' times, latency + bytes / bandwidth where bytes are sent. Some device
 sends over each link class that exists as soon as one table is not replicated, in the backward pass always; so the maximum over
@@ -20,8 +21,9 @@ from shardwright.cost.communication import Traffic, traffic
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
 from shardwright.errors import ShardwrightError
-from shardwright.search.exact.placement import Placement, add_occupied
+from shardwright.search.exact.placement import Placement, add_present
 from shardwright.search.exact.program import Floats, Ints, Program
+from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.table import Table
@@ -58,32 +60,40 @@ def add_kernels(
     Raises:
         ShardwrightError: the cost model gave numbers that are not finite.
     """
-    latents = cost_model.encode([shard_work(task, piece.shard) for piece in placement.pieces]) / unit_ms
+    works = [shard_work(task, piece.shard) for piece in placement.pieces]
+    latents, call = cost_model.encode(works) / unit_ms, np.array(numbered_calls(works))
     if not np.isfinite(latents).all():
         raise ShardwrightError(
             f"cost model {cost_model.name} encoded a shard as NaN or infinite; it must give finite numbers: train it again"
         )
     pricing = _in_units(cost_model.pricing, unit_ms)
     empty = np.maximum(pricing.mix @ np.maximum(pricing.hidden_bias, 0.0) + pricing.bias, 0.0)
-    occupied = None
-    if empty.any() and not _only_grows(pricing, latents):
-        occupied = add_occupied(program, task, placement)
+    several = bool((call > 0).any())
+    lifted = empty.any() and (several or not _only_grows(pricing, latents))
     for rank in range(task.topology.devices):
-        held = placement.on(rank)
-        sums = program.variables(np.full(latents.shape[1], np.inf), low=-np.inf)
-        for column, variable in enumerate(sums):
-            program.row([*placement.taken[held], variable], [*latents[held, column], -1.0], 0.0, 0.0)
-        low, high = _ranges(placement, held, latents[held] @ pricing.hidden.T)
-        lift = None if occupied is None else (occupied[rank], empty)
-        _add_head(program, pricing, sums, (low, high), phases, lift)
+        on_device, of_calls = placement.on(rank), []
+        for kind in np.unique(call[on_device]):
+            held = on_device[call[on_device] == kind]
+            sums = program.variables(np.full(latents.shape[1], np.inf), low=-np.inf)
+            for column, variable in enumerate(sums):
+                program.row([*placement.taken[held], variable], [*latents[held, column], -1.0], 0.0, 0.0)
+            low, high = _ranges(placement, held, latents[held] @ pricing.hidden.T)
+            lift = (add_present(program, placement, held), empty) if lifted else None
+            of_calls.append(program.variables(np.full(2, np.inf)))
+            _add_head(program, pricing, sums, (low, high), of_calls[-1], lift)
+        for kind, phase in enumerate(phases.kernels):
+            times = [variables[kind] for variables in of_calls]
+            program.row([phase, *times], [1.0, *-np.ones(len(times))], low=pricing.once[kind])
 
 
 def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) -> bool:
     """Whether two column blocks of a table on one device never cost less than one as wide as both.
 
     Times only grow with the pre-activations and the linear parts, so it is enough that none of them is smaller for the two. Memory and
-    traffic never are.
+    traffic never are. Sequences of different dims are in different fused calls, of which nothing of the kind can be said.
     """
+    if not table.pooled:
+        return units == 1
     pricing = cost_model.pricing
     blocks = [Shard(table.name, (0, table.rows), (0, table.dim * n // units), (0,)) for n in range(1, units + 1)]
     latents = cost_model.encode([shard_work(task, block) for block in blocks])
@@ -116,7 +126,14 @@ def add_links(program: Program, task: Task, placement: Placement, phases: Phases
 
 
 def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
-    return Pricing(pricing.hidden, pricing.hidden_bias / unit_ms, pricing.mix, pricing.linear, pricing.bias / unit_ms)
+    return Pricing(
+        pricing.hidden,
+        pricing.hidden_bias / unit_ms,
+        pricing.mix,
+        pricing.linear,
+        pricing.bias / unit_ms,
+        pricing.once / unit_ms,
+    )
 
 
 def _only_grows(pricing: Pricing, latents: Floats) -> bool:
@@ -126,7 +143,7 @@ def _only_grows(pricing: Pricing, latents: Floats) -> bool:
 
 
 def _ranges(placement: Placement, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
-    """`(h,)` least and greatest sums of `(held, h)` vectors over all placements on a device, each table's ways apart."""
+    """`(h,)` least and greatest sums of `(held, h)` vectors over all placements in a call of a device, each table's ways apart."""
     shares = np.array([placement.pieces[i].share for i in held])
     per_table = (
         vectors / shares[:, None]
@@ -145,21 +162,21 @@ def _add_head(
     pricing: Pricing,
     sums: Ints,
     ranges: tuple[Floats, Floats],
-    phases: Phases,
+    times: Ints,
     lift: tuple[int, Floats] | None,
 ) -> None:
-    """The head on a device's sums; `lift` is its occupied variable and what an empty device would cost."""
+    """The head on a call's sums, below `times` `(2,)`; `lift` is the variable of its presence and what an empty call would cost."""
     low, high = (side + pricing.hidden_bias for side in ranges)
     bends = np.flatnonzero((low < 0) & (high > 0))
     always = low >= 0
     active = program.variables(np.full(bends.size, np.inf))
     for unit, variable in zip(bends, active, strict=True):
         program.row([variable, *sums], [1.0, *-pricing.hidden[unit]], low=pricing.hidden_bias[unit])
-    for kind, phase in enumerate(phases.kernels):
+    for kind, time in enumerate(times):
         mix = pricing.mix[kind]
         slope = pricing.linear[kind] + (mix * always) @ pricing.hidden
         constant = pricing.bias[kind] + (mix * always) @ pricing.hidden_bias
-        columns, values = [phase, *active, *sums], [1.0, *-mix[bends], *-slope]
+        columns, values = [time, *active, *sums], [1.0, *-mix[bends], *-slope]
         if lift is not None and lift[1][kind] > 0:
             columns, values = [*columns, lift[0]], [*values, -lift[1][kind]]
             constant -= lift[1][kind]

@@ -72,7 +72,8 @@ class FleetWorld:
                     for work, visit in zip(jobs[number].works, found.visits, strict=True):
                         visits[work].append(visit)
                 todo = [work for work in todo if not settled(visits[work], quiet)]
-        return {work: time_of(some) for work, some in visits.items()}
+        usual = float(np.median([visit.usual_ms for some in visits.values() for visit in some])) if visits else None
+        return {work: time_of(some, usual) for work, some in visits.items()}
 
     def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
         """The works in order, a few in each job."""

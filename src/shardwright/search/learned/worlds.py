@@ -12,7 +12,8 @@ import numpy as np
 from shardwright.cost.communication import communication_ms, served_bytes, traffic_of
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
-from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
+from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
@@ -79,11 +80,14 @@ class SimulatedWorld:
         if arrays not in self._known:
             self._known[arrays] = _encode(arrays, self.cost_model)
         known = self._known[arrays]
-        sums, held = known.fixed.copy(), known.fixed_held.copy()
-        np.add.at(sums, assignment, known.units)
+        sums, present, held = known.fixed.copy(), known.fixed_calls.copy(), known.fixed_held.copy()
+        if (assignment < 0).any():
+            raise ValueError("a unit lies nowhere: its device is negative")
+        device = assignment[arrays.unit_of]
+        np.add.at(sums, (device, known.call), known.blocks)
+        present[device, known.call] = True
         np.add.at(held.T, assignment, known.served)
-        occupied = np.bincount(assignment, minlength=arrays.devices) + arrays.fixed_on.sum(axis=0) > 0
-        compute = np.where(occupied[:, None], self.cost_model.pricing.price(sums), 0.0)
+        compute = self.cost_model.pricing.devices(sums, present)
         if np.isnan(compute).any():
             raise ShardwrightError(
                 f"cost model {self.cost_model.name} predicted NaN; it must predict finite times: train it again"
@@ -98,16 +102,20 @@ class _Encoded:
     """What a task's units and settled shards add to their devices.
 
     Attributes:
-        units: `(n, latent)`.
-        served: `(n, 2)` bytes of values and of ids.
-        fixed: `(d, latent)` of settled shards.
+        blocks: `(b, latent)` of the blocks of all units.
+        call: `(b,)` the fused call of each, as a number.
+        served: `(n, 2)` bytes of values and of ids of each unit.
+        fixed: `(d, calls, latent)` of settled shards.
+        fixed_calls: `(d, calls)` in which calls those are.
         fixed_held: `(2, d)` bytes that settled shards on single devices serve.
         replicated: the other settled shards.
     """
 
-    units: Floats
+    blocks: Floats
+    call: Ints
     served: Floats
     fixed: Floats
+    fixed_calls: Bools
     fixed_held: Floats
     replicated: tuple[Shard, ...]
 
@@ -116,14 +124,20 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
     blocks = [block for unit in arrays.units.free for block in unit.blocks]
     works = [shard_work(arrays.task, shard) for shard in (*blocks, *arrays.units.fixed)]
     encoded, bytes_ = cost_model.encode(works), np.array([served_bytes(work) for work in works]).reshape(-1, 2)
-    units, served = np.zeros((len(arrays), encoded.shape[1])), np.zeros((len(arrays), 2))
-    np.add.at(units, arrays.unit_of, encoded[: len(blocks)])
+    call, served = np.array(numbered_calls(works), dtype=np.int64), np.zeros((len(arrays), 2))
+    fixed = np.zeros((arrays.devices, int(call.max(initial=-1)) + 1, encoded.shape[1]))
+    fixed_calls = np.zeros(fixed.shape[:2], dtype=bool)
+    for on, kind, latent in zip(arrays.fixed_on, call[len(blocks) :], encoded[len(blocks) :], strict=True):
+        fixed[on, kind] += latent
+        fixed_calls[on, kind] = True
     np.add.at(served, arrays.unit_of, bytes_[: len(blocks)])
     alone = arrays.fixed_on.sum(axis=1) == 1
     return _Encoded(
-        units,
+        encoded[: len(blocks)],
+        call[: len(blocks)],
         served,
-        arrays.fixed_on.T @ encoded[len(blocks) :],
+        fixed,
+        fixed_calls,
         (arrays.fixed_on[alone].T @ bytes_[len(blocks) :][alone]).T,
         tuple(shard for shard in arrays.units.fixed if len(shard.devices) > 1),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.jit import compiled, inner
-from shardwright.search.engine.devices import kernel_times, link_times
+from shardwright.search.engine.devices import book_parts, link_times, times_of
 from shardwright.search.neuroshard.encoding import TICKS, Floats, Ints
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces
 
@@ -26,11 +26,12 @@ def greedy(pieces: Pieces, state: Ints, limit: int, device: Ints) -> tuple[int, 
     Returns:
         How many pieces found a device, and the most columns on a device after those.
     """
-    sums, dims, used = pieces.sums.copy(), pieces.fixed_dims.copy(), pieces.used.copy()
+    sums, counts, priced = pieces.sums.copy(), pieces.counts.copy(), pieces.priced.copy()
+    dims, used = pieces.fixed_dims.copy(), pieces.used.copy()
     ticks = np.zeros(used.size)  # an empty device runs nothing
     for rank in range(used.size):
         if pieces.occupied[rank]:
-            forward, backward = kernel_times(sums[rank], sums[rank], 0.0, pieces.mix)
+            forward, backward = times_of(rank, pieces.once, sums, counts, priced, pieces.mix)
             ticks[rank] = np.rint((forward + backward) * TICKS)
     blocked = pieces.forbidden.copy() if pieces.rivals.size else pieces.forbidden
     for index in range(state.size):
@@ -50,9 +51,8 @@ def greedy(pieces: Pieces, state: Ints, limit: int, device: Ints) -> tuple[int, 
         device[index] = best
         dims[best] += pieces.dims[row]
         used[best] += pieces.bytes[row]
-        for column in range(sums.shape[1]):
-            sums[best, column] += pieces.vectors[row, column]
-        forward, backward = kernel_times(sums[best], sums[best], 0.0, pieces.mix)
+        book_parts(best, row, 1, pieces.part, pieces.call, pieces.vectors, pieces.base, sums, counts, priced)
+        forward, backward = times_of(best, pieces.once, sums, counts, priced, pieces.mix)
         ticks[best] = np.rint((forward + backward) * TICKS)
         if pieces.rivals.size:
             blocked[:, best] |= pieces.rivals[unit]
@@ -85,18 +85,18 @@ def grid_placements(pieces: Pieces, state: Ints, limits: Ints) -> Ints:
 @inner
 def device_times(pieces: Pieces, state: Ints, device: Ints) -> tuple[Floats, Ints]:
     """`(d, 2)` forward and backward kernel ms, 0 on empty devices, and `(d,)` columns of a placement `(n,)`."""
-    sums, dims = pieces.sums.copy(), pieces.fixed_dims.copy()
+    sums, counts, priced = pieces.sums.copy(), pieces.counts.copy(), pieces.priced.copy()
+    dims = pieces.fixed_dims.copy()
     occupied = pieces.occupied.copy()
     for index in range(state.size):
         rank, row = device[index], state[index]
         occupied[rank] = True
         dims[rank] += pieces.dims[row]
-        for column in range(sums.shape[1]):
-            sums[rank, column] += pieces.vectors[row, column]
+        book_parts(rank, row, 1, pieces.part, pieces.call, pieces.vectors, pieces.base, sums, counts, priced)
     times = np.zeros((dims.size, 2))
     for rank in range(dims.size):
         if occupied[rank]:
-            times[rank] = kernel_times(sums[rank], sums[rank], 0.0, pieces.mix)
+            times[rank] = times_of(rank, pieces.once, sums, counts, priced, pieces.mix)
     return times, dims
 
 

@@ -15,9 +15,11 @@ import numpy as np
 
 from shardwright.cost.communication import traffic
 from shardwright.cost.model import CostModel
+from shardwright.search.engine.devices import STALE
 from shardwright.search.engine.links import link_facts
 from shardwright.search.neuroshard.encoding import Arrays, Bools, Floats, Ints, encode, single_ticks
 from shardwright.search.units import Unit, Units
+from shardwright.sharding.calls import Call
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
@@ -28,10 +30,12 @@ NO_LIMIT = np.iinfo(np.int64).max
 
 
 class Pieces(NamedTuple):
-    """What the compiled search reads. Letters: r rows, u units, d devices, h hidden units of the cost model.
+    """What the compiled search reads. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
 
     Attributes:
-        vectors: `(r, h + 2)` what a piece adds to the sums of its device.
+        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.devices`.
+        call: see above.
+        vectors: see above.
         bytes: `(r,)` memory.
         dims: `(r,)` columns; of a colocated group, of its tables together.
         served: `(r, 2)` bytes of values and of ids.
@@ -39,16 +43,22 @@ class Pieces(NamedTuple):
         forbidden: `(u, d)` where no piece of a unit may lie.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` where all may.
         mix: `(2, h)` see `cost.pricing`.
+        base: `(h + 2,)` the sums of a call with nothing in it.
+        once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
         links: `(6,)` see `engine.state.Setting`.
         reduced: `(d, 2)` bytes that fixed replicas send to reduce gradients, inside a host and between hosts.
-        sums: `(d, h + 2)` biases and fixed shards, as are the next three.
+        sums: `(d, c, h + 2)` biases and fixed shards, as are the next five; see `engine.devices`.
+        counts: `(d, c)`.
+        priced: `(d, c, 2)`.
         fixed_served: `(d, 2)` bytes of values and of ids.
         fixed_dims: `(d,)` columns.
         used: `(d,)` bytes.
         occupied: `(d,)` whether a fixed shard lies there.
     """
 
+    part: Ints
+    call: Ints
     vectors: Floats
     bytes: Ints
     dims: Ints
@@ -57,10 +67,14 @@ class Pieces(NamedTuple):
     forbidden: Bools
     rivals: Bools
     mix: Floats
+    base: Floats
+    once: Floats
     memory: Ints
     links: Floats
     reduced: Floats
     sums: Floats
+    counts: Ints
+    priced: Floats
     fixed_served: Floats
     fixed_dims: Ints
     used: Ints
@@ -77,6 +91,7 @@ class Cuts:
         size_rank: `(r,)` place of the row by size in bytes, largest first.
         table: `(r,)` which table the piece is of; of a colocated group, its first.
         most: `(r,)` most shards the table may have.
+        calls: the numbers of fused calls.
     """
 
     whole: Ints
@@ -84,6 +99,7 @@ class Cuts:
     size_rank: Ints
     table: Ints
     most: Ints
+    calls: dict[Call, int]
 
 
 def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces, Cuts]:
@@ -95,13 +111,15 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
     halvings = [list(_halvings(task, unit)) for unit in units.free]
     flat = [blocks for widths in halvings for blocks in widths]
     unit = np.repeat(np.arange(len(halvings)), [len(widths) for widths in halvings])
-    arrays = encode(task, flat, cost_model)
-    order: Ints = np.lexsort((np.arange(unit.size), -single_ticks(arrays.vectors, cost_model)))
-    cuts = _cuts(task, units, unit, order, np.array([_weight_bytes(task, blocks) for blocks in flat], dtype=np.int64))
-    return _pieces(task, units, cost_model, arrays.take(order), unit[order]), cuts
+    calls: dict[Call, int] = {}
+    arrays = encode(task, flat, cost_model, calls)
+    order: Ints = np.lexsort((np.arange(unit.size), -single_ticks(arrays.added, cost_model)))
+    sizes = np.array([_weight_bytes(task, blocks) for blocks in flat], dtype=np.int64)
+    cuts = _cuts(task, units, unit, order, sizes, calls)
+    return _pieces(task, units, cost_model, arrays.take(order), unit[order], calls), cuts
 
 
-def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cuts:
+def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints, calls: dict[Call, int]) -> Cuts:
     """What the beam reads; `unit` and `sizes` `(r,)` come unit by unit, the whole first, `order` `(r,)` is how the rows are numbered."""
     row = np.empty_like(order)
     row[order] = np.arange(order.size)  # from the place in `unit` to the row
@@ -116,6 +134,7 @@ def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints) -> Cut
         size_rank=np.argsort(np.argsort(-sizes[order], kind="stable")),
         table=np.array([place[name] for name in names], dtype=np.int64)[unit[order]],
         most=np.array(limits, dtype=np.int64)[unit[order]],
+        calls=calls,
     )
 
 
@@ -140,33 +159,44 @@ def _weight_bytes(task: Task, blocks: Sequence[Shard]) -> int:
     return sum(shard_work(task, block).weight_bytes for block in blocks)
 
 
-def _pieces(task: Task, units: Units, cost_model: CostModel, arrays: Arrays, unit: Ints) -> Pieces:
+def _pieces(
+    task: Task, units: Units, cost_model: CostModel, arrays: Arrays, unit: Ints, calls: dict[Call, int]
+) -> Pieces:
     """The arrays of the rows, with those of the devices."""
     topology, pricing = task.topology, cost_model.pricing
     devices = topology.devices
-    held = encode(task, [[shard] for shard in units.fixed], cost_model) if units.fixed else None
-    sums = np.tile(np.concatenate([pricing.hidden_bias, pricing.bias]), (devices, 1))
+    held = encode(task, [[shard] for shard in units.fixed], cost_model, calls) if units.fixed else None
+    base = np.concatenate([pricing.hidden_bias, pricing.bias])
+    sums, counts = np.tile(base, (devices, len(calls), 1)), np.zeros((devices, len(calls)), dtype=np.int64)
     served, dims, occupied = np.zeros((devices, 2)), np.zeros(devices, dtype=np.int64), np.zeros(devices, dtype=bool)
     for index, shard in enumerate(units.fixed):
         assert held is not None
         ranks = list(shard.devices)
-        sums[ranks] += held.vectors[index]
+        sums[ranks, held.added.call[index]] += held.added.vectors[index]
+        counts[ranks, held.added.call[index]] += 1
         dims[ranks] += shard.dim
         occupied[ranks] = True
         if len(ranks) == 1:
             served[ranks[0]] += held.served[index]
     flows = traffic(task, [shard for shard in units.fixed if len(shard.devices) > 1])
     return Pieces(
-        **{name: np.ascontiguousarray(array) for name, array in arrays._asdict().items()},
+        **arrays.added._asdict(),
+        bytes=arrays.bytes,
+        dims=arrays.dims,
+        served=np.ascontiguousarray(arrays.served),
         unit=unit,
         forbidden=_forbidden(task, units),
         rivals=_rivals(task, units),
         mix=np.ascontiguousarray(pricing.mix),
+        base=base,
+        once=pricing.once,
         memory=np.array(topology.memory_bytes, dtype=np.int64),
         links=link_facts(topology),
         # Fixed replicas lie on every device: they look nothing up elsewhere.
         reduced=np.ascontiguousarray(flows.backward.sent.T),
         sums=sums,
+        counts=counts,
+        priced=np.full((devices, len(calls), 2), STALE),
         fixed_served=served,
         fixed_dims=dims,
         used=memory_account(task, units.fixed).total,

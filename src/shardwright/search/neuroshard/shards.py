@@ -10,10 +10,13 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.cost.model import CostModel
+from shardwright.search.engine.devices import STALE
+from shardwright.search.engine.parts import Added
 from shardwright.search.neuroshard.beam import Placed
 from shardwright.search.neuroshard.encoding import Ints, encode
 from shardwright.search.neuroshard.pieces import Pieces
 from shardwright.search.units import Unit, Units
+from shardwright.sharding.calls import Call
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
@@ -21,7 +24,13 @@ Score: TypeAlias = Callable[[Pieces, Ints, Ints], float]
 
 
 def shards_of(
-    task: Task, units: Units, pieces: Pieces, placed: Placed, cost_model: CostModel, score: Score
+    task: Task,
+    units: Units,
+    pieces: Pieces,
+    calls: dict[Call, int],
+    placed: Placed,
+    cost_model: CostModel,
+    score: Score,
 ) -> list[Shard]:
     """The shards of a placement; pieces of one table on one device are joined where that does not raise the score.
 
@@ -31,6 +40,7 @@ def shards_of(
         task: the task.
         units: its units.
         pieces: the arrays of the search.
+        calls: the numbers of fused calls in them.
         placed: the placement.
         cost_model: prices the joined pieces.
         score: of a placement given as arrays, rows and ranks.
@@ -38,7 +48,8 @@ def shards_of(
     order = np.lexsort((-pieces.dims[placed.state], placed.device, pieces.unit[placed.state]))
     state, device = placed.state[order], placed.device[order]
     groups = [list(group) for _, group in groupby(range(state.size), lambda i: (pieces.unit[state[i]], device[i]))]
-    pieces, joined = _with_joined(task, units, pieces, state, [group for group in groups if len(group) > 1], cost_model)
+    several = [group for group in groups if len(group) > 1]
+    pieces, joined = _with_joined(task, units, pieces, dict(calls), state, several, cost_model)
     ticks = placed.ticks
     gone = np.zeros(state.size, dtype=bool)
     for group in (group for group in groups if group[0] in joined):
@@ -52,7 +63,13 @@ def shards_of(
 
 
 def _with_joined(
-    task: Task, units: Units, pieces: Pieces, state: Ints, groups: list[list[int]], cost_model: CostModel
+    task: Task,
+    units: Units,
+    pieces: Pieces,
+    calls: dict[Call, int],
+    state: Ints,
+    groups: list[list[int]],
+    cost_model: CostModel,
 ) -> tuple[Pieces, dict[int, int]]:
     """The arrays with a row for the join of each group, and that row by the first piece of the group."""
     if not groups:
@@ -60,12 +77,20 @@ def _with_joined(
     owners = [int(pieces.unit[state[group[0]]]) for group in groups]
     dims = [int(pieces.dims[state[group]].sum()) for group in groups]
     joins = [[_columns(units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
-    arrays = encode(task, joins, cost_model)
-    longer = {name: np.concatenate([getattr(pieces, name), array]) for name, array in arrays._asdict().items()}
+    arrays, (devices, before) = encode(task, joins, cost_model, calls), pieces.counts.shape
+    new = (devices, len(calls) - before)  # sequences of a width that no piece had are in calls of their own
+    longer = pieces._replace(
+        **Added(pieces.part, pieces.call, pieces.vectors).then(arrays.added)._asdict(),
+        bytes=np.concatenate([pieces.bytes, arrays.bytes]),
+        dims=np.concatenate([pieces.dims, arrays.dims]),
+        served=np.concatenate([pieces.served, arrays.served]),
+        unit=np.append(pieces.unit, owners),
+        sums=np.concatenate([pieces.sums, np.tile(pieces.base, (*new, 1))], axis=1),
+        counts=np.concatenate([pieces.counts, np.zeros(new, dtype=np.int64)], axis=1),
+        priced=np.concatenate([pieces.priced, np.full((*new, 2), STALE)], axis=1),
+    )
     rows = range(pieces.unit.size, pieces.unit.size + len(groups))
-    return pieces._replace(**longer, unit=np.append(pieces.unit, owners)), {
-        group[0]: row for group, row in zip(groups, rows, strict=True)
-    }
+    return longer, {group[0]: row for group, row in zip(groups, rows, strict=True)}
 
 
 def _shards(units: Units, pieces: Pieces, state: Ints, device: Ints) -> list[Shard]:

@@ -99,7 +99,8 @@ class NeuroShard:
         found = Beam(cuts, lambda state: best_of_grid(pieces, state, limits), width, threads, deadline).search()
         if np.isinf(found.ticks):
             raise _nowhere(units, pieces, cuts.whole)
-        return Plan(task, shards_of(task, units, pieces, found, cost_model, by_networks or step_ticks), self.name, seed)
+        shards = shards_of(task, units, pieces, cuts.calls, found, cost_model, by_networks or step_ticks)
+        return Plan(task, shards, self.name, seed)
 
     def _limits(self, pieces: Pieces, state: Ints) -> Ints:
         """`(M,)` most columns on a device, ascending; the mean is that of all pieces and fixed shards over all devices."""

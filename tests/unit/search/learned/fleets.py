@@ -97,9 +97,9 @@ class MadeUpWorker:
 
     def visit(self, work: DeviceWork) -> Visit:
         if work in control_works("cpu", work.optimizer):
-            return Visit(1.0, 1.0, 2, 1.0, 0.0)
+            return Visit(1.0, 1.0, 2, 1.0, 1.0, 0.0)
         key = tuple(sorted(work.seeds))
         slow = 1 if key in MadeUpWorker.measured else 2
         MadeUpWorker.measured.append(key)
         forward = slow * sum(one.lookups for one in work.works) / 1000
-        return Visit(forward, 3 * forward, 2, 1.0 if slow == 1 else 2.0, 0.0)
+        return Visit(forward, 3 * forward, 2, 1.0 if slow == 1 else 2.0, 1.0, 0.0)

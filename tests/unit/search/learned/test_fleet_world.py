@@ -131,7 +131,7 @@ def steady(works):
     from shardwright.measure.device_work import Visit
 
     forward = sum(work.lookups * work.dim for work in works) / 1e6
-    return Visit(forward, 2 * forward, 2, 1.0, 0.0)
+    return Visit(forward, 2 * forward, 2, 1.0, 1.0, 0.0)
 
 
 def test_a_fleet_says_what_it_measures_with():

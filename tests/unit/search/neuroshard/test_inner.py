@@ -74,7 +74,15 @@ def test_a_placement_costs_what_its_shards_cost(seed):
     state = some_state(cuts, seed, 3)
     device = np.random.default_rng(seed).integers(0, 4, state.size)
     ticks = step_ticks(pieces, state, device)
-    shards = shards_of(task, units, pieces, Placed(ticks, state, device), MODEL, lambda *_: np.inf)  # nothing is joined
+    shards = shards_of(
+        task,
+        units,
+        pieces,
+        cuts.calls,
+        Placed(ticks, state, device),
+        MODEL,
+        lambda *_: np.inf,  # nothing is joined
+    )
     cost = score(task, shards, MODEL)
     assert ticks == pytest.approx(cost.step_ms * TICKS, abs=2)
     times, dims = device_times(pieces, state, device)

@@ -26,7 +26,7 @@ def half_and_quarters(task: Task, ranks, score=step_ticks):
     device = np.zeros_like(state)
     device[cuts.table[state] == tables.index("a")] = ranks
     placed = Placed(step_ticks(pieces, state, device), state, device)
-    shards = shards_of(task, units, pieces, placed, MODEL, score)
+    shards = shards_of(task, units, pieces, cuts.calls, placed, MODEL, score)
     return [shard for shard in shards if shard.table == "a"], shards
 
 

@@ -1,4 +1,4 @@
-from shardwright.cost.caches import _of_levels, cache_bytes
+from shardwright.measure.caches import _of_levels, cache_bytes
 
 
 def write(folder, index, **files):

@@ -1,0 +1,91 @@
+"""What a step takes on fresh batches against one batch repeated, by how much the batch reads.
+
+    python benchmarks/fresh_batches.py --sets 120
+
+Random sets of tables are timed three times in a row in one process: on fresh batches, on one batch repeated, and on fresh batches again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import results_table
+
+from shardwright.measure import fused
+from shardwright.measure.caches import cache_bytes
+from shardwright.measure.cores import ReservedCore
+from shardwright.measure.device_work import Visit
+from shardwright.measure.sampling import SampleSpace, TableSet
+from shardwright.measure.session import Session
+from shardwright.task.table import row_bytes
+from shardwright.workload.pools import table_pool
+
+EDGES = (0.0, 1 / 16, 1 / 4, 1.0, np.inf)
+ARENA_BYTES = 4_000_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=120)
+    options = parser.parse_args(arguments)
+    core = ReservedCore()
+    core.pin()
+    space = SampleSpace(tuple(table_pool("dlrm-2021")), seed=5)
+    session = Session("cpu", "fbgemm", ARENA_BYTES)
+    found = [timed(session, space.draw(number)) for number in range(options.sets)]
+    quiet = [one for one in found if one[1]]
+    heads = (
+        "rows of a batch / last-level cache",
+        "sets",
+        "fresh / repeated, median",
+        "10th to 90th percentile",
+        "fresh / fresh",
+    )
+    rows = [row for low, high in pairwise(EDGES) if (row := row_of(quiet, low, high)) is not None]
+    caption = (
+        f"Forward and backward of {len(quiet)} random sets of tables, of {len(found)}: those during which the machine was quiet. Fresh: as "
+        f"many batches as fill the last-level cache ({cache_bytes()[1] >> 20} MiB) twice. The last column is the same set timed twice."
+    )
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python benchmarks/fresh_batches.py {given}".rstrip()
+    results_table.write_results(
+        "fresh_batches", "Fresh batches against one repeated", [(caption, heads, rows)], command
+    )
+
+
+def timed(session: Session, drawn: TableSet) -> tuple[float, bool, float, float]:
+    """Bytes of distinct rows in a batch, whether all visits were quiet, fresh over repeated time, and fresh over fresh."""
+    first, repeated, again = (visit(session, drawn, batches) for batches in (None, 1, None))
+    read = sum(work.access.distinct_rows(work.lookups) * row_bytes(work.dtype, work.dim) for work in drawn.works)
+    times = [one.forward_ms + one.backward_ms for one in (first, repeated, again)]
+    return read, first.quiet and repeated.quiet and again.quiet, times[0] / times[1], times[2] / times[0]
+
+
+def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
+    """A visit with so many batches, or as many as it takes."""
+    usual = fused.fresh_batches
+    if batches is not None:
+        fused.fresh_batches = lambda works, cache_bytes: batches
+    try:
+        return session.visit(drawn.works, drawn.seeds, drawn.optimizer)
+    finally:
+        fused.fresh_batches = usual
+
+
+def row_of(found: Sequence[tuple[float, bool, float, float]], low: float, high: float) -> tuple[str, ...] | None:
+    """The row of sets that read between two multiples of the cache."""
+    cache = cache_bytes()[1]
+    inside = np.array([(ratio, again) for read, _, ratio, again in found if low <= read / cache < high])
+    if not len(inside):
+        return None
+    less, middle, more = np.percentile(inside[:, 0], (10, 50, 90))
+    name = f"{low:.2f} to {high:.2f}" if np.isfinite(high) else f"over {low:.2f}"
+    return name, str(len(inside)), f"{middle:.3f}", f"{less:.3f} to {more:.3f}", f"{np.median(inside[:, 1]):.3f}"
+
+
+if __name__ == "__main__":
+    main()
