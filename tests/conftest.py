@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ settings.register_profile("shardwright", deadline=None, suppress_health_check=[H
 settings.load_profile("shardwright")
 
 REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_models_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests plan with the bundled models, whatever was calibrated here, and leave the user's cache folder alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture
