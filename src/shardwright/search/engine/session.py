@@ -178,7 +178,10 @@ class Session:
 
     def _without_copies(self, state: State) -> State:
         """The state, or one without replicas if that is better: together they pay for a call on every device, alone none of them does."""
-        setting, copies = self.assembly.setting, np.append(self.assembly.spread_replicated, False)
+        setting, copies = (
+            self.assembly.setting,
+            np.array([*self.assembly.spread_replicated, False]),
+        )  # the last: in no spread
         items = np.flatnonzero(copies[state.spread] & setting.legal[setting.first[1 : setting.most.size + 1] - 1])
         if not items.size or self.late:
             return state
