@@ -19,13 +19,14 @@ phases of maxima over devices, and a maximum is at least a mean; of two link cla
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
 (All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
-one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.) This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ,
-linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
-right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
-generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
-Devices without a shard make no call, so the mean is over the devices in use; where the priced sum of a plan's kernels is
-positive that costs most on few devices. Where the least such sum over all plans is negative (prices of small pieces can be; of whole
-models they were not in practice), the bound is no more than what that least sum costs on one device.
+one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.)This is Jensen's
+inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear in the vectors and bytes, is at least
+its minimum over the ways the table may be cut: a shortest path over widths. The right side is a bound for any λ. The best λ is the dual
+solution of a linear programme over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
+the columns of the next programme (a few groups of tables have a column each). Devices without a shard make no call, so the mean is over the
+devices in use; where the priced sum of a plan's kernels is positive that costs most on few devices. Where the least such sum over all plans
+is negative (prices of small pieces can be; of whole models they were not in practice), the bound is no more than what that least sum costs
+on one device.
 
 Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
 least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same programme bounds from
