@@ -19,7 +19,7 @@ phases of maxima over devices, and a maximum is at least a mean; of two link cla
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
 (All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
-one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.)This is Jensen's
+one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.) This is Jensen's
 inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear in the vectors and bytes, is at least
 its minimum over the ways the table may be cut: a shortest path over widths. The right side is a bound for any λ. The best λ is the dual
 solution of a linear programme over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
