@@ -17,12 +17,19 @@ settings.load_profile("shardwright")
 REPOSITORY = Path(__file__).parents[1]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def no_models_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests plan with the bundled models, whatever was calibrated here, and leave the user's cache folder alone."""
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees or changes the models that the user calibrated."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own; it does not exist yet."""
+    monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -173,8 +173,8 @@ def _with_model(
     result: Calibration, run: Calibrating, covered: dict[str, str], path: Path, start: ComputeModel | None
 ) -> Calibration:
     """The result with a model of all sets, saved where it is better than the one before."""
-    samples, found = run.observed.samples(), run.validated()
-    model = run.made(found)
+    samples = run.observed.samples()
+    found, model = run.finished()
     controls = run.observed.controls(run.controls)
     metadata = covered | accuracy_metadata(found.accuracy) | {
         "samples": str(len(samples)),
