@@ -91,13 +91,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def prepare(options: argparse.Namespace) -> int:
     """Plan, and write plans and requests; returns 1 where a strategy has fewer plans than wanted."""
     import shardwright as sw
-    from shardwright.cost.choice import resolve_cost_model
+    from shardwright.cost.choice import cost_model_for, given_cost_model
     from shardwright.errors import ShardwrightError
 
     strategies = tuple(options.strategies or sw.strategy_names())
     entrants = {name: entrant(name, options.policies) for name in strategies}
     check_policies(entrants, options.device)
-    model: CostModel = resolve_cost_model(options.model, options.device)
+    model: CostModel = given_cost_model(options.model) if options.model else cost_model_for(options.device)
     folder = options.folder / PLANS
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.json"):

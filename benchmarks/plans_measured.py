@@ -18,7 +18,8 @@ import results_table
 from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
 
 import shardwright as sw
-from shardwright.cost import CostModel, resolve_cost_model
+from shardwright.cost import CostModel, cost_model_for
+from shardwright.cost.choice import given_cost_model
 from shardwright.measure.plans import measure_plans
 from shardwright.workload import paper_tasks
 
@@ -28,7 +29,7 @@ MEASURED_A_SECOND = 2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
-    model = resolve_cost_model(options.model, "cpu")
+    model = given_cost_model(options.model) if options.model else cost_model_for("cpu")
     placed = [
         (devices, number, plan)
         for devices in options.devices

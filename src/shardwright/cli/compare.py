@@ -61,8 +61,8 @@ def run(
         require_torch("measuring", "measure")
     placed = Task.load(task)
     with Place(str(model or task)).naming():
-        cost_model = resolve_cost_model(model, placed.topology.device)
-    print_model_notes(cost_model, placed)
+        cost_model = resolve_cost_model(model, placed)
+    print_model_notes(cost_model, placed, task)
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
         make_folder(output)

@@ -75,7 +75,7 @@ def run(
     from shardwright.cost import resolve_cost_model
 
     require_torch("measuring", "measure")
-    cost_model = resolve_cost_model(model, "cpu")
+    cost_model = resolve_cost_model(model, scenes(quick)[0].task)
     print_hardware_note(cost_model, "cpu")
     make_folder(output)
     document: dict[str, Any] = {"folder": str(output), "cost_model": cost_model.name, "tasks": []}

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
-from shardwright.task import PRESETS
-
-
-def device_type(hardware: Mapping[str, str]) -> str:
-    """The name that topologies use for a device: "NVIDIA H200" → "h200"; a name of its own where no preset has it."""
-    if hardware["device_kind"] == "cpu":
-        return "cpu"
-    name = re.sub(r"[^a-z0-9]", "", hardware["processor"].lower())
-    known = (preset.device for preset in PRESETS.values())
-    return next((device for device in known if device in name), name)
+from shardwright.cost.origin import device_type
 
 
 def other_device(plan_for: str, kind: str) -> str | None:

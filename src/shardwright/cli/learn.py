@@ -153,7 +153,7 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
             f"--tasks: the tasks are for devices {', '.join(devices)}, a cost model is for one; name the model that prices all with "
             "--model, or train on one device type"
         )
-    cost_model = resolve_cost_model(model, devices[0])
+    cost_model = resolve_cost_model(model, tasks[0])
     print_model_notes(cost_model, tasks[0])
     return SimulatedWorld(cost_model)
 

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from shardwright.cli.output import note
-from shardwright.cost import CostModel, cost_model_for
-from shardwright.cost.origin import learned_elsewhere
+from shardwright.cost import CostModel
+from shardwright.cost.choice import model_named
+from shardwright.cost.origin import learned_elsewhere, provenance, unlike
 from shardwright.cost.score import score
+from shardwright.cost.user_models import machine_with
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
-_BEYOND = 2.0  # a batch this many times outside of the trained ones is called extrapolation
 _SAME = 1e-6  # steps that differ by less were predicted by one model
 
 
-def print_model_notes(cost_model: CostModel, task: Task) -> None:
-    """Print, on stderr, in what the task is unlike the samples that the model learned from."""
-    for text in unlike(getattr(cost_model, "metadata", {}), task):
+def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = None) -> None:
+    """Print, on stderr, where the model comes from, and in what the task is unlike the samples that it learned from.
+
+    Args:
+        cost_model: the model.
+        task: what it is to price.
+        file: of the task, for the command that would make a model for it.
+    """
+    metadata = getattr(cost_model, "metadata", {})
+    if metadata:
+        note(f"cost model {cost_model.name}: {provenance(metadata)}")
+    lacking = list(unlike(metadata, task))
+    for text in lacking:
         note(f"note: cost model {cost_model.name} {text}")
+    if file is not None and (lacking or _of_other_machine(metadata, task)):
+        note(f"note: for a model of this machine and this task, run: shardwright calibrate {file}")
 
 
-def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
-    """In what a task differs from the samples described by a model's metadata; nothing where that does not say."""
-    device, optimizer = metadata.get("device"), metadata.get("optimizer")
-    if device and device != task.topology.device:
-        yield f"was trained on {device}, the task is for {task.topology.device}"
-    if optimizer and task.optimizer not in optimizer.split(", "):
-        yield f"was trained with {optimizer}, the task uses {task.optimizer}: predicted backward times are those of {optimizer}"
-    sizes = [int(size) for size in metadata.get("batch_sizes", "").split(", ") if size.isdigit()]
-    if sizes and not min(sizes) / _BEYOND <= task.batch_size <= max(sizes) * _BEYOND:
-        yield f"was trained at batch sizes {metadata['batch_sizes']}, the task has {task.batch_size}: predictions are extrapolated"
+def _of_other_machine(metadata: Mapping[str, str], task: Task) -> bool:
+    """Whether a model of this machine is missing that could be made."""
+    here = machine_with(task.topology.device)
+    return here is not None and learned_elsewhere(metadata, here["device_kind"], here["processor"]) is not None
 
 
 def print_hardware_note(cost_model: CostModel, kind: str) -> None:
@@ -56,18 +64,18 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
         plans: the plans.
         kind: "cpu" or "cuda", what is measured on.
     """
-    found = [model for plan in plans if (model := _bundled_of(plan)) is not None]
+    found = [model for plan in plans if (model := _model_of(plan)) is not None]
     for model in {model.name: model for model in found}.values():
         print_hardware_note(model, kind)
 
 
-def _bundled_of(plan: Plan) -> CostModel | None:
-    """The bundled model that predicted a plan's times; None where another one did."""
+def _model_of(plan: Plan) -> CostModel | None:
+    """The model that predicted a plan's times; None where it is neither bundled nor in the cache folder."""
     try:
-        bundled = cost_model_for(plan.task.topology.device)
+        model = model_named(plan.cost_model, plan.task.topology.device)
     except InvalidInput:
         return None
-    if plan.cost is None or bundled.name != plan.cost_model:
+    if plan.cost is None or model.name != plan.cost_model:
         return None
-    same = math.isclose(score(plan.task, plan.shards, bundled).step_ms, plan.cost.step_ms, rel_tol=_SAME)
-    return bundled if same else None
+    same = math.isclose(score(plan.task, plan.shards, model).step_ms, plan.cost.step_ms, rel_tol=_SAME)
+    return model if same else None

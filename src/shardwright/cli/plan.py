@@ -114,8 +114,8 @@ def run(
             check_rows(maps[name], placed.table_by_name[name])
     older = sw.Plan.load(start) if start is not None else None
     with Place(str(model or task)).naming():
-        cost_model = resolve_cost_model(model, placed.topology.device)
-    print_model_notes(cost_model, placed)
+        cost_model = resolve_cost_model(model, placed)
+    print_model_notes(cost_model, placed, task)
 
     def search(price: float) -> sw.Plan:
         with progress("searching", compiles=True), about(task):

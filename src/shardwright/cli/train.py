@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from shardwright.cli.dependencies import require_torch
-from shardwright.cli.devices import device_type
 from shardwright.cli.options import AsJson, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, saved, table
 from shardwright.cli.progress import progress
@@ -28,6 +27,7 @@ from shardwright.cli.train_links import (
 from shardwright.cli.train_stores import Stores, read_stores
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
+from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.errors import InvalidInput, some_of
 from shardwright.schema import Place
 
@@ -177,12 +177,6 @@ def describe(stores: Sequence[pa.Table], hardware: Mapping[str, str]) -> dict[st
         "samples": str(sum(repeat == 0 for measured in stores for repeat in measured["repeat"].to_pylist())),
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def accuracy_metadata(accuracy: Accuracy | ComputeAccuracy) -> dict[str, str]:
-    """The errors, for the model's metadata."""
-    figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
-    return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}
 
 
 def accuracy_table(accuracy: Accuracy | ComputeAccuracy) -> rich.table.Table:

@@ -7,7 +7,10 @@ from pathlib import Path
 from shardwright.cost.analytic import MEMORY_BANDWIDTH, AnalyticModel
 from shardwright.cost.files import bundled_models, load_model
 from shardwright.cost.model import CostModel
+from shardwright.cost.origin import unlike
+from shardwright.cost.user_models import best_user_model, named_user_model
 from shardwright.errors import InvalidInput
+from shardwright.task import Task
 
 
 def cost_model_for(device: str) -> CostModel:
@@ -28,8 +31,42 @@ def cost_model_for(device: str) -> CostModel:
     )
 
 
-def resolve_cost_model(given: CostModel | str | Path | None, device: str) -> CostModel:
-    """A cost model from what a caller may pass: a model, a file, or nothing."""
-    if given is None:
-        return cost_model_for(device)
+def given_cost_model(given: CostModel | str | Path) -> CostModel:
+    """The cost model that a caller passed, or that a file holds.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
     return load_model(Path(given)) if isinstance(given, (str, Path)) else given
+
+
+def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
+    """A cost model from what a caller may pass: a model, a file, or nothing.
+
+    With nothing, it is the model that was calibrated on this machine, where the task's devices are this machine's, unless the bundled one
+    covers more of what the task has; and the bundled one elsewhere.
+
+    Raises:
+        InvalidInput: the file cannot be read, or there is no model for the task's devices.
+    """
+    if given is not None:
+        return given_cost_model(given)
+    device = task.topology.device
+    own = best_user_model(task)
+    if own is None:
+        return cost_model_for(device)
+    found, model = own
+    if device in bundled_models():
+        bundled = load_model(bundled_models()[device])
+        if len(list(unlike(bundled.metadata, task))) < len(list(unlike(found.metadata, task))):
+            return bundled
+    return model
+
+
+def model_named(name: str, device: str) -> CostModel:
+    """The model that priced a plan: one of this name that was calibrated here, else the bundled one of the plan's device.
+
+    Raises:
+        InvalidInput: there is neither.
+    """
+    return named_user_model(name) or cost_model_for(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import BINS, WorkArrays
 from shardwright.errors import InvalidInput
+from shardwright.sharding.work import ShardWork
 from shardwright.task.table import DTYPE_BYTES
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,7 @@ class Samples:
         starts: `(n + 1,)` where the shards of each set begin and end among the m.
         works: columns of `(m,)` shards.
         times: `(n, 2)` measured forward and backward ms.
+        labels: `(n,)` what each set belongs to (see `shardwright.cost.pairs`); empty texts by default.
     """
 
     sample: npt.NDArray[np.int64]
@@ -35,6 +37,11 @@ class Samples:
     starts: npt.NDArray[np.int64]
     works: WorkArrays
     times: Floats
+    labels: npt.NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, dtype=object))
+
+    def __post_init__(self) -> None:
+        if not len(self.labels):
+            object.__setattr__(self, "labels", np.full(len(self.sample), "", dtype=object))
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -61,7 +68,9 @@ class Samples:
         shards = np.repeat(chosen, self.shard_counts)
         works = WorkArrays(**{name: column[shards] for name, column in vars(self.works).items()})
         starts = np.concatenate([[0], np.cumsum(self.shard_counts[chosen])])
-        return Samples(self.sample[chosen], self.repeat[chosen], starts, works, self.times[chosen])
+        return Samples(
+            self.sample[chosen], self.repeat[chosen], starts, works, self.times[chosen], self.labels[chosen]
+        )
 
     def repeat_pairs(self) -> tuple[Floats, Floats]:
         """`(k, 2)` first and `(k, 2)` second times of the k sets that were measured twice."""
@@ -86,7 +95,22 @@ def join(parts: Sequence[Samples]) -> Samples:
         starts=np.concatenate([[0], np.cumsum(counts)]),
         works=WorkArrays(**columns),
         times=np.concatenate([part.times for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
     )
+
+
+def samples_of_works(sets: Sequence[Sequence[ShardWork]], times: Floats, labels: Sequence[str] = ()) -> Samples:
+    """Arrays of measured sets.
+
+    Args:
+        sets: the shards of each of n sets.
+        times: `(n, 2)` forward and backward ms.
+        labels: what each set belongs to; nothing by default.
+    """
+    numbers = np.arange(len(sets))
+    starts = np.concatenate([[0], np.cumsum([len(works) for works in sets])]).astype(np.int64)
+    works = WorkArrays.of([work for works in sets for work in works])
+    return Samples(numbers, np.zeros_like(numbers), starts, works, times, np.array(labels, dtype=object))
 
 
 def samples_of(table: Any) -> Samples:
@@ -118,7 +142,8 @@ def samples_of(table: Any) -> Samples:
             "the sample store holds a time that is not finite and greater than 0; collect the samples again"
         )
     sample, repeat = (np.asarray(table[name], dtype=np.int64) for name in ("sample", "repeat"))
-    return Samples(sample, repeat, starts, works, times)
+    labels = table["label"].to_pylist() if "label" in table.column_names else ()
+    return Samples(sample, repeat, starts, works, times, np.array(labels, dtype=object))
 
 
 def _weight_sizes(dtypes: Sequence[str]) -> Floats:

@@ -5,7 +5,7 @@ Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,15 @@ class ComputeNetwork(nn.Module):
             self._linear("head.1").weight.abs_().mul_(0.05)
             self._linear("head.1").bias.zero_()
             self.skip[:, LATENT:] = 0.0
+
+    @classmethod
+    def of(cls, model: ComputeModel) -> Self:
+        """The network with a model's weights, to be trained further."""
+        network = cls(model.head)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter.copy_(torch.from_numpy(model.weights[name.replace("skip", "head.skip")]))
+        return network
 
     def forward(self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, call_m: Tensor, set_c: Tensor) -> Tensor:
         """`(b, 2)` forward and backward ms of sets.

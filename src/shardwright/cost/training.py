@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from shardwright.cost.dataset import Floats, Samples
 from shardwright.cost.features import cached, features, scales
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.network import ComputeNetwork
+from shardwright.cost.pairs import pairs_of
 from shardwright.errors import InvalidInput
 from shardwright.measure.caches import cache_bytes
 
@@ -99,19 +100,50 @@ def train(
             f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
         )
     parts = split(samples, options.seed)
-    raw = features(parts[0].works)
-    constants = {
+    constants = _constants(parts[0], caches)
+    data, valid = (_Tensors(part, constants) for part in parts[:2])
+    network, epochs = _fit(data, valid, _new_network(options), options, progress)
+    model = network.export(constants, metadata or {})
+    return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
+
+
+def fitted(
+    samples: Samples,
+    options: TrainingOptions,
+    caches: tuple[int, int] | None = None,
+    start: ComputeModel | None = None,
+) -> ComputeModel:
+    """A model trained on all samples for all epochs, where there are too few to set some aside to stop by.
+
+    Args:
+        samples: measured sets, of one machine and one optimizer.
+        options: how to train; `patience` has no meaning.
+        caches: bytes of the caches of the machine that measured; by default those of this machine.
+        start: a model to begin with, in place of random weights. Its first estimate and its scale of features are kept; their range
+            grows to that of the samples.
+    """
+    network, constants = _new_network(options), _constants(samples, caches)
+    if start is not None:
+        network = ComputeNetwork.of(start)
+        seen = constants
+        constants = {name: start.weights[name].astype(np.float64) for name in seen} | {"caches": seen["caches"]}
+        constants["feature_low"] = np.minimum(constants["feature_low"], seen["feature_low"])
+        constants["feature_high"] = np.maximum(constants["feature_high"], seen["feature_high"])
+    network, _ = _fit(_Tensors(samples, constants), None, network, options, None)
+    return network.export(constants, {})
+
+
+def _constants(samples: Samples, caches: tuple[int, int] | None) -> dict[str, Floats]:
+    """The weights of a model that are not trained."""
+    raw = features(samples.works)
+    return {
         "feature_mean": raw.mean(axis=0),
         "feature_std": np.maximum(raw.std(axis=0), 1e-3),
         "feature_low": raw.min(axis=0),
         "feature_high": raw.max(axis=0),
-        "scale": _first_estimate(parts[0]),
+        "scale": _first_estimate(samples),
         "caches": np.array(caches or cache_bytes(), dtype=np.float64),
     }
-    batches = [_Tensors(part, constants) for part in parts[:2]]
-    network, epochs = _fit(batches[0], batches[1], options, progress)
-    model = network.export(constants, metadata or {})
-    return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
 
 
 class _Tensors:
@@ -131,9 +163,26 @@ class _Tensors:
         self._first_call_n = self._calls_n.cumsum(0) - self._calls_n
         self._starts_n, self._counts_n = torch.tensor(samples.starts[:-1]), torch.tensor(samples.shard_counts)
         self._times_n2 = torch.tensor(samples.times, dtype=torch.float32)
+        pairs = pairs_of(list(samples.labels))
+        self._variant_n, self._base_v = torch.tensor(pairs.variant), torch.tensor(pairs.base)
+        of_group: dict[int, list[int]] = {}
+        for place, group in enumerate(pairs.group.tolist()):
+            of_group.setdefault(group, []).append(place)
+        self._groups = list(of_group.values())
 
     def __len__(self) -> int:
         return len(self._times_n2)
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """All sets once, in random order, about `size` at a time; the sets of a pair stay together."""
+        batch: list[int] = []
+        for group in torch.randperm(len(self._groups), generator=generator).tolist():
+            batch += self._groups[group]
+            if len(batch) >= size:
+                yield torch.tensor(batch)
+                batch = []
+        if batch:
+            yield torch.tensor(batch)
 
     def loss(self, network: ComputeNetwork, chosen_b: Tensor) -> Tensor:
         """Loss on `(b,)` sets: sets differ much in size, so their shards are laid end to end rather than padded."""
@@ -150,7 +199,24 @@ class _Tensors:
             call_m,
             torch.repeat_interleave(calls_b),
         )
-        return _loss(times_b2, self._times_n2[chosen_b])
+        return _loss(times_b2, self._times_n2[chosen_b]) + self._pair_loss(times_b2, chosen_b)
+
+    def _pair_loss(self, predicted_b2: Tensor, chosen_b: Tensor) -> Tensor:
+        """Mean error of what variants take more or less than the one they are compared with, in shares of that one's time."""
+        inside = self._variant_n[chosen_b] >= 0
+        if not inside.any():
+            return predicted_b2.new_zeros(())
+        variant, variants = self._variant_n[chosen_b][inside], len(self._base_v)
+
+        def total_v(times_b2: Tensor) -> Tensor:
+            return times_b2.new_zeros(variants).index_add(0, variant, times_b2[inside].sum(dim=1))
+
+        predicted_v, measured_v = total_v(predicted_b2), total_v(self._times_n2[chosen_b])
+        compared = torch.unique(variant)
+        compared = compared[self._base_v[compared] != compared]
+        base = self._base_v[compared]
+        more = (predicted_v[compared] - predicted_v[base]) - (measured_v[compared] - measured_v[base])
+        return (more.abs() / measured_v[base]).sum() / max(len(compared), 1)
 
 
 def _first_estimate(samples: Samples) -> Floats:
@@ -172,19 +238,27 @@ def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:
     return (parts + 2 * whole) / 3
 
 
-def _fit(
-    data: _Tensors, valid: _Tensors, options: TrainingOptions, progress: Callable[[int, float], None] | None
-) -> tuple[ComputeNetwork, int]:
-    generator = torch.Generator().manual_seed(options.seed)
+def _new_network(options: TrainingOptions) -> ComputeNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        network = ComputeNetwork(options.head)
+        return ComputeNetwork(options.head)
+
+
+def _fit(
+    data: _Tensors,
+    valid: _Tensors | None,
+    network: ComputeNetwork,
+    options: TrainingOptions,
+    progress: Callable[[int, float], None] | None,
+) -> tuple[ComputeNetwork, int]:
+    """The network after training, and the epochs that took: of the epoch with the least validation error, or the last one without."""
+    generator = torch.Generator().manual_seed(options.seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
     average = copy.deepcopy(network)  # running average of the weights: steadier than the last step's
-    best, best_error, best_epoch, epoch = copy.deepcopy(network), float("inf"), 0, 0
+    best, best_error, best_epoch, epoch = average, float("inf"), 0, 0
     for epoch in range(1, options.epochs + 1):
-        for batch in torch.randperm(len(data), generator=generator).split(options.batch):
+        for batch in data.batches(options.batch, generator):
             optimizer.zero_grad()
             data.loss(network, batch).backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
@@ -192,6 +266,8 @@ def _fit(
             network.project()
             _move_towards(average, network, 0.02)
         scheduler.step()
+        if valid is None:
+            continue
         with torch.no_grad():
             error = float(valid.loss(average, torch.arange(len(valid))))
         if error < best_error:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.cost.choice import cost_model_for
+from shardwright.cost.choice import model_named
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
@@ -54,7 +54,7 @@ def entry_of(
     Args:
         plan: the plan; one without a predicted cost is scored.
         name: what to call it.
-        cost_model: prices the tables' shares; by default the bundled model of the plan's device.
+        cost_model: prices the tables' shares; by default the model that priced the plan, if it was calibrated here, else the bundled one of the plan's device.
         measured: measured kernel times.
 
     Raises:
@@ -63,7 +63,7 @@ def entry_of(
     unlike = measured and not_comparable(plan.task.topology.device, measured.device)
     notes = [f"Kernels are {unlike}."] if unlike else []
     try:
-        model = cost_model or cost_model_for(plan.task.topology.device)
+        model = cost_model or model_named(plan.cost_model, plan.task.topology.device)
     except InvalidInput as error:
         if plan.cost is None:
             raise

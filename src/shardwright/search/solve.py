@@ -44,7 +44,8 @@ def plan(
     Args:
         task: what is placed, and where; never changed.
         strategy: a name of `strategy_names()`, "auto" for the best of all that can be run in the time, or a strategy of your own.
-        cost_model: a model, or the path of one made by `shardwright train`; by default the bundled one for the topology's device.
+        cost_model: a model, or the path of one made by `shardwright train`; by default the one that was calibrated
+            on this machine, where its devices are the topology's, or the bundled one.
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before, once a
             process, for about a second; 0 for the first plan that there is, without it.
@@ -61,7 +62,7 @@ def plan(
     """
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost)
-    model = with_groups(resolve_cost_model(cost_model, task.topology.device), task)
+    model = with_groups(resolve_cost_model(cost_model, task), task)
     limited = task_for(task, runs_on)
     why_not = chosen.supports(limited)
     if why_not is not None:

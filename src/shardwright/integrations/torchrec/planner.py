@@ -31,7 +31,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
-from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.choice import given_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.integrations.torchrec.checks import (
     check_process_group,
@@ -165,9 +165,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         )
         self.plan_loader = plan_loader
         self._strategy, self._seed, self._time_limit, self._profiles = strategy, seed, time_limit, profiles
-        self._cost_model = (
-            default_cost_model(self._topology) if cost_model is None else resolve_cost_model(cost_model, "")
-        )
+        self._given_model = None if cost_model is None else given_cost_model(cost_model)
         self._sizes: list[ShardingGroups] = []
         if sharding_group_size is not None:
             self._sizes = group_candidates(
@@ -224,6 +222,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             )
             if self._group is not None:
                 problem = replace(problem, task=in_group(problem.task, self._group))
+            self._cost_model = self._given_model or default_cost_model(self._topology, problem.task)
             plan = self._finish(self._found(problem, sharders, begin), problem, sharders, begin)
         except PlannerError as error:
             events.failed(error.error_type.name, str(error), **self._figures(begin))

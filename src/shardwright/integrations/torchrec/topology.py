@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardwright.cost.analytic import MEMORY_BANDWIDTH, AnalyticModel
-from shardwright.cost.choice import cost_model_for
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Floats, Pricing
+from shardwright.cost.user_models import best_user_model, gpu_types
 from shardwright.sharding.work import ShardWork
+from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 _PER_SECOND = 1000.0  # TorchRec's bandwidths are bytes per ms
@@ -98,8 +100,14 @@ def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int,
     return memory
 
 
-def default_cost_model(given: TorchRecTopology) -> CostModel:
-    """The bundled model for CPUs; bytes over the topology's memory bandwidth for all else."""
+def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
+    """The model that was calibrated on this machine's devices; else the bundled one for CPUs, and for all else bytes over the topology's
+    memory bandwidth.
+    """
     if given.compute_device == "cpu":
-        return cost_model_for("cpu")
+        return resolve_cost_model(None, replace(task, topology=replace(task.topology, device="cpu")))
+    for device in gpu_types():
+        own = best_user_model(replace(task, topology=replace(task.topology, device=device)))
+        if own is not None:
+            return own[1]
     return BandwidthModel(given.compute_device, given.hbm_mem_bw * _PER_SECOND)

@@ -1,0 +1,174 @@
+"""What a calibration measures: random sets, devices of plans that searches find and their neighbours, and the same tables whole and cut.
+
+A search finds whatever a model takes for cheap, so its plans are unlike random sets: more shards, more cuts, devices that are alike. A
+model that is to price them has to have seen such devices. And since plans differ in what they cut, some sets are measured in variants
+(see `shardwright.cost.pairs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.cost.pairs import pair_label
+from shardwright.errors import ShardwrightError
+from shardwright.measure.device_work import DeviceWork, device_works
+from shardwright.measure.sampling import SampleSpace
+from shardwright.search import plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task import Task
+from shardwright.task.units import format_bytes
+
+STRATEGIES = ("size_lookup", "greedy", "neuroshard", "certified")
+_SEARCH_S = 5.0
+_MOST_DEVICES = 8  # of which all are measured, so that plans can be compared
+_CUT_SHARE = 0.4
+_NARROWEST = 8  # columns of a block that is cut in halves
+_FILL = 0.5  # of the room, by an even share of the tables
+
+
+@dataclass(frozen=True)
+class Set:
+    """Something to measure.
+
+    Attributes:
+        work: what a device does.
+        kind: "random", "policy", "neighbour", "task" or "pair".
+        label: what it belongs to; see `shardwright.cost.pairs`.
+    """
+
+    work: DeviceWork
+    kind: str
+    label: str = ""
+
+
+Group: TypeAlias = tuple[Set, ...]
+"""Sets that are worth measuring together."""
+
+
+def random_sets(space: SampleSpace, first: int, count: int) -> Iterator[Set]:
+    """Samples of a space."""
+    for number in range(first, first + count):
+        drawn = space.draw(number)
+        yield Set(DeviceWork(drawn.works, drawn.seeds, drawn.optimizer), "random")
+
+
+def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Set]:
+    """Random tables of a task, about as many as a device gets, some of them as blocks of their columns or rows."""
+    for _ in range(count):
+        works, seeds = _some_tables(task, rng)
+        blocks = [_random_block(work, rng) if rng.random() < _CUT_SHARE else work for work in works]
+        yield Set(DeviceWork(tuple(blocks), tuple(seeds), task.optimizer), "task")
+
+
+def cut_pair(task: Task, name: str, rng: np.random.Generator) -> Group:
+    """Some tables whole on one device, with cuts on one device, whole on two devices, and with cuts on two."""
+    works, seeds = _some_tables(task, rng)
+    whole = list(zip(works, seeds, strict=True))
+    cuts = [work.dim >= 2 * _NARROWEST and rng.random() < _CUT_SHARE for work in works]
+    cut: list[list[tuple[ShardWork, int]]] = [[], []]
+    for place, ((work, seed), halved) in enumerate(zip(whole, cuts, strict=True)):
+        if halved:
+            half = work.dim // 8 * 4
+            for side, dim in enumerate((half, work.dim - half)):
+                cut[side].append((replace(work, dim=dim), seed))
+        else:
+            cut[place % 2].append((work, seed))
+    variants = [[whole], [whole[::2], whole[1::2]]]
+    if any(cuts):
+        variants += [[[*cut[0], *cut[1]]], cut]
+    return _pair(name, [[_device(held, task.optimizer) for held in variant if held] for variant in variants], "pair")
+
+
+def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group, Group]:
+    """The devices of the plans that strategies find, as variants of one work, and devices that a few moves make of the last plan's.
+
+    A strategy that finds no plan is left out.
+    """
+    variants, rng = [], np.random.default_rng([seed, 1])
+    for strategy in STRATEGIES:
+        try:
+            found = plan(task, strategy=strategy, cost_model=model, seed=seed, time_limit=_SEARCH_S)
+        except ShardwrightError:
+            continue
+        variants.append([work for work in device_works(found, seed) if work.works])
+    if not variants:
+        return (), ()
+    moved = tuple(Set(work, "neighbour") for work in _moved(variants[-1], rng))
+    distinct = [variant for place, variant in enumerate(variants) if variant not in variants[:place]]
+    if task.topology.devices > _MOST_DEVICES:
+        return tuple(Set(variant[place], "policy") for variant in distinct for place in _few(variant, rng)), moved
+    return _pair(name, distinct, "policy"), moved
+
+
+def fitted_task(task: Task, room_bytes: int) -> tuple[Task, str | None]:
+    """The task with fewer rows where this machine has no room for it, and what to say of that."""
+    total, largest = (find(table.weight_bytes for table in task.tables) for find in (sum, max))
+    needed = max(total / task.topology.devices, largest / 2) / _FILL
+    if needed <= room_bytes:
+        return task, None
+    scale = room_bytes / needed
+    memory = [max(1, int(size * scale)) for size in task.topology.memory_bytes]
+    fewer = replace(
+        task,
+        tables=[table.scaled_rows(scale) for table in task.tables],
+        topology=replace(task.topology, memory=memory),
+    )
+    return fewer, (
+        f"the tables of a device do not fit the {format_bytes(room_bytes)} that this machine has for them: "
+        f"all tables are measured with {scale:.2g} of their rows"
+    )
+
+
+def _pair(name: str, variants: Sequence[Sequence[DeviceWork]], kind: str) -> Group:
+    return tuple(
+        Set(work, kind, pair_label(name, number, len(variant)))
+        for number, variant in enumerate(variants)
+        for work in variant
+    )
+
+
+def _some_tables(task: Task, rng: np.random.Generator) -> tuple[list[ShardWork], list[int]]:
+    mean = len(task.tables) / task.topology.devices
+    count = int(np.clip(round(mean * rng.uniform(0.5, 1.7)), min(2, len(task.tables)), len(task.tables)))
+    chosen = rng.choice(len(task.tables), count, replace=False)
+    works = [shard_work(task, Shard.whole(task.tables[place], 0)) for place in chosen]
+    return works, [int(place) for place in chosen]
+
+
+def _random_block(work: ShardWork, rng: np.random.Generator) -> ShardWork:
+    """Some of the columns of a shard, or some of its rows where it has few columns."""
+    if work.dim >= 2 * _NARROWEST:
+        return replace(work, dim=4 * int(rng.integers(1, work.dim // 4)))
+    rows = max(1, work.rows // 2)
+    return replace(work, rows=rows, lookups=work.lookups * rows / work.rows, access=work.access.thinned(rows))
+
+
+def _moved(devices: Sequence[DeviceWork], rng: np.random.Generator) -> Iterator[DeviceWork]:
+    """Devices after two to four shards went from one to another at random: those that changed."""
+    if len(devices) < 2:
+        return
+    held = [list(zip(device.works, device.seeds, strict=True)) for device in devices]
+    changed = set()
+    for _ in range(int(rng.integers(2, 5))):
+        origin, target = rng.choice(len(held), 2, replace=False).tolist()
+        if len(held[origin]) > 1:
+            held[target].append(held[origin].pop(int(rng.integers(len(held[origin])))))
+            changed |= {origin, target}
+    for place in sorted(changed):
+        yield _device(held[place], devices[place].optimizer)
+
+
+def _device(held: Sequence[tuple[ShardWork, int]], optimizer: str) -> DeviceWork:
+    works, seeds = zip(*held, strict=True)
+    return DeviceWork(works, seeds, optimizer)
+
+
+def _few(devices: Sequence[DeviceWork], rng: np.random.Generator) -> list[int]:
+    chosen: list[int] = rng.choice(len(devices), min(len(devices), _MOST_DEVICES // 2), replace=False).tolist()
+    return chosen

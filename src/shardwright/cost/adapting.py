@@ -1,0 +1,121 @@
+"""A model for a machine from few samples: what another machine taught, adapted, or nothing but the samples, whichever predicts better.
+
+Few samples are not split into parts for training, stopping and testing. Each recipe trains on all but one part of them in turn, for a
+fixed number of updates, and predicts that part; the errors are those of all parts together. So each set is predicted by a model that has
+not seen it, and none is lost to training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from shardwright.cost.accuracy import Accuracy, accuracy, predict
+from shardwright.cost.dataset import Floats, Ints, Samples
+from shardwright.cost.model import ComputeModel
+from shardwright.cost.pairs import pairs_of
+from shardwright.cost.training import TrainingOptions, fitted
+
+Recipe: TypeAlias = Callable[[Samples, int], ComputeModel]
+"""From samples and a seed to a model."""
+
+FEWEST_SETS = 40
+_BATCH = 64
+_UPDATES, _FINE_UPDATES = 500, 300
+_RATE, _FINE_RATE = 4e-3, 1e-3
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A recipe that was tried on parts of the samples.
+
+    Attributes:
+        name: of the recipe.
+        recipe: makes a model.
+        models: those of each part, which have not seen it.
+        accuracy: errors of each set by the model that has not seen it.
+        predicted: `(n, 2)` what these models predict.
+    """
+
+    name: str
+    recipe: Recipe
+    models: tuple[ComputeModel, ...]
+    accuracy: Accuracy
+    predicted: Floats
+
+
+def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Recipe]:
+    """The ways to come by a model, by name.
+
+    Args:
+        start: a model that was learned elsewhere; without, there is one way only.
+        caches: bytes of the caches of the machine that measures.
+    """
+
+    def from_nothing(samples: Samples, seed: int) -> ComputeModel:
+        return fitted(samples, _options(samples, _UPDATES, _RATE, seed), caches)
+
+    if start is None:
+        return {"from nothing": from_nothing}
+
+    def scaled_only(samples: Samples, _: int) -> ComputeModel:
+        return scaled(start, samples)
+
+    def fine_tuned(samples: Samples, seed: int) -> ComputeModel:
+        return fitted(samples, _options(samples, _FINE_UPDATES, _FINE_RATE, seed), caches, scaled(start, samples))
+
+    return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
+
+
+def scaled(start: ComputeModel, samples: Samples) -> ComputeModel:
+    """The model times a factor for each direction: the median of measured over predicted."""
+    factor = np.median(samples.times / np.maximum(predict(start, samples), 1e-6), axis=0).astype(np.float32)
+    weights = dict(start.weights)
+    for name in ("head.1.weight", "head.1.bias", "head.skip"):
+        weights[name] = (weights[name].T * factor).T
+    return ComputeModel(start.head, weights, start.metadata)
+
+
+def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int = 0) -> Validated:
+    """The recipe that predicts best what it has not seen.
+
+    Args:
+        samples: measured sets, one row each.
+        ways: what to try.
+        folds: how many parts the samples are cut into; the sets of a pair stay together.
+        seed: of the parts and of training.
+    """
+    part = _parts(samples, folds, seed)
+    tried = []
+    for name, recipe in ways.items():
+        predicted, models = np.zeros_like(samples.times), []
+        for number in range(folds):
+            models.append(recipe(samples.select(part != number), seed + number))
+            predicted[part == number] = predict(models[-1], samples.select(part == number))
+        tried.append(Validated(name, recipe, tuple(models), _accuracy(samples, predicted), predicted))
+    return min(tried, key=lambda one: one.accuracy.mean_error)
+
+
+def error_of(model: ComputeModel, samples: Samples) -> float:
+    """Mean relative error of a model on samples."""
+    return float(_accuracy(samples, predict(model, samples)).mean_error)
+
+
+def _accuracy(samples: Samples, predicted: Floats) -> Accuracy:
+    return accuracy(lambda _: predicted, samples, samples)
+
+
+def _parts(samples: Samples, folds: int, seed: int) -> Ints:
+    """`(n,)` the part of each set; sets of a pair have the same."""
+    groups, group = np.unique(pairs_of(list(samples.labels)).group, return_inverse=True)
+    part: Ints = (np.random.default_rng(seed).permutation(len(groups)) % folds)[group]
+    return part
+
+
+def _options(samples: Samples, updates: int, rate: float, seed: int) -> TrainingOptions:
+    epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
+    return TrainingOptions(epochs=max(epochs, 60), batch=_BATCH, learning_rate=rate, seed=seed)
