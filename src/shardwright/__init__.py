@@ -11,6 +11,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers read it; importing `typing` takes a while
 if TYPE_CHECKING:
+    from shardwright.calibration import Calibration, calibrate
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.search import plan, plan_groups, register, strategy_names
     from shardwright.sharding import Plan, PlanCost, Shard
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessProfile",
+    "Calibration",
     "Constraints",
     "InfeasibleTask",
     "InvalidInput",
@@ -32,6 +34,7 @@ __all__ = [
     "TableConstraint",
     "Task",
     "Topology",
+    "calibrate",
     "plan",
     "plan_groups",
     "register",
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "calibration": ("Calibration", "calibrate"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
     "search": ("plan", "plan_groups", "register", "strategy_names"),
     "sharding": ("Plan", "PlanCost", "Shard"),

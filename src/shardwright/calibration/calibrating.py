@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -26,6 +25,7 @@ _HALVES, _FOLDS = 2, 4
 _LAST_TRAINING = 4.0  # what the last one takes, in times of the one before: more parts, more sets
 _FIRST_RESERVE = 0.12  # of the time, for the last training, before one has told how long that takes
 _BETWEEN_CONTROLS = 40  # visits
+_AGAIN = 3  # one of so many visits may be to a set that was disturbed before
 _MOST_FAILED = 10  # in a row: then the backend is at fault, not a set
 
 
@@ -100,6 +100,7 @@ class Calibrating(Interruptible):
                 self._visit_group(group)
                 if self._over:
                     break
+            self._visit_again(len(queue) // _AGAIN)
             if len(self.observed) >= goal:
                 models, goal = self._trained()
         self._visit_controls()
@@ -133,17 +134,19 @@ class Calibrating(Interruptible):
             return best.recipe(self.observed.samples(), self.curriculum.seed)
 
     def _visit_group(self, group: Group) -> None:
-        """Visit the sets of a group until each is settled; one that cannot be measured is noted and left out."""
-        queue = deque(group)
-        while queue and (len(group) > 1 or not self._over):
-            one = queue.popleft()
+        """Visit the sets of a group once, whole where it is a pair; one that cannot be measured is noted, with its group left out."""
+        for one in group:
             if self.observed.known(one):
                 self.observed.take(one)
-                continue
-            if not self._visit(one):
-                return  # a pair without one of its sets teaches nothing
-            if not self.observed.known(one):
-                queue.append(one)
+            elif not self._visit(one):
+                return
+
+    def _visit_again(self, most: int) -> None:
+        """Visit sets again that were disturbed: later, since disturbances last."""
+        for one in self.observed.disturbed()[:most]:
+            if self._over:
+                return
+            self._visit(one)
 
     def _visit(self, one: Set) -> bool:
         """Whether a set could be visited.
@@ -162,7 +165,9 @@ class Calibrating(Interruptible):
             self._failures += 1
             self.observed.failed.append(str(error))
             if self._failures >= _MOST_FAILED:
-                raise MeasurementFailed(f"{self._failures} sets in a row could not be measured, the last: {error}") from error
+                raise MeasurementFailed(
+                    f"{self._failures} sets in a row could not be measured, the last: {error}"
+                ) from error
             return False
         self._failures = 0
         self.observed.add(one, visit)

@@ -39,7 +39,7 @@ from shardwright.task.task import Optimizer
 MINUTES = {"cpu": 3.0, "cuda": 8.0}
 AIM = 0.05
 
-_ROOM = {"cpu": 2 << 30, "cuda": 8 << 30}  # bytes of the tables of a set, at most
+_ROOM = {"cpu": 1 << 30, "cuda": 8 << 30}  # bytes of the tables of a set, at most
 _ROOM_SHARE = 0.25  # of the memory that is free
 _BATCH_SIZE = {"cpu": 1024, "cuda": 65_536}  # where no task says
 _OPTIMIZER: Optimizer = "rowwise_adagrad"

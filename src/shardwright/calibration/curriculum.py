@@ -123,4 +123,3 @@ class Curriculum:
 
 def _size(groups: Sequence[Group]) -> int:
     return sum(map(len, groups))
-

@@ -50,9 +50,13 @@ class Observed:
             self.sets[one] = None
 
     def known(self, one: Set) -> bool:
-        """Whether what a set does needs no further visit."""
-        visits = self._visits.get(one.work)
-        return visits is not None and settled(visits)
+        """Whether what a set does was visited."""
+        return one.work in self._visits
+
+    def disturbed(self) -> list[Set]:
+        """Sets that need another visit, the most disturbed first."""
+        found = {one.work: one for one in self.sets if not settled(self._visits[one.work])}
+        return sorted(found.values(), key=lambda one: -min(visit.sentinel for visit in self._visits[one.work]))
 
     def controls(self, works: Sequence[DeviceWork]) -> Controls:
         """What the controls took; nothing where one of them was not visited."""

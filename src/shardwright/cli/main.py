@@ -11,7 +11,21 @@ from typing import Annotated
 
 import typer
 
-from shardwright.cli import collect, compare, demo, learn, plan, profile, report, reproduce, show, train, verify
+from shardwright.cli import (
+    calibrate,
+    collect,
+    compare,
+    demo,
+    learn,
+    models,
+    plan,
+    profile,
+    report,
+    reproduce,
+    show,
+    train,
+    verify,
+)
 from shardwright.cli.errors import exit_code_of
 from shardwright.cli.output import note
 from shardwright.interrupts import CODE
@@ -26,6 +40,8 @@ def unwrapped(docstring: str) -> str:
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in (
     ("profile", profile.run),
+    ("calibrate", calibrate.run),
+    ("models", models.run),
     ("collect", collect.run),
     ("train", train.run),
     ("learn", learn.run),

@@ -20,7 +20,8 @@ SamplesFolders = Annotated[
     typer.Argument(metavar="SAMPLES...", help="Folders that 'shardwright collect' made.", show_default=False),
 ]
 ModelFile = Annotated[
-    Path | None, option("--model", metavar="FILE", text="Cost model; by default the bundled one of the task's device.")
+    Path | None,
+    option("--model", metavar="FILE", text="Cost model; by default the one calibrated here, or the bundled one."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
 TimeLimit = Annotated[

@@ -68,9 +68,7 @@ class Samples:
         shards = np.repeat(chosen, self.shard_counts)
         works = WorkArrays(**{name: column[shards] for name, column in vars(self.works).items()})
         starts = np.concatenate([[0], np.cumsum(self.shard_counts[chosen])])
-        return Samples(
-            self.sample[chosen], self.repeat[chosen], starts, works, self.times[chosen], self.labels[chosen]
-        )
+        return Samples(self.sample[chosen], self.repeat[chosen], starts, works, self.times[chosen], self.labels[chosen])
 
     def repeat_pairs(self) -> tuple[Floats, Floats]:
         """`(k, 2)` first and `(k, 2)` second times of the k sets that were measured twice."""

@@ -57,6 +57,15 @@ def load_model(path: Path) -> ComputeModel | NeuroShardModel:
         raise InvalidInput(f"{path}: {error}") from None
 
 
+def model_header(path: Path) -> dict[str, str]:
+    """What a model's file says of itself, whatever version it is of; its weights are not looked at.
+
+    Raises:
+        InvalidInput: the file cannot be read or is damaged.
+    """
+    return load_weights(path, lambda _: (), "cost model", "name a model file made by 'shardwright train'")[0]
+
+
 def bundled_models() -> dict[str, Path]:
     """The models that come with the package, by device type."""
     folder = Path(str(resources.files("shardwright.cost") / "models"))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from shardwright.cost.files import FORMAT, load_model, save_model
+from shardwright.cost.files import FORMAT, load_model, model_header, save_model
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.cost.origin import device_type, unlike
@@ -26,11 +26,9 @@ from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
 from shardwright.measure.hardware import DECISIVE, Fingerprint, fingerprint
 from shardwright.task import Task
-from shardwright.tensor_files import load_weights
 
 _ENDING = ".safetensors"
 _CUDA = {"device_kind": "cuda"}
-_REMEDY = "calibrate again: shardwright calibrate"
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ def task_digest(task: Task) -> str:
 
 def _read(path: Path) -> UserModel | None:
     try:
-        header, _ = load_weights(path, lambda _: (), "cost model", _REMEDY)
+        header = model_header(path)
         size = path.stat().st_size
     except InvalidInput as error:
         _set_aside(path, str(error))

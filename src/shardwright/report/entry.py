@@ -54,7 +54,7 @@ def entry_of(
     Args:
         plan: the plan; one without a predicted cost is scored.
         name: what to call it.
-        cost_model: prices the tables' shares; by default the model that priced the plan, if it was calibrated here, else the bundled one of the plan's device.
+        cost_model: prices the tables' shares; by default the one calibrated here that priced the plan, or the bundled one of its device.
         measured: measured kernel times.
 
     Raises:

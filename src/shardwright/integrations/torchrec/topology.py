@@ -101,9 +101,7 @@ def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int,
 
 
 def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
-    """The model that was calibrated on this machine's devices; else the bundled one for CPUs, and for all else bytes over the topology's
-    memory bandwidth.
-    """
+    """The model that was calibrated here; else the bundled one for CPUs, and for all else bytes over the topology's memory bandwidth."""
     if given.compute_device == "cpu":
         return resolve_cost_model(None, replace(task, topology=replace(task.topology, device="cpu")))
     for device in gpu_types():

@@ -1,0 +1,124 @@
+"""`shardwright calibrate`: a cost model of this machine, in minutes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.errors import Interrupted
+from shardwright.cli.options import AsJson, Seed, option
+from shardwright.cli.output import emit, note, percent, signed, table
+from shardwright.cli.progress import progress
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from shardwright.calibration import Calibration
+
+_MOST_NOTED = 3
+
+
+def run(
+    *,
+    task: Annotated[
+        Path | None, typer.Argument(metavar="[TASK]", help="Task file, YAML or JSON.", show_default=False)
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        option("--minutes", metavar="MINUTES", text="How long it may take. (default 3, on cuda 8)"),
+    ] = None,
+    device: Annotated[
+        str | None,
+        option("--device", metavar="cpu|cuda", text="What to measure on; by default what the task is for, else cpu."),
+    ] = None,
+    aim: Annotated[
+        float, typer.Option("--aim", metavar="SHARE", help="Mean error on sets not seen that is good enough to stop.")
+    ] = 0.05,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine's kernels for some minutes, and keep a cost model of it that planning takes by itself.
+
+    With a task, its own tables, batch size and optimizer are measured, and what searches make of it. Ctrl-C keeps what there is, and
+    the same command goes on.
+
+    Example:
+        shardwright calibrate
+        shardwright calibrate task.yaml --minutes 5
+    """
+    require_torch("measuring", "measure")
+    from shardwright.calibration import calibrate
+    from shardwright.calibration.calibration import MINUTES
+    from shardwright.task import Task
+
+    wanted = Task.load(task) if task is not None else None
+    with progress("calibrating", detail="starting", compiles=True) as report:
+
+        def told(seconds: float, sets: int, error: float | None, what: str) -> None:
+            known = f", error {percent(error)}" if error is not None else ""
+            total = 60 * (minutes or MINUTES["cuda" if device == "cuda" else "cpu"])
+            report(min(seconds, total), total, f"s: {what}, {sets} sets{known}")
+
+        found = calibrate(wanted, minutes=minutes, device=device, aim=aim, seed=seed, progress=told)
+    for text in found.notes:
+        note(f"note: {text}")
+    if found.failed:
+        note(f"note: {len(found.failed)} sets could not be measured and were left out, the first: {found.failed[0]}")
+    emit(_document(found), *_views(found), as_json=as_json)
+    if found.stopped == "interrupted":
+        raise Interrupted("stopped early; what was measured is kept: run the same command again to go on")
+    if found.model is None:
+        raise typer.Exit(1)
+
+
+def _document(found: Calibration) -> dict[str, Any]:
+    return {
+        "model": str(found.path) if found.path else None,
+        "metadata": found.model.metadata if found.model else {},
+        "accuracy": asdict(found.accuracy) if found.accuracy else None,
+        "error_before": found.before,
+        "recipe": found.recipe,
+        "sets": found.sets,
+        "new_sets": found.new_sets,
+        "failed": list(found.failed),
+        "notes": list(found.notes),
+        "stopped": found.stopped,
+        "seconds": found.seconds,
+        "controls_slower": found.slower,
+    }
+
+
+def _views(found: Calibration) -> list[rich.table.Table | str]:
+    """The errors, what the model covers, and where it lies."""
+    if found.model is None or found.accuracy is None:
+        return []
+    errors, metadata = found.accuracy, found.model.metadata
+    rows = [
+        ["mean error", percent(errors.mean_error)],
+        ["median error", percent(errors.median_error)],
+        *[[f"mean error of {count} shards", percent(error)] for count, error in errors.by_tables.items()],
+        ["mean error of the bundled model", percent(found.before)],
+        ["rank correlation", f"{errors.spearman:.4f}"],
+    ]
+    title = f"on {found.sets} sets, each predicted by models that have not seen it"
+    lines = [
+        f"covers batches of {metadata['batch_sizes']}, {metadata['optimizer']}, {metadata['tables']} tables"
+        + (", and was made for this task" if "task" in metadata else ""),
+        f"{found.new_sets} sets measured in {found.seconds:.0f} s; model {metadata['name']} made {_MADE[found.recipe]}",
+    ]
+    if found.slower is not None:
+        lines.append(
+            f"the controls took {signed(found.slower - 1)} of what they took when the last model was calibrated"
+        )
+    return [table(title, ("relative error", "value"), rows), *lines, f"saved {found.path}"]
+
+
+_MADE = {
+    "scaled": "by scaling the bundled one",
+    "fine-tuned": "from the bundled one",
+    "from nothing": "from these sets alone",
+}

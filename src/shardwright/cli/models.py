@@ -1,0 +1,100 @@
+"""`shardwright models`: the cost models that there are, bundled and calibrated here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shardwright.cli.options import AsJson
+from shardwright.cli.output import MISSING, emit, percent, table
+from shardwright.errors import InvalidInput
+
+_COVERAGE = ("device", "optimizer", "batch_sizes", "tables", "task")
+
+
+def run(
+    *,
+    action: Annotated[str, typer.Argument(metavar="[list|show|remove]", help="What to do.")] = "list",
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of a model, or of its file.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List cost models, show what one says of itself, or remove one that was calibrated here.
+
+    Example:
+        shardwright models
+        shardwright models show cpu/convex-1f0e9a3b
+    """
+    if action not in ("list", "show", "remove"):
+        raise InvalidInput(f"action is {action!r}, must be list, show or remove")
+    found = _models()
+    if action == "list":
+        if name is not None:
+            raise InvalidInput(f"list takes no name, and {name!r} was given: use show, or leave it out")
+        emit({"models": found}, _view(found), as_json=as_json)
+        return
+    if name is None:
+        raise InvalidInput(f"{action} needs the name of a model; 'shardwright models' lists them")
+    chosen = [one for one in found if name in (one["name"], one["file"].rpartition("/")[2], one["file"])]
+    if not chosen:
+        raise InvalidInput(f"there is no model {name!r}; 'shardwright models' lists those there are")
+    if action == "show":
+        emit({"models": chosen}, *[_details(one) for one in chosen], as_json=as_json)
+        return
+    _remove(chosen)
+    emit({"removed": chosen}, *[f"removed {one['file']}" for one in chosen], as_json=as_json)
+
+
+def _models() -> list[dict[str, Any]]:
+    """Bundled models, then one's own."""
+    from shardwright.cost.files import bundled_models, model_header
+    from shardwright.cost.origin import provenance
+    from shardwright.cost.user_models import user_models
+
+    own = user_models()
+    every = [(path, model_header(path), True) for path in bundled_models().values()]
+    every += [(model.path, dict(model.metadata), False) for model in own]
+    return [
+        {
+            "name": metadata.get("name", f"{metadata.get('device', path.stem)}/{metadata.get('head', 'unknown')}"),
+            "bundled": bundled,
+            "origin": provenance(metadata),
+            "file": str(path),
+            "bytes": path.stat().st_size,
+            "metadata": metadata,
+        }
+        for path, metadata, bundled in every
+    ]
+
+
+def _view(found: list[dict[str, Any]]) -> Any:
+    rows = [
+        [
+            one["name"] + (" (bundled)" if one["bundled"] else ""),
+            one["origin"].partition(", mean error")[0],
+            "; ".join(one["metadata"][key] for key in _COVERAGE[1:] if one["metadata"].get(key)),
+            percent(float(one["metadata"]["mean_error"])) if "mean_error" in one["metadata"] else MISSING,
+            f"{one['bytes'] / 1e3:.0f} kB",
+        ]
+        for one in found
+    ]
+    return table("cost models", ("model", "origin", "covers", "mean error", "size"), rows, texts=(0, 1, 2))
+
+
+def _details(one: dict[str, Any]) -> Any:
+    rows = [[key, value] for key, value in one["metadata"].items() if key != "features"]
+    return table(one["name"], ("field", "value"), [["file", one["file"]], *rows], texts=(0, 1))
+
+
+def _remove(chosen: list[dict[str, Any]]) -> None:
+    from pathlib import Path
+
+    if len(chosen) > 1:
+        raise InvalidInput(f"{len(chosen)} models are named so; name the file of one")
+    if chosen[0]["bundled"]:
+        raise InvalidInput(
+            f"{chosen[0]['name']} comes with the package; only models that were calibrated here can be removed"
+        )
+    Path(chosen[0]["file"]).unlink()
