@@ -20,11 +20,17 @@ from shardwright.threads import one_thread
 Told: TypeAlias = Callable[[float, int, float | None, str], None]
 """Called with seconds since the beginning, sets so far, the held-out error (None before it is known), and what is being done."""
 
-_GROWTH = 1.8  # of the number of sets, from one training to the next
+_GROWTH = 2.0  # of the number of sets, from one training to the next
 _HALVES, _FOLDS = 2, 4
-_LAST_TRAINING = 4.0  # what the last one takes, in times of the one before: more parts, more sets
-_FIRST_RESERVE = 0.12  # of the time, for the last training, before one has told how long that takes
+_EFFORT = 0.5  # of trainings but the last one
+_FEW = 60  # sets, of which training does not gain by more effort
+_LAST_TRAINING = 4.5  # what the last one takes, in times of the one before: more parts and updates
+_FIRST_RESERVE = (
+    0.2,
+    15.0,
+)  # of the time, and seconds at most, for the last training, before one has told how long that takes
 _BETWEEN_CONTROLS = 40  # visits
+_FEWEST_CHOSEN = 10
 _AGAIN = 3  # one of so many visits may be to a set that was disturbed before
 _MOST_FAILED = 10  # in a row: then the backend is at fault, not a set
 
@@ -66,7 +72,7 @@ class Calibrating(Interruptible):
     def __post_init__(self) -> None:
         self._began = monotonic()
         self._error: float | None = None
-        self._reserve = _FIRST_RESERVE * self.seconds
+        self._reserve = min(_FIRST_RESERVE[0] * self.seconds, _FIRST_RESERVE[1])
         self._failures = self._visits = 0
         self.stopped = "time"
 
@@ -90,7 +96,7 @@ class Calibrating(Interruptible):
         if len(self.observed) >= FEWEST_SETS:  # of earlier calibrations
             models, goal = self._trained()
         while not self._over:
-            lacking = max(goal - len(self.observed), 1)
+            lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
             self._tell("choosing sets")
             if self._error is None:
                 queue = self.curriculum.first_sets(lacking, models[-1] if models else None)
@@ -101,7 +107,7 @@ class Calibrating(Interruptible):
                 if self._over:
                     break
             self._visit_again(len(queue) // _AGAIN)
-            if len(self.observed) >= goal:
+            if len(self.observed) >= goal and self._left > 2 * self._reserve:
                 models, goal = self._trained()
         self._visit_controls()
 
@@ -112,26 +118,33 @@ class Calibrating(Interruptible):
         if self._error is not None and self._error <= self.aim and self.observed.sets:
             self.stopped = "aim"
             return True
-        return monotonic() - self._began + self._reserve >= self.seconds
+        return self._left <= 0
+
+    @property
+    def _left(self) -> float:
+        """Seconds until the last training."""
+        return self.seconds - self._reserve - (monotonic() - self._began)
 
     def _trained(self) -> tuple[Sequence[ComputeModel], int]:
         """The models of two halves of the sets, and how many sets the next training is to have."""
         self._tell("training")
         began, count = monotonic(), len(self.observed)
-        found = self.validated(_HALVES)
+        found = self.validated(_HALVES, _EFFORT)
         self._error = found.accuracy.mean_error
         self._reserve = _LAST_TRAINING * (monotonic() - began)
         return found.models, int(_GROWTH * count)
 
-    def validated(self, folds: int = _FOLDS) -> Validated:
+    def validated(self, folds: int, effort: float) -> Validated:
         """The best recipe for the sets so far, and its held-out error."""
         with one_thread():
-            return validated(self.observed.samples(), self.ways, folds, self.curriculum.seed)
+            return validated(self.observed.samples(), self.ways, folds, self.curriculum.seed, effort)
 
-    def made(self, best: Validated) -> ComputeModel:
-        """The model that a recipe makes of all sets."""
+    def finished(self) -> tuple[Validated, ComputeModel]:
+        """The best recipe for all sets, and the model that it makes of them."""
+        effort = 1.0 if len(self.observed) >= _FEW else _EFFORT
+        best = self.validated(_FOLDS, effort)
         with one_thread():
-            return best.recipe(self.observed.samples(), self.curriculum.seed)
+            return best, best.recipe(self.observed.samples(), self.curriculum.seed, effort)
 
     def _visit_group(self, group: Group) -> None:
         """Visit the sets of a group once, whole where it is a pair; one that cannot be measured is noted, with its group left out."""

@@ -19,7 +19,6 @@ from shardwright.calibration.observed import Observed
 from shardwright.calibration.sets import STRATEGIES, fitted_task
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Validated, error_of, recipes
-from shardwright.cost.caches import cache_bytes
 from shardwright.cost.choice import cost_model_for
 from shardwright.cost.dataset import Samples
 from shardwright.cost.files import bundled_models, load_model, telling_name
@@ -28,6 +27,7 @@ from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.cost.user_models import cache_folder, keep_model, path_for, task_digest
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
+from shardwright.measure.caches import cache_bytes
 from shardwright.measure.controls import control_works
 from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device
@@ -173,8 +173,8 @@ def _with_model(
     result: Calibration, run: Calibrating, covered: dict[str, str], path: Path, start: ComputeModel | None
 ) -> Calibration:
     """The result with a model of all sets, saved where it is better than the one before."""
-    samples, found = run.observed.samples(), run.validated()
-    model = run.made(found)
+    samples = run.observed.samples()
+    found, model = run.finished()
     controls = run.observed.controls(run.controls)
     metadata = covered | accuracy_metadata(found.accuracy) | {
         "samples": str(len(samples)),

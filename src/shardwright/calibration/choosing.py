@@ -11,21 +11,30 @@ from scipy.optimize import nnls
 from shardwright.calibration.sets import Set
 from shardwright.cost.accuracy import ArrayModel, predict
 from shardwright.cost.dataset import Floats, samples_of_works
+from shardwright.measure.caches import cache_bytes
+from shardwright.measure.fresh import fresh_batches
+from shardwright.measure.timing import TimingPolicy
 
-_GUESS = (0.1, 0.02, 2e-7)  # seconds a visit, for each ms of a step, and for each lookup, until visits tell
+_GUESS = (
+    0.05,
+    2e-3,
+    3e-7,
+)  # seconds a visit, for each ms of its runs, and for each lookup that is drawn, until visits tell
+_RUNS_OF_BATCH = TimingPolicy().passes
 _SPREAD = 0.5  # of the logarithm, by which quick sets are drawn in place of always the quickest
 
 
 class VisitSeconds:
-    """How long a visit takes: a non-negative mix of one, the time of a step, and lookups to draw."""
+    """How long a visit takes: a non-negative mix of one, the time of its runs, and the lookups of its batches."""
 
     def __init__(self) -> None:
+        self._cache = cache_bytes()[1]
         self._rows: list[tuple[float, float, float]] = []
         self._seconds: list[float] = []
 
     def saw(self, one: Set, ms: float, seconds: float) -> None:
         """Take note of a visit."""
-        self._rows.append((1.0, ms, sum(work.lookups for work in one.work.works)))
+        self._rows.append(self._row(one, ms))
         self._seconds.append(seconds)
 
     def expected(self, sets: Sequence[Set], ms: Floats) -> Floats:
@@ -35,9 +44,17 @@ class VisitSeconds:
             rows, seconds = np.array(self._rows), np.array(self._seconds)
             unit = np.maximum(rows.max(axis=0), 1e-30)
             rates = nnls(rows / unit / seconds[:, None], np.ones(len(seconds)))[0] / unit
-        lookups = [sum(work.lookups for work in one.work.works) for one in sets]
-        found: Floats = np.column_stack([np.ones(len(sets)), ms, lookups]) @ rates
+        found: Floats = np.array([self._row(one, time) for one, time in zip(sets, ms.tolist(), strict=True)]) @ rates
         return np.maximum(found, 1e-3)
+
+    def _row(self, one: Set, ms: float) -> tuple[float, float, float]:
+        works = one.work.works
+        batches = fresh_batches(works, self._cache)
+        return (
+            1.0,
+            ms * max(_RUNS_OF_BATCH * batches, TimingPolicy().runs),
+            batches * sum(work.lookups for work in works),
+        )
 
 
 def step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:

@@ -20,10 +20,10 @@ from shardwright.cost.model import ComputeModel
 from shardwright.cost.pairs import pairs_of
 from shardwright.cost.training import TrainingOptions, fitted
 
-Recipe: TypeAlias = Callable[[Samples, int], ComputeModel]
-"""From samples and a seed to a model."""
+Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
+"""From samples, a seed, and the share of the usual updates to a model."""
 
-FEWEST_SETS = 40
+FEWEST_SETS = 30
 _BATCH = 64
 _UPDATES, _FINE_UPDATES = 500, 300
 _RATE, _FINE_RATE = 4e-3, 1e-3
@@ -56,17 +56,18 @@ def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Re
         caches: bytes of the caches of the machine that measures.
     """
 
-    def from_nothing(samples: Samples, seed: int) -> ComputeModel:
-        return fitted(samples, _options(samples, _UPDATES, _RATE, seed), caches)
+    def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
+        return fitted(samples, _options(samples, effort * _UPDATES, _RATE, seed), caches)
 
     if start is None:
         return {"from nothing": from_nothing}
 
-    def scaled_only(samples: Samples, _: int) -> ComputeModel:
+    def scaled_only(samples: Samples, _: int, __: float) -> ComputeModel:
         return scaled(start, samples)
 
-    def fine_tuned(samples: Samples, seed: int) -> ComputeModel:
-        return fitted(samples, _options(samples, _FINE_UPDATES, _FINE_RATE, seed), caches, scaled(start, samples))
+    def fine_tuned(samples: Samples, seed: int, effort: float) -> ComputeModel:
+        options = _options(samples, effort * _FINE_UPDATES, _FINE_RATE, seed)
+        return fitted(samples, options, caches, scaled(start, samples))
 
     return {"scaled": scaled_only, "fine-tuned": fine_tuned, "from nothing": from_nothing}
 
@@ -80,7 +81,7 @@ def scaled(start: ComputeModel, samples: Samples) -> ComputeModel:
     return ComputeModel(start.head, weights, start.metadata)
 
 
-def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int = 0) -> Validated:
+def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int = 0, effort: float = 1.0) -> Validated:
     """The recipe that predicts best what it has not seen.
 
     Args:
@@ -88,13 +89,14 @@ def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int =
         ways: what to try.
         folds: how many parts the samples are cut into; the sets of a pair stay together.
         seed: of the parts and of training.
+        effort: share of the usual updates.
     """
     part = _parts(samples, folds, seed)
     tried = []
     for name, recipe in ways.items():
         predicted, models = np.zeros_like(samples.times), []
         for number in range(folds):
-            models.append(recipe(samples.select(part != number), seed + number))
+            models.append(recipe(samples.select(part != number), seed + number, effort))
             predicted[part == number] = predict(models[-1], samples.select(part == number))
         tried.append(Validated(name, recipe, tuple(models), _accuracy(samples, predicted), predicted))
     return min(tried, key=lambda one: one.accuracy.mean_error)
@@ -116,6 +118,6 @@ def _parts(samples: Samples, folds: int, seed: int) -> Ints:
     return part
 
 
-def _options(samples: Samples, updates: int, rate: float, seed: int) -> TrainingOptions:
+def _options(samples: Samples, updates: float, rate: float, seed: int) -> TrainingOptions:
     epochs = math.ceil(updates / math.ceil(len(samples) / _BATCH))
-    return TrainingOptions(epochs=max(epochs, 60), batch=_BATCH, learning_rate=rate, seed=seed)
+    return TrainingOptions(epochs=max(epochs, 30), batch=_BATCH, learning_rate=rate, seed=seed)
