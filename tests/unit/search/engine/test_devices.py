@@ -93,4 +93,3 @@ def test_rows_keep_their_parts_in_any_order(seed):
     for row in range(6):  # one part for each call
         kinds = added.call[added.part[row] : added.part[row + 1]].tolist()
         assert sorted(kinds) == sorted(set(kinds))
-
