@@ -21,7 +21,9 @@ class FakeVisitor:
             raise KeyboardInterrupt
         if self._fails(number):
             raise MeasurementFailed("the kernel failed")
-        forward, backward = np.array(device_ms(self._model, work.works)) * np.exp(self._noise * self._rng.standard_normal(2))
+        forward, backward = np.array(device_ms(self._model, work.works)) * np.exp(
+            self._noise * self._rng.standard_normal(2)
+        )
         return Visit(float(forward), float(backward), 4, 1.0, 1e9, {"runs": 0.01})
 
 

@@ -99,7 +99,8 @@ def test_a_table_of_a_kind_that_was_not_measured_is_said(cache_folder):
 
 
 @pytest.mark.parametrize(
-    ("ago", "text"), [(0, "just now"), (-3600, "just now"), (61, "1 minute ago"), (7300, "2 hours ago"), (90_000, "1 day")]
+    ("ago", "text"),
+    [(0, "just now"), (-3600, "just now"), (61, "1 minute ago"), (7300, "2 hours ago"), (90_000, "1 day")],
 )
 def test_the_age_of_a_model_is_told_also_where_the_clock_jumped(ago, text):
     when = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
