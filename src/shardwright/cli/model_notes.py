@@ -28,8 +28,9 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
         file: of the task, for the command that would make a model for it.
     """
     metadata = getattr(cost_model, "metadata", {})
-    if metadata:
-        note(f"cost model {cost_model.name}: {provenance(metadata)}")
+    origin = provenance(metadata)
+    if origin:
+        note(f"cost model {cost_model.name}: {origin}")
     lacking = list(unlike(metadata, task))
     for text in lacking:
         note(f"note: cost model {cost_model.name} {text}")

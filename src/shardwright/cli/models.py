@@ -60,7 +60,7 @@ def _models() -> list[dict[str, Any]]:
         {
             "name": metadata.get("name", f"{metadata.get('device', path.stem)}/{metadata.get('head', 'unknown')}"),
             "bundled": bundled,
-            "origin": provenance(metadata),
+            "origin": provenance(metadata) or "of unknown origin",
             "file": str(path),
             "bytes": path.stat().st_size,
             "metadata": metadata,

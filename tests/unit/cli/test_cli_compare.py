@@ -149,6 +149,7 @@ def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_f
     outcome = cli("compare", task_file, "--model", model_file, "--json")
     assert outcome.code == 0
     assert outcome.document["cost_model"] == "cpu/convex"
-    batch, optimizer = sorted(outcome.err.splitlines())
+    batch, optimizer, remedy = sorted(outcome.err.splitlines())
     assert "was trained at batch sizes 1024, 2048, the task has 256: predictions are extrapolated" in batch
     assert "was trained with sgd, the task uses rowwise_adagrad" in optimizer
+    assert remedy == f"note: for a model of this machine and this task, run: shardwright calibrate {task_file}"

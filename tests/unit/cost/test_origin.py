@@ -9,6 +9,6 @@ def test_a_model_of_another_processor_is_named(processor, said):
     hardware = f"device_kind cpu, processor {processor or cpu_model()}, cores 2, backend fbgemm"
     text = learned_elsewhere({"hardware": hardware}, "cpu")
     assert (text is not None) is said
-    assert not said or (processor in text and cpu_model() in text and "shardwright train" in text)
+    assert not said or (processor in text and cpu_model() in text and "shardwright calibrate" in text)
     assert learned_elsewhere({"hardware": hardware}, "cuda") is None
     assert learned_elsewhere({}, "cpu") is None

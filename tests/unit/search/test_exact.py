@@ -55,7 +55,7 @@ def test_the_objective_is_the_score_with_the_learned_model():
     model = sw.plan(task, strategy="size").cost_model
     from shardwright.cost.choice import resolve_cost_model
 
-    learned = resolve_cost_model(None, "cpu")
+    learned = resolve_cost_model(None, task)
     assert learned.name == model
     answer = solve(task, learned, all_ways(task, learned, 4), Effort(None, None, 1e-6))
     assert answer.bound_ms == pytest.approx(score(task, answer.shards, learned).step_ms, rel=2e-6)

@@ -1,0 +1,54 @@
+"""`shardwright calibrate` and `shardwright models`, without kernels."""
+
+import pytest
+
+from shardwright.calibration import calibration
+from tests.unit.calibration.conftest import FakeVisitor
+
+pytestmark = pytest.mark.usefixtures("cache_folder")
+
+
+@pytest.fixture
+def fake_kernels(monkeypatch):
+    """Kernels that take what a formula says, until Ctrl-C is pressed at the 36th."""
+    visitor = FakeVisitor(interrupt_at=36)
+    monkeypatch.setattr(calibration.Measurer, "visit", lambda _, work: visitor.visit(work))
+
+
+def test_what_was_measured_until_ctrl_c_is_a_model_that_is_listed_shown_and_removed(cli, fake_kernels, cache_folder):
+    outcome = cli("calibrate", "--json")
+    assert outcome.code == 130
+    assert "run the same command again to go on" in outcome.err
+    (file,) = (cache_folder / "models").iterdir()
+    listed = cli("models", "--json").document["models"]
+    (mine,) = [one for one in listed if not one["bundled"]]
+    assert mine["file"] == str(file)
+    assert "calibrated on this machine" in mine["origin"]
+    assert mine["name"] in cli("models").out
+    assert "batch_sizes" in cli("models", "show", mine["name"]).out
+    assert cli("models", "remove", mine["name"]).code == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("calibrate", "--minutes", "0"), "minutes is 0"),
+        (("calibrate", "--aim", "2"), "aim is 2"),
+        (("calibrate", "--device", "abacus"), "device is 'abacus'"),
+        (("calibrate", "nope.yaml"), "nope.yaml: there is no such task file"),
+        (("models", "burn"), "action is 'burn'"),
+        (("models", "show"), "needs the name"),
+        (("models", "show", "nobody"), "there is no model 'nobody'"),
+        (("models", "remove", "cpu/convex"), "comes with the package"),
+        (("models", "list", "x"), "list takes no name"),
+    ],
+)
+def test_bad_usage(cli, arguments, said):
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_a_device_that_is_not_there(cli):
+    assert cli("calibrate", "--device", "cuda").code in (1, 2)
