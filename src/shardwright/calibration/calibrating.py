@@ -132,6 +132,7 @@ class Calibrating(Interruptible):
         found = self.validated(_HALVES, _EFFORT)
         self._error = found.accuracy.mean_error
         self._reserve = _LAST_TRAINING * (monotonic() - began)
+        self._tell("trained")
         return found.models, int(_GROWTH * count)
 
     def validated(self, folds: int, effort: float) -> Validated:

@@ -1,0 +1,101 @@
+"""Calibrations of a machine whose times come from a hidden formula."""
+
+import fcntl
+import platform
+from dataclasses import replace
+
+import pytest
+
+from shardwright import calibrate
+from shardwright.cost import cost_model_for, resolve_cost_model
+from shardwright.cost.user_models import user_models
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.task import Topology
+from shardwright.testing.tasks import task_of
+from tests.unit.calibration.conftest import FakeVisitor
+
+TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_host=2, memory="1 GB"))
+
+
+def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder, visitor):
+    errors = []
+    found = calibrate(
+        TASK, minutes=3, aim=0.15, visitor=visitor, progress=lambda _, __, error, ___: errors.append(error)
+    )
+    known = [error for error in dict.fromkeys(errors) if error is not None]
+    assert found.stopped == "aim"
+    assert known[-1] <= 0.15
+    assert found.accuracy.mean_error < found.before  # of the bundled model, which is of a real machine
+    assert found.path.exists()
+    assert resolve_cost_model(None, TASK).name == found.model.name
+    (kept,) = user_models()
+    assert kept.metadata["optimizer"] == TASK.optimizer
+    assert kept.metadata["batch_sizes"] == "256"
+    assert len(kept.metadata["controls"].split(",")) == 3
+
+
+def test_ctrl_c_keeps_what_there_is(cache_folder):
+    found = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
+    assert found.stopped == "interrupted"
+    assert found.new_sets >= 30
+    assert found.path.exists()
+
+
+def test_too_few_sets_make_no_model_and_say_so(cache_folder):
+    found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=10))
+    assert found.model is None
+    assert "too few" in found.notes[0]
+    assert not user_models()
+
+
+def test_sets_that_the_backend_fails_on_are_left_out(cache_folder):
+    visitor = FakeVisitor(fails=lambda number: number > 5 and number % 5 == 0, interrupt_at=60)
+    found = calibrate(minutes=3, aim=0.001, visitor=visitor)
+    assert found.failed
+    assert found.path.exists()
+    with pytest.raises(MeasurementFailed, match="10 sets in a row"):
+        calibrate(minutes=3, visitor=FakeVisitor(fails=lambda number: number > 2))
+
+
+def test_two_at_once_are_refused(cache_folder, visitor):
+    cache_folder.mkdir()
+    with (cache_folder / f"calibrating-{platform.node()}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InvalidInput, match="another calibration is under way"):
+            calibrate(visitor=visitor)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"minutes": 0}, "minutes is 0"),
+        ({"minutes": -1}, "minutes is -1"),
+        ({"minutes": float("nan")}, "minutes is nan"),
+        ({"aim": 0}, "aim is 0"),
+        ({"device": "abacus"}, "device is 'abacus'"),
+        ({"task": replace(TASK, topology=Topology.preset("h100-8")), "device": "cpu"}, "the task is for h100"),
+    ],
+)
+def test_bad_options_are_refused(cache_folder, visitor, options, said):
+    with pytest.raises(InvalidInput, match=said):
+        calibrate(visitor=visitor, **options)
+    assert not visitor.works
+
+
+def test_a_cache_folder_that_cannot_be_written_is_said_before_measuring(cache_folder, visitor):
+    cache_folder.write_text("a file")
+    with pytest.raises(InvalidInput, match="SHARDWRIGHT_CACHE"):
+        calibrate(visitor=visitor)
+    assert not visitor.works
+
+
+def test_a_task_that_does_not_fit_is_measured_with_fewer_rows(cache_folder):
+    large = replace(TASK, tables=[table.scaled_rows(1e5) for table in TASK.tables])
+    visitor = FakeVisitor(interrupt_at=20)
+    found = calibrate(large, minutes=3, visitor=visitor)
+    assert any("of their rows" in note for note in found.notes)
+    assert max(work.table_bytes for work in visitor.works) < 2**31
+
+
+def test_the_bundled_model_is_left_as_it_is(cache_folder):
+    assert cost_model_for("cpu").metadata.get("calibrated_at") is None
