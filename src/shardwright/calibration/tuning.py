@@ -26,6 +26,7 @@ from shardwright.cost.user_models import cache_folder
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
 from shardwright.measure.controls import control_works
+from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.hardware import available_memory, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device
 from shardwright.search.loading import load_search
@@ -124,7 +125,7 @@ def tune(
             load_search(strategy_named(name), base, warm=name == "certified")
         store = _Store.of(fitted, json.dumps(machine, sort_keys=True))
         controls = control_works(kind, task.optimizer)
-        clock, measurer = monotonic(), visitor or Measurer(kind, None, room)
+        clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
         bench = Bench(
             measurer, controls, store.log, np.random.default_rng([seed, 1]), clock + 60 * minutes,
             lambda: tell(monotonic() - clock, 60 * minutes, run.doing),

@@ -134,6 +134,12 @@ class SampleStore:
             )
             return [Visit(*row) for row in rows]
 
+    def usual_ms(self) -> float | None:
+        """The state of the machine that its visits are converted to: the median of the usual ones; None where there are no visits."""
+        with _told(self._path):
+            states = self._db.execute("SELECT usual_ms FROM visits WHERE hardware = ?", (self._hardware,)).fetchall()
+        return float(np.median(states)) if states else None
+
     def labelled(self, kind: str, prefix: str = "") -> dict[str, list[Visit]]:
         """The visits of this hardware to the sets of a kind, by label; works need not be drawn to ask for them.
 
@@ -260,7 +266,8 @@ def shard_columns(works: Sequence[ShardWork]) -> Floats:
 
 def hardware_of(db: sqlite3.Connection, table: str) -> list[tuple[int, Fingerprint]]:
     """Number and fingerprint of what the rows of a table were measured on, in the order of their first measurement."""
-    rows = db.execute(f"SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM {table}) ORDER BY id")
+    of_table = {"visits": "visits", "collectives": "collectives"}[table]  # and no other text
+    rows = db.execute(f"SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM {of_table}) ORDER BY id")  # noqa: S608
     return [(int(number), fingerprint_of(text)) for number, text in rows]
 
 

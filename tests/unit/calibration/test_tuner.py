@@ -48,7 +48,8 @@ def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wron
         assert found.measured_ms <= found.first_ms
         assert found.interval_ms[0] <= found.measured_ms <= found.interval_ms[1]
         assert found.floor_ms <= found.measured_ms * (1 + 1e-9)
-        assert found.history[0].round == 0 and found.history[0].accepted
+        assert found.history[0].round == 0
+        assert found.history[0].accepted
         tuner.best.plan.check()
         gains.append(true_step(tuner.best, machine) / true_step(tuner.first, machine))
     assert max(gains) < 1.01  # noise of 1%

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwright.cost.choice import cost_model_for
 from shardwright.cost.correction import CorrectedModel, Terms, corrected, with_cut_price
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import ComputeModel
-from shardwright.cost.choice import cost_model_for
 from shardwright.cost.score import device_ms, score
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
@@ -64,7 +64,8 @@ def test_a_price_of_cuts_is_paid_for_every_shard():
     pooled = [work for work in WORKS if work.pooled and work.dtype == "fp32"][:2]
     more = sum(device_ms(model, pooled)) - sum(device_ms(base, pooled))
     assert more == pytest.approx(2 * model.cut_price)
-    assert one == pytest.approx(model.cut_price) and two == pytest.approx(2 * model.cut_price)
+    assert one == pytest.approx(model.cut_price)
+    assert two == pytest.approx(2 * model.cut_price)
 
 
 def test_measured_devices_teach_the_factors_of_tables_and_of_the_machine():
