@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -15,7 +14,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "policy": ("dreamshard.safetensors", "autoshard.safetensors"),
     "dreamshard": ("dreamshard.state",),
     "autoshard": ("autoshard.state",),
-    "store": ("samples", "journal", "collectives"),
+    "store": ("samples", "samples.parquet", "collectives"),
     "tasks": ("train.yaml", "files.yaml"),
     "log": ("log.parquet", "log.csv", "log.tsv", "events.txt", "lists.parquet"),
     "measured": ("measured.json",),
@@ -99,16 +98,14 @@ def _logs(folder: Path) -> None:
 
 
 def _stores(folder: Path) -> None:
-    from shardwright.measure.collectives.records import COLLECTIVES
-    from shardwright.measure.store import RecordStore, SampleStore, read_samples
+    from shardwright.measure.hardware import MACHINE
+    from shardwright.measure.samples import export_parquet
+    from shardwright.measure.store import SampleStore
     from tests.unit.cli.stores import HARDWARE, write_store
     from tests.unit.cost.links.made import rows
 
     write_store(folder / "samples", samples=60)
-    with SampleStore(folder / "open", HARDWARE, {"seed": 0}) as store:
-        for row in read_samples(folder / "samples").to_pylist():
-            store.append(row | {"measured_at": 0})
-        shutil.copytree(folder / "open", folder / "journal")  # as a kill leaves it
-    with RecordStore(folder / "collectives", HARDWARE | {"backend": "gloo"}, {"seed": 0}, COLLECTIVES) as store:
+    export_parquet([folder / "samples"], folder / "samples.parquet")
+    with SampleStore(folder / "collectives", HARDWARE | {"backend": "gloo"}, MACHINE) as store:
         for row in rows(60):
-            store.append(row)
+            store.add_collective("made", row["sample"], row["repeat"], row)

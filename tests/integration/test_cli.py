@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -93,22 +94,19 @@ def test_names_that_the_terminal_cannot_show_are_no_fault(model_file, tmp_path):
         assert b"saved" in done.stdout
 
 
-def wait_for_lines(file, count, process):
-    """Wait until a file has some lines; the process that writes it must go on."""
+def wait_for_samples(store, count, process):
+    """Wait until a store has some samples; the process that writes it must go on."""
+    from shardwright.errors import InvalidInput
+    from shardwright.measure.samples import read_samples
+
     stop = time.monotonic() + 120
     while time.monotonic() < stop:
-        if file.exists() and file.read_bytes().count(b"\n") >= count:
-            return
+        with suppress(InvalidInput):
+            if read_samples(store).num_rows >= count:
+                return
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    pytest.fail(f"{file} did not get {count} lines")
-
-
-def times(samples):
-    """Forward times by sample and repeat, each of which occurs once."""
-    keys = list(zip(samples["sample"].to_pylist(), samples["repeat"].to_pylist(), strict=True))
-    assert len(set(keys)) == len(keys)
-    return dict(zip(keys, samples["forward_ms"].to_pylist(), strict=True))
+    pytest.fail(f"{store} did not get {count} samples")
 
 
 @pytest.fixture
@@ -122,8 +120,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
-    from shardwright.measure.store import read_samples
-    from shardwright.measure.visits import MOST_VISITS
+    from shardwright.measure.samples import read_samples
 
     store = tmp_path / "samples"
     options = ["-o", str(store), "--memory", "64 MB", "--batch-size", "64"]
@@ -135,7 +132,7 @@ def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
         env=ENVIRONMENT,
         start_new_session=True,
     )
-    wait_for_lines(store / "journal.jsonl", 5, process)
+    wait_for_samples(store, 5, process)
     os.killpg(process.pid, how)
     out, err = process.communicate(timeout=60)
     assert out == ""
@@ -144,17 +141,16 @@ def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
         assert (
             err == f"error: stopped; all samples measured so far are in {store}: run the same command again to go on\n"
         )
-    before = times(read_samples(store))
+    before = set(read_samples(store)["label"].to_pylist())
     assert len(before) >= 3
     wanted = len(before) + 2
     done = run("collect", *options, "-n", wanted, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
-    after = times(read_samples(store))
+    after = set(read_samples(store)["label"].to_pylist())
     assert summary["samples"] == wanted
-    # Disturbed samples are visited again, so there may be more visits than new samples; a visit only ever shortens a time.
-    assert len(after) - len(before) <= summary["measured"] <= MOST_VISITS * len(after)
-    assert all(after[key] <= found for key, found in before.items())
+    assert summary["measured"] >= 2
+    assert before <= after
 
 
 def test_plans_are_compared_and_verified_by_real_kernels(task_file, model_file, tmp_path):

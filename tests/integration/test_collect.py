@@ -21,14 +21,13 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
 from shardwright.measure.collection import Collection
+from shardwright.measure.device_work import DeviceWork
+from shardwright.measure.measuring import MOST_VISITS
+from shardwright.measure.samples import read_samples
 from shardwright.measure.sampling import SampleSpace
-from shardwright.measure.schedule import schedule
-from shardwright.measure.session import Measurement
-from shardwright.measure.store import _all_parts, read_samples
-from shardwright.measure.summary import CollectSummary, summary_text
+from shardwright.measure.store import reading
+from shardwright.measure.summary import CollectSummary
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.visits import MOST_VISITS
-from shardwright.measure.wire import describe_work
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.sharding.work import ShardWork
 from shardwright.task import AccessProfile, Table
@@ -37,13 +36,11 @@ ONCE = TimingPolicy(warm_up=0, passes=1, runs=1)
 POOL = tuple(Table(f"t{i}", 50 * 4**i, 16, 0.5 + i, access=AccessProfile.zipf(50 * 4**i, 1.05)) for i in range(5))
 SMALL: dict[str, Any] = {"batch_sizes": (32,), "pool": POOL, "arena_bytes": 16_000_000, "policy": ONCE}
 
-# Collects as a program of its own, flushing often so that kills fall into flushes too; prints a line per measurement, and
-# waits for one in return, so that it does not run ahead.
+# Collects as a program of its own; prints a line per measurement, and waits for one in return, so that it does not run ahead.
 PROGRAM = """
 import sys
-from shardwright.measure import collect as module, visiting
+from shardwright.measure import collect as module
 from tests.integration.test_collect import SMALL
-visiting._FLUSH_S = 0.05
 
 def report(done, wanted, detail):
     print(done, flush=True)
@@ -54,18 +51,6 @@ module.collect(sys.argv[1], samples=int(sys.argv[2]), backend="embedding_bag", p
 REPOSITORY = Path(__file__).parents[2]
 
 
-class FakeWorker:
-    """A worker that starts no process."""
-
-    alive = True
-
-    def __init__(self, options: WorkerOptions) -> None:
-        self.options = options
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
 def start(folder: Path, samples: int) -> subprocess.Popen[str]:
     paths = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -73,13 +58,23 @@ def start(folder: Path, samples: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def visits(folder: Path) -> Counter[tuple[int, int, int]]:
-    """All visits that can be read, as (sample, repeat, time), and how often each is found."""
-    found: Counter[tuple[int, int, int]] = Counter()
-    for _, _, samples in _all_parts(folder):
-        rows = samples.select(["sample", "repeat", "measured_at"]).to_pylist()
-        found.update((row["sample"], row["repeat"], row["measured_at"]) for row in rows)
-    return found
+def visits(folder: Path) -> Counter[tuple[int, int]]:
+    """All visits in a store, as (number of the set, number of the visit), and how often each is found."""
+    with reading(folder) as db:
+        rows = db.execute("SELECT label, visits.id FROM sets JOIN visits USING(work)")
+        return Counter((int(label.partition(":")[2]), number) for label, number in rows)
+
+
+def keys_in(folder: Path) -> list[tuple[int, int]]:
+    """(number of the set, repeat) of what is read."""
+    table = read_samples(folder)
+    numbers = [int(label.partition(":")[2]) for label in table["label"].to_pylist()]
+    return sorted(zip(numbers, table["repeat"].to_pylist(), strict=True))
+
+
+def most_visits(number: int) -> int:
+    """How often a set is visited at most."""
+    return MOST_VISITS * (1 + (number % 20 == 0))
 
 
 def processes_mentioning(text: str) -> list[int]:
@@ -97,7 +92,7 @@ def processes_mentioning(text: str) -> list[int]:
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_path: Path) -> None:
     rng = random.Random(7)
     wanted, done = 120, 0
-    known: Counter[tuple[int, int, int]] = Counter()
+    known: Counter[tuple[int, int]] = Counter()
     for _ in range(3):
         process = start(tmp_path, wanted)
         assert process.stdin is not None
@@ -120,12 +115,10 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
         known = found
     assert known.total() == len(known)  # no visit is in two places
     rest = collect(tmp_path, samples=wanted, backend="embedding_bag", **SMALL)
-    final = read_samples(tmp_path)
     assert len(visits(tmp_path)) == len(known) + rest.measured
-    wanted_keys = sorted([(i, 0) for i in range(wanted)] + [(i, 1) for i in range(0, wanted, 20)])
-    assert list(zip(final["sample"].to_pylist(), final["repeat"].to_pylist(), strict=True)) == wanted_keys
-    for key, again in Counter((sample, repeat) for sample, repeat, _ in visits(tmp_path)).items():
-        assert again <= MOST_VISITS, key
+    assert {number for number, repeat in keys_in(tmp_path) if not repeat} == set(range(wanted))
+    for number, again in Counter(number for number, _ in visits(tmp_path)).items():
+        assert again <= most_visits(number), number
     deadline = time.monotonic() + 20
     while processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}') and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -136,86 +129,21 @@ def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     summary = collect(tmp_path, samples=32, seed=3, progress=lambda done, all_, _: seen.append((done, all_)), **SMALL)
     assert seen == sorted(seen)
-    assert seen[-1] == (34, 34)
+    assert seen[-1] == (32, 32)
     assert (summary.samples, summary.measured) == (32, len(seen))
     assert 34 <= summary.measured <= 34 * MOST_VISITS
-    assert 0 <= summary.repeat_median < 2
     assert 0 <= summary.disturbed <= 1
     table = read_samples(tmp_path)
     space = SampleSpace(POOL, 3, (32,), "rowwise_adagrad", 16_000_000 - 160_000)
     for found in table.slice(0, 4).to_pylist():
-        expected = [describe_work(work) for work in space.draw(found["sample"]).works]
-        assert [shard["rows"] for shard in found["shards"]] == [shard["rows"] for shard in expected]
-        for shard, wanted in zip(found["shards"], expected, strict=True):
-            np.testing.assert_allclose(shard["reuse_rows"], wanted["reuse_rows"], rtol=1e-6)
+        expected = space.draw(int(found["label"].partition(":")[2])).works
+        assert [shard["rows"] for shard in found["shards"]] == [work.rows for work in expected]
+        for shard, work in zip(found["shards"], expected, strict=True):
+            np.testing.assert_allclose(shard["reuse_rows"], work.access.reuse(work.lookups)[0], rtol=1e-6, atol=1e-12)
     assert min(table["forward_ms"].to_pylist()) > 0
     assert min(table["backward_ms"].to_pylist()) > 0
     again = collect(tmp_path, samples=32, seed=3, **SMALL)
     assert (again.samples, again.measured) == (32, 0)
-
-
-def test_disturbed_samples_are_visited_again_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ratios = {(3, 0): [1.5, 1.0], (4, 0): [1.5, 1.4, 1.3]}
-    order: list[tuple[int, int]] = []
-
-    class Scripted(FakeWorker):
-        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
-            sample = next(i for i in range(8) if SampleSpace(POOL, 0, (32,), "sgd", 15_840_000).draw(i).seeds == seeds)
-            key = (sample, 1 if (sample, 0) in order and sample == 0 else 0)
-            order.append(key)
-            return Measurement(1.0, 2.0, 10, ratios[key].pop(0) if key in ratios else 1.0)
-
-    monkeypatch.setattr(module, "Worker", Scripted)
-    summary = collect(tmp_path, samples=6, optimizer="sgd", **SMALL)
-    assert order == [(i, 0) for i in range(6)] + [(0, 1), (3, 0), (4, 0), (4, 0)]
-    assert (summary.measured, summary.disturbed) == (10, pytest.approx(1 / 7))
-    assert collect(tmp_path, samples=6, optimizer="sgd", **SMALL).measured == 0
-
-
-def test_a_store_from_a_busy_machine_is_improved_by_collecting_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = iter([(5.0, 1.5)] * 6 + [(4.0, 1.0)] * 6)
-
-    class Scripted(FakeWorker):
-        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
-            forward, ratio = next(times)
-            return Measurement(forward, 2.0, 10, ratio)
-
-    monkeypatch.setattr(module, "Worker", Scripted)
-
-    class StopError(Exception):
-        pass
-
-    def stop(done: int, wanted: int, detail: str) -> None:
-        if next(calls) == 5:
-            raise StopError
-
-    calls = iter(range(99))
-    with pytest.raises(StopError):
-        collect(tmp_path, samples=5, optimizer="sgd", progress=stop, **SMALL)
-    assert set(read_samples(tmp_path)["forward_ms"].to_pylist()) == {5.0}
-    collect(tmp_path, samples=5, optimizer="sgd", **SMALL)
-    table = read_samples(tmp_path)
-    assert table["forward_ms"].to_pylist() == [4.0] * 6
-    assert table["runs"].to_pylist() == [20] * 6
-
-
-def test_time_limits_end_a_collection_that_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Quick(FakeWorker):
-        def measure(self, works: object, seeds: tuple[int, ...], optimizer: str) -> Measurement:
-            return Measurement(1.0, 2.0, 10, 1.0, {"runs": 1e-4})
-
-    monkeypatch.setattr(module, "Worker", Quick)
-    nothing = collect(tmp_path, samples=5, seconds=0, **SMALL)
-    assert (nothing.samples, nothing.measured, nothing.wanted) == (0, 0, 5)
-    whole = collect(tmp_path, samples=5, seconds=60, **SMALL)
-    assert (whole.samples, whole.measured, whole.failed) == (5, 6, 0)
-    assert whole.spent["runs"] == pytest.approx(6e-4)
-    lines = summary_text(whole).splitlines()
-    assert lines[0].startswith("5 samples in")
-    assert sum("ms a measurement" in line for line in lines) == len(whole.spent) + 1
-    assert "5 samples are missing; the same command again goes on" in summary_text(nothing)
 
 
 @pytest.mark.slow
@@ -226,16 +154,12 @@ def test_wide_sets_run_on_real_kernels(tmp_path: Path) -> None:
     table = read_samples(tmp_path)
     space = Collection(6, space="wide", batch_sizes=(16,)).sets(16_000_000).breadth
     expected = SampleSpace(POOL, 1, (16,), "rowwise_adagrad", 15_840_000, space.sequence_share, space)
-    assert table["optimizer"].to_pylist() == [expected.draw(number).optimizer for number in table["sample"].to_pylist()]
-    with pytest.raises(InvalidInput, match="was collected with"):
-        collect(tmp_path, samples=7, seed=1, **{**options, "optimizer": "sgd"})
-
-
-def test_each_20th_sample_is_measured_again_later() -> None:
-    order = list(schedule(45))
-    assert [key for key in order if key[1] == 0] == [(sample, 0) for sample in range(45)]
-    assert [sample for sample, repeat in order if repeat == 1] == [0, 20, 40]
-    assert order.index((20, 1)) - order.index((20, 0)) >= 10
+    assert table["optimizer"].to_pylist() == [
+        expected.draw(int(label.partition(":")[2])).optimizer for label in table["label"].to_pylist()
+    ]
+    other = collect(tmp_path, samples=2, seed=1, **{**options, "optimizer": "sgd"})
+    assert other.samples == 2  # other sets, in the same store
+    assert read_samples(tmp_path).num_rows >= 8
 
 
 @pytest.mark.parametrize(
@@ -264,10 +188,10 @@ def test_a_kernel_that_cannot_run_ends_the_collection_with_its_reason(tmp_path: 
 def test_a_worker_that_is_killed_is_said() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker:
-        assert worker.measure([work], [1], "sgd").runs == 1
+        assert worker.visit(DeviceWork((work,), (1,), "sgd")).batches >= 1
         worker._process.send_signal(signal.SIGKILL)
         with pytest.raises(MeasurementFailed, match="was ended by SIGKILL; the machine may be out of memory"):
-            worker.measure([work], [1], "sgd")
+            worker.visit(DeviceWork((work,), (1,), "sgd"))
 
 
 def test_a_worker_that_cannot_start_says_why() -> None:
@@ -332,4 +256,4 @@ def test_a_worker_that_fails_unexpectedly_is_said_with_its_last_words() -> None:
         Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker,
         pytest.raises(MeasurementFailed, match=r"the measuring process exited with 1\. Its last lines: .*IndexError"),
     ):
-        worker.measure([work], [], "sgd")  # without a seed
+        worker.visit(DeviceWork((work,), (), "sgd"))  # without a seed

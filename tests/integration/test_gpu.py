@@ -14,8 +14,7 @@ from shardwright.measure.checks.correctness import check_kernels, unwritten_is_n
 from shardwright.measure.checks.environment import environment, problems
 from shardwright.measure.collect import collect
 from shardwright.measure.device_batches import draw_batch_on
-from shardwright.measure.failures import read_failures
-from shardwright.measure.store import read_samples
+from shardwright.measure.samples import read_samples
 from shardwright.measure.timing import CudaClock, Steady, TimingPolicy, time_parts
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
@@ -79,7 +78,7 @@ def test_batches_follow_their_profiles() -> None:
 def test_a_small_collection(tmp_path: Path) -> None:
     pytest.importorskip("fbgemm_gpu", reason="FBGEMM is not installed")
     summary = collect(tmp_path, samples=12, device="cuda", batch_sizes=(4096,), arena_bytes=2 * 10**9)
-    assert (summary.samples, summary.failed) == (12, 0), read_failures(tmp_path)
+    assert (summary.samples, summary.failed) == (12, 0), summary.failure
     table = read_samples(tmp_path)
     assert set(table["device_kind"].to_pylist()) == {"cuda"}
     assert min(table["forward_ms"].to_pylist()) > 0

@@ -15,13 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.measure.rows import row
+from tests.unit.measure.rows import visit, work
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.failures import read_failures
-from shardwright.measure.store import SampleStore, read_samples
+from shardwright.measure.samples import columns, read_samples
+from shardwright.measure.store import SampleStore
 
 REPOSITORY = Path(__file__).parents[2]
 HARDWARE = {
@@ -93,8 +94,8 @@ def test_everything_of_one_machine_in_one_go_and_again(few_packages: dict[str, s
     assert "2 samples in" in first
     assert "ms a measurement" in first.split("2 samples in")[1]  # where the time went comes last
     assert "checked before" in collected(3)
-    packed = read_samples(tmp_path / "packed")
-    assert set(packed["sample"].to_pylist()) == {0, 1, 2}
+    packed = read_samples(tmp_path / "packed" / "samples.parquet")
+    assert {label.partition(":")[2] for label in packed["label"].to_pylist()} == {"0", "1", "2"}
     assert json.loads((tmp_path / "packed" / "checks.json").read_text())["passed"]
 
 
@@ -111,9 +112,9 @@ esac
 
 def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]:
     """`collect_gpu.sh` on a store of two samples, of which checks and collection are these shell commands; `$2` is the store."""
-    with SampleStore(tmp_path / "measured", HARDWARE, {"seed": 0}) as opened:
+    with SampleStore(tmp_path / "measured", HARDWARE) as opened:
         for number in range(2):
-            opened.append(row(number, device_kind="cuda"))
+            opened.add(work(number), visit())
     stand_in = tmp_path / "python"
     stand_in.write_text(STAND_IN.format(checks=checks, collect=collect, python=sys.executable))
     stand_in.chmod(0o755)
@@ -123,9 +124,8 @@ def attended(tmp_path: Path, checks: str, collect: str) -> subprocess.Popen[str]
 
 
 def measured(tmp_path: Path) -> str:
-    """A shell command that puts samples and a failure into the store."""
-    failure = json.dumps({"sample": 2, "repeat": 0, "error": "out of memory"})
-    return f"cp -r {tmp_path}/measured/. $2 && echo '{failure}' > $2/failures.jsonl"
+    """A shell command that puts samples into the store."""
+    return f"cp -r {tmp_path}/measured/. $2"
 
 
 PASSED = "mkdir -p $2 && echo '{}' > $2/checks.json"
@@ -135,25 +135,22 @@ def test_a_collection_that_fails_is_packed_and_its_status_kept(tmp_path: Path) -
     done = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exit 3")
     _, errors = done.communicate(timeout=300)
     assert done.returncode == 3, errors
-    assert read_samples(tmp_path / "packed").num_rows == 2
-    assert read_failures(tmp_path / "packed") == {(2, 0): "out of memory"}
-    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
-        "checks.json", "failures.jsonl", "identity.json", "part-00000.parquet",
-    ]  # fmt: skip
+    assert read_samples(tmp_path / "packed" / "samples.parquet").num_rows == 2
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == ["checks.json", "samples.parquet"]
 
 
 def test_samples_are_packed_while_the_collection_runs_and_when_it_is_ended(tmp_path: Path) -> None:
     running = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exec sleep 1000 > /dev/null 2>&1")
     waited = 0
-    while not (tmp_path / "packed" / "identity.json").exists() and running.poll() is None and waited < 1200:
+    while not (tmp_path / "packed" / "samples.parquet").exists() and running.poll() is None and waited < 1200:
         time.sleep(0.1)
         waited += 1
-    assert read_samples(tmp_path / "packed").num_rows == 2
-    (tmp_path / "packed" / "identity.json").unlink()
+    assert read_samples(tmp_path / "packed" / "samples.parquet").num_rows == 2
+    (tmp_path / "packed" / "samples.parquet").unlink()
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=300)
     assert running.returncode == 128 + signal.SIGTERM, errors
-    assert read_samples(tmp_path / "packed").num_rows == 2
+    assert read_samples(tmp_path / "packed" / "samples.parquet").num_rows == 2
 
 
 def test_failed_checks_come_home_although_nothing_is_collected(tmp_path: Path) -> None:
@@ -227,41 +224,60 @@ def test_strategies_with_too_few_plans_are_named(
     assert "error: size (1), flexshard (1): fewer plans than 2" in told.err
 
 
-def sets(bandwidth: float, launch_ms: float) -> list[dict[str, Any]]:
+def shard(**changes: Any) -> dict[str, Any]:
+    """What is kept of a shard."""
+    plain = {"rows": 100, "dim": 8, "samples": 16, "lookups": 32.5, "pooled": True, "dtype": "fp32"}
+    return plain | {"reuse_rows": [1.0] * 17, "reuse_lookups": [2.0] * 17} | changes
+
+
+def table_of(*sets: list[dict[str, Any]], optimizer: str = "sgd", times: Any = None) -> pa.Table:
+    """Sets as a store gives them, with forward and backward times."""
+    plain = {
+        "repeat": 0,
+        "kind": "random",
+        "label": "",
+        "batch_size": 64,
+        "device_kind": "cuda",
+        "visits": 1,
+        "sentinel": 1.0,
+    }
+    rows = [
+        plain
+        | {"sample": number, "optimizer": optimizer, "forward_ms": forward, "backward_ms": backward, "shards": shards}
+        for number, (shards, (forward, backward)) in enumerate(
+            zip(sets, times or [(1.5, 2.5)] * len(sets), strict=True)
+        )
+    ]
+    return pa.Table.from_pylist(rows, schema=columns())
+
+
+def made(bandwidth: float, launch_ms: float) -> pa.Table:
     """Sets of 1 to 60 tables on a device with this bandwidth, in bytes a second, and this time of a launch."""
-    rng, rows = np.random.default_rng(0), []
+    rng, sets, times = np.random.default_rng(0), [], []
     for sample in range(300):
         tables = int(rng.integers(1, 61)) if sample % 2 else 1
-        shard = row(0)["shards"][0] | {
-            "rows": 10**6,
-            "dim": 64,
-            "samples": 64,
-            "lookups": 64 * 10.0 ** rng.uniform(-1, 2),
-        }
-        bins = np.zeros(17)
-        bins[0] = shard["lookups"]
-        shard |= {"reuse_rows": bins.tolist(), "reuse_lookups": bins.tolist()}
-        ids, distinct, outputs = 8 * (shard["lookups"] + 64), shard["lookups"] * 256, 4 * 64 * 64
-        moved = tables * np.array(
-            [ids + distinct + outputs, ids + 2 * distinct + 64 * shard["lookups"] + outputs]
-        )  # a state's sector, both ways
-        forward, backward = np.maximum(1e3 * moved / bandwidth, launch_ms)
-        rows.append(
-            row(sample, optimizer="rowwise_adagrad", batch_size=64, device_kind="cuda", shards=[shard] * tables)
-            | {"forward_ms": forward, "backward_ms": backward}
+        lookups = 64 * 10.0 ** rng.uniform(-1, 2)
+        bins = [lookups] + [0.0] * 16
+        sets.append(
+            [shard(rows=10**6, dim=64, samples=64, lookups=lookups, reuse_rows=bins, reuse_lookups=bins)] * tables
         )
-    return rows
+        ids, distinct, outputs = 8 * (lookups + 64), lookups * 256, 4 * 64 * 64
+        moved = tables * np.array(
+            [ids + distinct + outputs, ids + 2 * distinct + 64 * lookups + outputs]
+        )  # a state's sector, both ways
+        times.append(np.maximum(1e3 * moved / bandwidth, launch_ms).tolist())
+    return table_of(*sets, optimizer="rowwise_adagrad", times=times)
 
 
 def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], ModuleType], tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with SampleStore(store, HARDWARE, {}) as opened:
-        for one in sets(bandwidth=2e12, launch_ms=2e-4):
-            opened.append(one)
+    with SampleStore(store, HARDWARE) as opened:
+        for number in range(8):
+            opened.add(work(number), visit())
     (store / "checks.json").write_text(json.dumps({"ceiling_bytes_per_s": 4e12}))
     roofline = program("gpu_roofline")
     assert roofline.measured_ceiling([store]) == 4e12
-    found = roofline.roofline_of(read_samples(store), 4e12)
+    found = roofline.roofline_of(made(bandwidth=2e12, launch_ms=2e-4), 4e12)
     np.testing.assert_allclose(found.launch_ms, 2e-4, rtol=1e-6)
     assert (found.calls == 1).all()
     slow = found.times > 2.0001e-4
@@ -278,18 +294,16 @@ def test_the_roofline_finds_bandwidth_and_launches(program: Callable[[str], Modu
 def test_the_roofline_counts_whole_sectors(program: Callable[[str], ModuleType]) -> None:
     roofline = program("gpu_roofline")
     from shardwright.cost.dataset import samples_of
-    from shardwright.measure.parts import rows_to_table
 
     few = [10.0] + 16 * [0.0]
-    shard = row(0)["shards"][0] | {"dim": 4, "lookups": 10.0, "samples": 10, "reuse_rows": few, "reuse_lookups": few}
-    tables = [shard | {"rows": 10**6}, shard | {"rows": 16}]
-    works = samples_of(rows_to_table([row(0, shards=tables)])).works
+    one = {"dim": 4, "lookups": 10.0, "samples": 10, "reuse_rows": few, "reuse_lookups": few}
+    works = samples_of(table_of([shard(rows=10**6, **one), shard(rows=16, **one)])).works
     moved = roofline.bytes_moved(works, np.array([4.0, 4.0]))
     rest = 10 * 8 + 10 * 8 + 10 * 4 * 4
     # A row of 16 bytes, or a state of 4, costs its sector: 32 bytes. 16 rows have 8 sectors of weights and 2 of states.
     assert moved[0].tolist() == [rest + 10 * 32, rest + 2 * 10 * (32 + 32)]
     assert moved[1].tolist() == [rest + 8 * 32, rest + 2 * (8 + 2) * 32]
-    table = rows_to_table([row(0, optimizer="adam")])
+    table = table_of([shard()], optimizer="adam")
     with pytest.raises(InvalidInput, match="optimizer adam: the bytes of sgd and rowwise_adagrad are counted only"):
         roofline.roofline_of(table, 1e12)
 
@@ -300,10 +314,8 @@ def test_the_roofline_counts_calls_and_ends_of_latency(program: Callable[[str], 
     assert roofline.bound_until([0.1, None, 0.2, 0.0, 0.0, 0.0, 0.0]) == "1 tables"
     assert roofline.bound_until([1.0, None, 0.6, 0.7, None, None, 0.8]) == "none"
     from shardwright.cost.dataset import samples_of
-    from shardwright.measure.parts import rows_to_table
 
-    shard = row(0)["shards"][0]
-    mixed = [shard, shard | {"dtype": "fp16"}, shard | {"samples": 8}, shard | {"dim": 64}]
-    sequences = [shard | {"pooled": False}, shard | {"pooled": False, "dim": 64}, shard | {"pooled": False}]
-    table = rows_to_table([row(0, shards=mixed), row(1, shards=sequences), row(2, shards=[shard] * 9)])
+    mixed = [shard(), shard(dtype="fp16"), shard(samples=8), shard(dim=64)]
+    sequences = [shard(pooled=False), shard(pooled=False, dim=64), shard(pooled=False)]
+    table = table_of(mixed, sequences, [shard()] * 9)
     assert roofline.fused_calls(samples_of(table)).tolist() == [3, 2, 1]

@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect, main
 from shardwright.measure.plans import measure_plans
-from shardwright.measure.store import read_identity, read_samples
+from shardwright.measure.samples import fingerprints, read_samples
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task import AccessProfile, Table
 
@@ -63,7 +63,7 @@ def collected(folder: Path, backend: str, samples: int = 2) -> None:
 
 
 def samples_in(store: Path) -> set[int]:
-    return set(read_samples(store)["sample"].to_pylist())
+    return {int(label.partition(":")[2]) for label in read_samples(store)["label"].to_pylist()}
 
 
 def builders(folder: Path) -> set[int]:
@@ -74,9 +74,7 @@ def test_samples_are_made_by_the_own_backend_and_stay_apart(folder: Path) -> Non
     store = folder / "samples"
     collected(store, "kernels_of_mine:Noted")
     assert samples_in(store) == {0, 1}
-    identity = read_identity(store)
-    assert identity is not None
-    assert identity["hardware"]["backend"] == "kernels_of_mine:Noted"
+    assert [found["backend"] for found in fingerprints(store)] == ["kernels_of_mine:Noted"]
     checks = json.loads((store / "checks.json").read_text())
     assert checks["passed"]
     assert len(checks["kernels"]) > 16

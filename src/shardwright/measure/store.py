@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -264,10 +264,13 @@ def shard_columns(works: Sequence[ShardWork]) -> Floats:
     return np.hstack([np.array(plain, dtype=np.float64).reshape(-1, 6), reuse[owner].reshape(len(works), -1)])
 
 
-def hardware_of(db: sqlite3.Connection, table: str) -> list[tuple[int, Fingerprint]]:
+def hardware_of(db: sqlite3.Connection, table: Literal["visits", "collectives"]) -> list[tuple[int, Fingerprint]]:
     """Number and fingerprint of what the rows of a table were measured on, in the order of their first measurement."""
-    of_table = {"visits": "visits", "collectives": "collectives"}[table]  # and no other text
-    rows = db.execute(f"SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM {of_table}) ORDER BY id")  # noqa: S608
+    chosen = {
+        "visits": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM visits) ORDER BY id",
+        "collectives": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM collectives) ORDER BY id",
+    }
+    rows = db.execute(chosen[table])
     return [(int(number), fingerprint_of(text)) for number, text in rows]
 
 

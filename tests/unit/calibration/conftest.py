@@ -24,7 +24,7 @@ class FakeVisitor:
         forward, backward = np.array(device_ms(self._model, work.works)) * np.exp(
             self._noise * self._rng.standard_normal(2)
         )
-        return Visit(float(forward), float(backward), 4, 1.0, 1e9, {"runs": 0.01})
+        return Visit(float(forward), float(backward), 4, 1.0, 1.0, 1e9, {"runs": 0.01})
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
         "64 MB",
     ]
     options += ["--space", "wide", "--seconds", 60]
-    options += ["--backend", "embedding_bag", "--pool", "dlrm-2022", "--sequence-share", 0.5, "--allow-other-hardware"]
+    options += ["--backend", "embedding_bag", "--pool", "dlrm-2022", "--sequence-share", 0.5]
     outcome = cli("collect", "-o", tmp_path / "samples", *options)
     assert outcome.code == 0
     assert "20 samples in" in outcome.out
@@ -58,7 +58,6 @@ def test_the_options_reach_the_collector(cli, tmp_path, fake_collect):
         "pool": table_pool("dlrm-2022"),
         "sequence_share": 0.5,
         "device": "cpu",
-        "allow_other_hardware": True,
     }
 
 
@@ -173,14 +172,14 @@ def fake_collectives(monkeypatch):
 
 def test_the_options_reach_the_collector_of_collectives(cli, tmp_path, fake_collectives):
     options = ["-n", 20, "--world", 4, "--hosts", 2, "--seed", 5, "--batch-size", 64, "--timeout", 7, "--runs", 3]
-    options += ["--kind", "all_to_all", "--kind", "all_gather", "--pool", "dlrm-2022", "--allow-other-hardware"]
+    options += ["--kind", "all_to_all", "--kind", "all_gather", "--pool", "dlrm-2022"]
     outcome = cli("collect", "--collectives", "-o", tmp_path / "samples", *options)
     assert outcome.code == 0
     assert "20 collectives in" in outcome.out
     assert "2 skipped; 21 measurements in 10 s" in outcome.out
     collection = fake_collectives["collection"]
     assert (collection.folder, collection.samples, collection.hosts) == (tmp_path / "samples", 20, 2)
-    assert (collection.device, collection.policy.runs, collection.allow_other_hardware) == ("cpu", 3, True)
+    assert (collection.device, collection.policy.runs) == ("cpu", 3)
     space = collection.space
     assert (space.world, space.seed, space.batch_sizes, space.kinds) == (4, 5, (64,), ("all_to_all", "all_gather"))
     assert space.pool == table_pool("dlrm-2022")

@@ -5,17 +5,17 @@ import pytest
 from shardwright.cost import load_model
 from shardwright.cost.links import FITS, links_of
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.measure.collectives.records import COLLECTIVES
-from shardwright.measure.store import RecordStore
+from shardwright.measure.hardware import MACHINE
+from shardwright.measure.store import NAME, SampleStore
 from tests.unit.cli.stores import HARDWARE, write_store
 from tests.unit.cost.links.made import INTRA, rows
 
 
 def write_collectives(folder, samples=120, hardware=HARDWARE, **options):
     """Collectives of known latency and bandwidth, in a folder that may hold kernel samples too."""
-    with RecordStore(folder, hardware | {"backend": "gloo"}, {"seed": 0}, COLLECTIVES) as store:
+    with SampleStore(folder, hardware | {"backend": "gloo"}, MACHINE) as store:
         for row in rows(samples, **options):
-            store.append(row)
+            store.add_collective("made", row["sample"], row["repeat"], row)
 
 
 @pytest.fixture
@@ -65,14 +65,22 @@ def test_the_seed_and_the_epochs_decide(cli, store, tmp_path):
     assert trained(1, 2) != trained(1, 1)
 
 
-def test_a_damaged_part_is_skipped_with_a_warning(cli, store, tmp_path):
-    write_store(store, 61)  # the one more goes into a second part
-    (store / "part-00000.parquet").rename(store / "part-00002.parquet")
-    (store / "part-00000.parquet").write_bytes(b"PAR1 torn")
-    outcome = cli("train", store, "-o", tmp_path / "model.safetensors", "--epochs", 1)
-    assert outcome.code == 0
-    assert outcome.err.startswith(f"warning: {store / 'part-00000.parquet'}: skipped")
-    assert outcome.err.count("\n") == 1
+def test_a_file_of_samples_trains_as_its_store_does(cli, store, tmp_path):
+    file = tmp_path / "samples.parquet"
+    assert cli("collect", "-o", store, "--export", file).code == 0
+    found = [
+        cli("train", *given, "-o", tmp_path / "model.safetensors", "--epochs", 3, "--json").document["metadata"]
+        for given in ([store], [file], [file, store])  # a set that both hold counts once
+    ]
+    assert found[0]["samples"] == found[1]["samples"] == found[2]["samples"] == "60"
+    assert float(found[1]["mean_error"]) == pytest.approx(float(found[0]["mean_error"]), rel=0.05)
+
+
+def test_a_damaged_store_is_told(cli, store, tmp_path):
+    (store / NAME).write_bytes(b"torn" * 1000)
+    outcome = cli("train", store, "-o", tmp_path / "model.safetensors")
+    assert outcome.code == 2
+    assert f"{store / NAME}: is damaged, or no sample store" in outcome.err
 
 
 def test_samples_of_two_machines_are_refused_unless_asked_for(cli, store, tmp_path):
@@ -83,6 +91,7 @@ def test_samples_of_two_machines_are_refused_unless_asked_for(cli, store, tmp_pa
     assert "Other CPU" in outcome.err
     assert "--allow-other-hardware" in outcome.err
     assert cli(*arguments, "--allow-other-hardware").code == 0
+    assert cli(*arguments, "--hardware", "other cpu").code == 0
 
 
 def test_too_few_samples(cli, tmp_path):
@@ -218,5 +227,5 @@ def test_a_store_named_twice_is_refused(cli, store, tmp_path):
 
 def test_a_store_is_not_written_over(cli, store):
     before = {path.name: path.read_bytes() for path in store.iterdir()}
-    assert cli("train", store, "-o", next(store.glob("*.parquet"))).code == 2
+    assert cli("train", store, "-o", store / NAME).code == 2
     assert {path.name: path.read_bytes() for path in store.iterdir()} == before

@@ -72,15 +72,6 @@ def test_samples_follow_from_the_seed(sets: list[TableSet]) -> None:
     assert replace(SPACE, seed=1).draw(7) != sets[7]
 
 
-def test_a_store_notes_only_what_is_not_usual() -> None:
-    assert BREADTHS["usual"].request() == {}
-    assert replace(BREADTHS["usual"], batch_sizes=(64,), optimizers=("sgd",), sequence_share=0.5).request() == {}
-    noted = WIDE.request()
-    assert noted["optimizers"] == ["rowwise_adagrad", "rowwise_adagrad", "sgd"]
-    assert (noted["largest_dim"], noted["fp16_share"]) == (256, 0.35)
-    assert "optimizers" not in replace(WIDE, optimizers=("sgd",)).request()
-
-
 def test_an_unknown_space_is_refused() -> None:
     with pytest.raises(InvalidInput, match="space is 'huge', must be one of usual, wide"):
         breadth_named("huge")

@@ -115,6 +115,14 @@ def test_stores_and_files_make_one_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert read_samples(all_).num_rows == 6
 
 
+def read_or_refused(path: Path) -> int:
+    """How many rows are read; none where the file is refused, in words that name it."""
+    try:
+        return read_samples(path).num_rows
+    except InvalidInput as error:
+        return 0 if str(path) in str(error) else 10**9
+
+
 def test_damaged_files_are_told(tmp_path: Path) -> None:
     file = tmp_path / "samples.parquet"
     export_parquet([fill(tmp_path, range(20))], file)
@@ -126,10 +134,7 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for place in rng.integers(4, len(whole), 80).tolist():
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
-            assert read_samples(file).num_rows <= 20
-        except InvalidInput as error:
-            assert str(file) in str(error)
+        assert read_or_refused(file) <= 20
     with pytest.raises(InvalidInput, match="there is no such file of samples"):
         read_samples(tmp_path / "none.parquet")
 

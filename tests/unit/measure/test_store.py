@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from shardwright.measure import store as module
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import NAME, SHARD_COLUMNS, SampleStore, reading, shard_columns, work_id
 from tests.unit.measure.rows import HERE, THERE, visit, work
+from tests.unit.measure.test_samples import read_or_refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -173,10 +175,7 @@ def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
     rng = np.random.default_rng(byte)
     for place in rng.integers(0, len(whole), 60).tolist():
         (tmp_path / NAME).write_bytes(whole[:place] + bytes([byte] * 8) + whole[place + 8 :])
-        try:
-            assert read_samples(tmp_path).num_rows <= 5
-        except InvalidInput as error:
-            assert NAME in str(error) or str(tmp_path) in str(error)
+        assert read_or_refused(tmp_path) <= 5
 
 
 @pytest.mark.parametrize(
@@ -236,9 +235,11 @@ def test_a_full_disk_is_told_and_what_was_there_is_kept(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
         store._db.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(ShardwrightError, match="writing failed .*make room on the disk"):
-            for number in range(10, 500):
+        for number in range(10, 500):
+            with suppress(ShardwrightError):
                 store.add(work(number), visit())
+        with pytest.raises(ShardwrightError, match="writing failed .*make room on the disk"):
+            store.add(work(500), visit())
         store._db.execute("PRAGMA max_page_count = 100000")
         store.add(work(4), visit())
     assert read_samples(tmp_path).num_rows >= 4

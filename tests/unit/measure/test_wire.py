@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.measure.wire import decode_work, describe_work, encode_work
+from shardwright.measure.wire import decode_work, encode_work
 from shardwright.sharding.work import ShardWork
 from tests.strategies import access_profiles
 
@@ -15,12 +14,3 @@ from tests.strategies import access_profiles
 def test_works_survive_the_wire_exactly(access: object, lookups: float, pooled: bool, dtype: str) -> None:
     work = ShardWork(int(access.total_rows), 8, 16, lookups, pooled, access, dtype)  # type: ignore[attr-defined, arg-type]
     assert decode_work(json.loads(json.dumps(encode_work(work)))) == work
-
-
-@given(access_profiles(), st.floats(0.01, 1e6))
-def test_descriptions_hold_the_expected_reuse(access: object, lookups: float) -> None:
-    work = ShardWork(int(access.total_rows), 8, 16, lookups, True, access)  # type: ignore[attr-defined, arg-type]
-    described = describe_work(work)
-    for name, expected in zip(("reuse_rows", "reuse_lookups"), work.access.reuse(lookups), strict=True):
-        np.testing.assert_allclose(described[name], expected, rtol=1e-7)
-        assert len(described[name]) == 17

@@ -81,7 +81,8 @@ def read_collectives(
         skipped: take those that could not be measured too.
 
     Returns:
-        A table with the columns of `schema()`, one row per sample and repeat; samples of several collections are numbered one after another.
+        A table with the columns of `schema()`, one row per sample and repeat; samples of several collections are numbered
+        one after another.
 
     Raises:
         InvalidInput: there is no store or no measured collective, or the hardware is not what was asked for.
