@@ -12,7 +12,7 @@ import numpy as np
 from results_table import write_results
 
 from shardwright.measure.collect import collect
-from shardwright.measure.store import read_samples
+from shardwright.measure.samples import read_samples
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         ("measurements", summary.measured),
         ("measurements a second, everything included", f"{summary.measured / summary.seconds:.1f}"),
         ("time of a set, median and mean", f"{np.median(times):.2f} ms, {times.mean():.2f} ms"),
-        ("runs of a set, median", int(np.median(np.asarray(measured["runs"])))),
+        ("visits to a set, mean", f"{np.asarray(measured['visits']).mean():.2f}"),
         ("measured while the machine was never quiet", f"{summary.disturbed:.1%}"),
         ("a set measured twice differs by, median and mean", f"{summary.repeat_median:.2%}, {summary.repeat_mean:.2%}"),
     ]

@@ -16,7 +16,7 @@ from shardwright.cost.dataset import Floats, Samples, join, samples_of
 from shardwright.cost.features import scales
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.training import TrainingOptions, split, train
-from shardwright.measure.store import read_samples
+from shardwright.measure.samples import read_samples
 
 SIZES = (1000, 2000, 4000, 8000)
 FEWEST = 10  # sets that an error is stated of

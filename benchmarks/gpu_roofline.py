@@ -25,8 +25,7 @@ from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
 from shardwright.files import parse_document
 from shardwright.measure.checks import CHECKS
-from shardwright.measure.identity import read_identity
-from shardwright.measure.store import read_samples
+from shardwright.measure.samples import fingerprints, read_samples
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,7 +79,7 @@ class Roofline:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stores", type=Path, nargs="+", help="sample stores of one machine")
+    parser.add_argument("stores", type=Path, nargs="+", help="sample stores of one machine, or Parquet files")
     parser.add_argument("--ceiling", type=float, help="GB/s that a copy reads and writes (default: of checks.json)")
     parser.add_argument("--name", default="gpu_roofline", help="name of the page and the figure")
     options = parser.parse_args(arguments)
@@ -88,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
     draw(found, options.name)
     given = " ".join(sys.argv[1:] if arguments is None else map(str, arguments))
-    hardware = read_identity(options.stores[0])["hardware"]
+    hardware = fingerprints(options.stores[0])[0]
     results_table.write_results(
         options.name,
         f"Fused lookups against copy bandwidth on {hardware['processor']}",
@@ -101,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measured_ceiling(stores: Sequence[Path]) -> float:
     """Bytes a second of the fastest copy of memory, measured before the samples were; copies that a cache holds do not count."""
     for store in stores:
-        if (store / CHECKS).exists():
-            checks: Any = parse_document(store / CHECKS, "outcome of checks")
+        path = (store if store.is_dir() else store.parent) / CHECKS
+        if path.exists():
+            checks: Any = parse_document(path, "outcome of checks")
             return float(checks["ceiling_bytes_per_s"])
     raise InvalidInput(f"{stores[0]}: has no {CHECKS} with a copy bandwidth; give it with --ceiling GB/s")
 
@@ -114,7 +114,7 @@ def roofline_of(table: Any, ceiling: float) -> Roofline:
     unknown = sorted(set(optimizers) - STATE_BYTES.keys())
     if unknown:
         raise InvalidInput(
-            f"optimizer {unknown[0]}: the bytes of {' and '.join(STATE_BYTES)} are counted only; pack these with --optimizer"
+            f"optimizer {unknown[0]}: the bytes of {' and '.join(STATE_BYTES)} are counted only; export these with --optimizer"
         )
     state = np.array([STATE_BYTES[name] for name in optimizers], dtype=np.float64)
     moved = bytes_moved(samples.works, np.repeat(state, samples.shard_counts))

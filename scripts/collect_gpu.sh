@@ -4,7 +4,7 @@
 #   scripts/collect_gpu.sh FOLDER [options of `python -m shardwright.measure.collect`]
 #
 # Environment: DEVICE (cuda), BACKEND (fbgemm), PYTHON (python3), SECONDS_ALLOWED (530: stops in time, and the same command again goes on),
-# SAMPLES (6000), PACK (a folder: the samples so far are written there as one small store, also while collecting and however that ends),
+# SAMPLES (6000), PACK (a folder: the samples so far are written there as one small file, also while collecting and however that ends),
 # PACK_SECONDS (120: how often).
 set -euo pipefail
 
@@ -20,11 +20,9 @@ export PYTHONPATH="$sources${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 # Never ends the script: what was measured is worth more than an orderly end.
 pack() {
   if [[ -z "${PACK:-}" ]]; then return; fi
-  if nice -n 10 "$python" -m shardwright.measure.pack "$folder" -o "$PACK" --replace; then return; fi
   mkdir -p "$PACK" || return 0
-  for file in checks.json failures.jsonl; do # they say why there is nothing to pack
-    if [[ -e "$folder/$file" ]]; then cp "$folder/$file" "$PACK/$file" || true; fi
-  done
+  if [[ -e "$folder/checks.json" ]]; then cp "$folder/checks.json" "$PACK/checks.json" || true; fi
+  nice -n 10 "$python" -m shardwright.measure.samples "$folder" -o "$PACK/samples.parquet" || true
 }
 
 # In the background, so that this shell can pack meanwhile and act on a signal at once; ends with the collection's status.

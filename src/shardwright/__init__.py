@@ -11,7 +11,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers read it; importing `typing` takes a while
 if TYPE_CHECKING:
-    from shardwright.calibration import Calibration, calibrate
+    from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.search import plan, plan_groups, register, strategy_names
     from shardwright.sharding import Plan, PlanCost, Shard
@@ -34,15 +34,17 @@ __all__ = [
     "TableConstraint",
     "Task",
     "Topology",
+    "Tuned",
     "calibrate",
     "plan",
     "plan_groups",
     "register",
     "strategy_names",
+    "tune",
 ]
 
 _HOMES = {
-    "calibration": ("Calibration", "calibrate"),
+    "calibration": ("Calibration", "Tuned", "calibrate", "tune"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
     "search": ("plan", "plan_groups", "register", "strategy_names"),
     "sharding": ("Plan", "PlanCost", "Shard"),

@@ -1,5 +1,6 @@
-"""Cost models of this machine: measured, trained and kept in minutes."""
+"""Cost models of this machine, and plans measured on it: in minutes."""
 
 from shardwright.calibration.calibration import Calibration, calibrate
+from shardwright.calibration.tuning import Tuned, tune
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "Tuned", "calibrate", "tune"]

@@ -146,7 +146,7 @@ def _calibrated(
         load_search(strategy_named(name), start or cost_model_for(device))
     began = monotonic()
     with kept_samples(cache_folder() / "samples", machine, optimizer, batch_size) as kept:
-        observed = Observed(kept.add, kept.earlier)
+        observed = Observed(kept.add, kept.earlier, kept.usual_ms)
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(observed))
         ways = recipes(start, cache_bytes(kind))
         with _measuring(kind, room, visitor) as measurer:

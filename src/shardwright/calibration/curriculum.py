@@ -11,8 +11,7 @@ from shardwright.calibration.choosing import VisitSeconds, disputed_ones, quick_
 from shardwright.calibration.sets import Group, Set, cut_pair, plan_sets, random_sets, task_sets
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.origin import kind_of_table
-from shardwright.measure.breadth import BREADTHS
-from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
 from shardwright.workload.generators import random_task

@@ -23,12 +23,14 @@ class Observed:
     Attributes:
         keep: takes every visit, so that it survives the process.
         earlier: what was measured before; None where nothing was.
+        usual_ms: state of the machine to convert times to, as those of before were; None for that of this process.
         sets: those of this calibration, in the order of their first visit.
         failed: why sets could not be measured, in the order of trying.
     """
 
     keep: Keep
     earlier: Samples | None = None
+    usual_ms: float | None = None
     sets: dict[Set, None] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
@@ -62,7 +64,7 @@ class Observed:
         """What the controls took; nothing where one of them was not visited."""
         if not all(self._visits.get(work) for work in works):
             return Controls()
-        return Controls(tuple(sum(time_of(self._visits[work])) for work in works))
+        return Controls(tuple(sum(time_of(self._visits[work], self.usual_ms)) for work in works))
 
     def samples(self) -> Samples:
         """All sets with their times, earlier ones first."""
@@ -71,5 +73,5 @@ class Observed:
 
     def own(self) -> Samples:
         """The sets of this calibration."""
-        times = np.array([time_of(self._visits[one.work]) for one in self.sets]).reshape(-1, 2)
+        times = np.array([time_of(self._visits[one.work], self.usual_ms) for one in self.sets]).reshape(-1, 2)
         return samples_of_works([one.work.works for one in self.sets], times, [one.label for one in self.sets])

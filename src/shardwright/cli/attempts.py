@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,8 +101,10 @@ def bound_line(attempts: Sequence[Attempt]) -> list[str]:
     return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
 
 
-def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu") -> list[Attempt]:
-    """The attempts with their plans measured, all interleaved.
+def measure_each(
+    attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu", seconds: float = math.inf
+) -> list[Attempt]:
+    """The attempts with their plans measured, all interleaved; no round begins after so many seconds.
 
     Raises:
         MeasurementFailed: the plans cannot be measured on this machine.
@@ -111,7 +114,7 @@ def measure_each(attempts: Sequence[Attempt], rounds: int, report: Report, devic
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     if not plans:
         return list(attempts)
-    measured = iter(measure_plans(plans, rounds=rounds, device=device, progress=report))
+    measured = iter(measure_plans(plans, rounds=rounds, device=device, seconds=seconds, progress=report))
     return [replace(attempt, measured=next(measured)) if attempt.plan else attempt for attempt in attempts]
 
 

@@ -15,6 +15,7 @@ from shardwright.cli.collect_collectives import collectives_collected
 from shardwright.cli.collect_options import (
     BatchSizes,
     Collectives,
+    Export,
     Hosts,
     Kinds,
     Memory,
@@ -32,11 +33,11 @@ from shardwright.cli.collect_options import (
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
-from shardwright.cli.options import AsJson, BackendName, Device, OtherHardware, Seed
-from shardwright.cli.output import emit, note
+from shardwright.cli.options import AsJson, BackendName, Device, Seed
+from shardwright.cli.output import emit, note, saved
 from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
-from shardwright.cli.targets import check_folder
+from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
 from shardwright.measure.collection import seconds_or_default
 from shardwright.measure.own_backend import is_own
@@ -68,19 +69,24 @@ def run(
     timeout: Timeout = None,
     ray: RayAddress = None,
     seed: Seed = 0,
-    allow_other_hardware: OtherHardware = False,
+    export: Export = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure fused kernels of random sets of tables, or with --collectives what devices exchange, to train a cost model on.
 
-    Stop it at any moment, and run the same command again to go on, with or without --ray. Both may go into the same folder.
+    Stop it at any moment, and run the same command again to go on, with or without --ray. Both may go into the same folder, and so may
+    what several machines measure.
 
     Example:
         shardwright collect -o samples/ --samples 8000
         shardwright collect -o samples/ --ray auto
         shardwright collect -o samples/ --collectives --world 4
+        shardwright collect -o samples/ --export samples.parquet
     """
     _check_together(context, collectives)
+    if export is not None:
+        _exported(output, export, optimizer, as_json=as_json)
+        return
     if ray is None:  # where a cluster measures, its machines need torch, and this one does not
         require_torch("measuring", "measure")
     from shardwright.workload.pools import table_pool
@@ -105,7 +111,6 @@ def run(
                 device=device,
                 batch_sizes=batch_size,
                 pool=tables,
-                allow_other_hardware=allow_other_hardware,
             )
         else:
             collected = _kernels_collected if ray is None else partial(kernels_collected_on, ray)
@@ -122,7 +127,6 @@ def run(
                 sequence_share=sequence_share,
                 arena_bytes=None if memory is None else parse_bytes(memory, "--memory"),
                 seconds=seconds_or_default(seconds, device),
-                allow_other_hardware=allow_other_hardware,
             )
     if document is not None:
         emit(document, text, as_json=as_json)
@@ -137,6 +141,16 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
         summary = collect(output, **options, progress=report)
     text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
     return asdict(summary) | {"folder": str(summary.folder)}, text
+
+
+def _exported(store: Path, file: Path, optimizer: str | None, *, as_json: bool) -> None:
+    """Write the samples of a store to a file, and say so."""
+    from shardwright.measure.samples import export_parquet
+
+    check_target(file, inputs=[store])
+    rows = export_parquet([store], file, optimizer=optimizer)
+    text = f"{rows} measurements\nnext: shardwright train {file} -o model.safetensors"
+    emit({"output": str(file), "measurements": rows}, text, saved(file), as_json=as_json)
 
 
 @contextmanager

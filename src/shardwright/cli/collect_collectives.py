@@ -25,7 +25,6 @@ def collectives_collected(
     device: str,
     batch_sizes: Sequence[int] | None,
     pool: Sequence[Table],
-    allow_other_hardware: bool,
 ) -> tuple[dict[str, Any] | None, str]:
     """What to say after collecting collectives, as data and as text; no data on ranks that torchrun numbered above 0."""
     from shardwright.measure.collectives.collect import collect_collectives, new_collection
@@ -45,7 +44,6 @@ def collectives_collected(
         kinds=kinds or KINDS,
         pool=pool,
         policy=RunPolicy() if runs is None else RunPolicy(runs=runs),
-        allow_other_hardware=allow_other_hardware,
     )
     with progress("measuring", detail="starting the ranks") as report:
         if place:

@@ -58,6 +58,14 @@ Seconds = Annotated[
         text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
     ),
 ]
+Export = Annotated[
+    Path | None,
+    option(
+        "--export",
+        metavar="FILE",
+        text="Measure nothing: write the store's kernel samples to a small Parquet file, which train reads.",
+    ),
+]
 World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
 Hosts = Annotated[
     int | None,

@@ -16,17 +16,15 @@ def kernels_collected_on(
     *,
     backend: str | None,
     seconds: float | None,
-    allow_other_hardware: bool,
     **options: Any,
 ) -> tuple[dict[str, Any], str]:
     """What to say of kernels after collecting them on a cluster, as data and as text.
 
     Args:
         address: of the cluster.
-        output: the store, or the folder of several.
+        output: the store.
         backend: its name.
         seconds: time after which to stop.
-        allow_other_hardware: whether samples of all hardware go into one store.
         **options: of `shardwright.measure.collection.Collection`.
     """
     from shardwright.cluster import open_cluster
@@ -42,7 +40,6 @@ def kernels_collected_on(
             collection,
             backend=backend,
             seconds=seconds,
-            allow_other_hardware=allow_other_hardware,
             progress=report,
             say=note,
         )
@@ -51,10 +48,8 @@ def kernels_collected_on(
     stores = [
         asdict(store) | {"folder": str(store.folder), "hardware": dict(hardware)} for store, hardware in summary.stores
     ]
-    lines = [
-        f"{summary_text(store)}\nnext: shardwright train {store.folder} -o model.safetensors"
-        for store, _ in summary.stores
-    ]
+    lines = [f"{hardware['processor']}: {summary_text(store)}" for store, hardware in summary.stores]
+    lines.append(f"next: shardwright train {output} -o model.safetensors")
     if summary.lost:
         lines.append(f"{summary.lost} times a worker died; what it was doing was done again")
     return {"folder": str(output), "stores": stores, "lost": summary.lost}, "\n".join(lines)

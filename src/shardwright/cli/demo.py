@@ -1,13 +1,14 @@
-"""`shardwright demo`: the whole story on this machine."""
+"""`shardwright demo`: the whole story on this machine, in three minutes."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -26,31 +27,23 @@ from shardwright.cli.attempts import (
 from shardwright.cli.dependencies import require_torch
 from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
-from shardwright.cli.output import emit, show
+from shardwright.cli.output import emit, note, percent, show
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import make_folder
 from shardwright.cost import CostModel
 from shardwright.task import Task
 
+if TYPE_CHECKING:
+    from shardwright.calibration import Calibration
+
 _DEVICES = 4
-_ROUNDS = 8
-_BATCH = 1024  # what the bundled CPU model was trained at
+_BATCH = 1024
+_ROUNDS = 3
+_CALIBRATE_S, _MEASURE_S, _SEARCH_S = 45.0, 40.0, 5.0
+_QUICK_CALIBRATE_S = 12.0
+_FIRST = ("certified", "greedy", "neuroshard", "random")  # to be measured where there is no time for all
+_VISIT_S, _RUNS = 0.3, 14  # what a visit to a device takes: about so much, and so many runs
 _TASK = "{batch_size: 65536, topology: {preset: h100-8, hosts: 2}, tables: {file: tables.yaml}}"
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One task of the demo.
-
-    Attributes:
-        name: folder of its files.
-        title: what it is.
-        task: the task.
-    """
-
-    name: str
-    title: str
-    task: Task
 
 
 def run(
@@ -59,15 +52,16 @@ def run(
         "shardwright-demo"
     ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller tables, each plan measured once: some seconds.")
+        bool, typer.Option("--quick", help="Smaller tables, a shorter calibration, each plan measured once.")
     ] = False,
     model: ModelFile = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Plan two tasks with every strategy, and measure every plan with this machine's real kernels.
+    """Calibrate this machine, plan a public model with every strategy, and measure the plans on real kernels.
 
-    Takes less than four minutes.
+    Takes less than three minutes, and one more the first time, when the searches are compiled. The model of this machine is kept:
+    planning for its CPUs takes it from then on.
 
     Example:
         shardwright demo -o shardwright-demo
@@ -75,77 +69,144 @@ def run(
     from shardwright.cost import resolve_cost_model
 
     require_torch("measuring", "measure")
-    cost_model = resolve_cost_model(model, scenes(quick)[0].task)
-    print_hardware_note(cost_model, "cpu")
+    task = demo_task(quick)
+    given = resolve_cost_model(model, task) if model is not None else None
     make_folder(output)
-    document: dict[str, Any] = {"folder": str(output), "cost_model": cost_model.name, "tasks": []}
-    for scene in scenes(quick):
-        attempts = play(scene, output / scene.name, cost_model, rounds=1 if quick else _ROUNDS, seed=seed)
-        document["tasks"].append(
-            {"name": scene.name, "title": scene.title, "strategies": [attempt_dict(one) for one in attempts]}
-        )
-        if not as_json:
-            said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
-            show(view(scene, attempts, cost_model), *failures(attempts), *said, "")
+    task.save(output / "task.yaml")
+    if given is None:
+        calibration = _calibrated(task, _QUICK_CALIBRATE_S if quick else _CALIBRATE_S, seed)
+        cost_model: CostModel = calibration.model or resolve_cost_model(None, task)
+        note(_said_of(calibration))
+    else:
+        cost_model = given
+    print_hardware_note(cost_model, "cpu")
+    attempts = play(task, output, cost_model, rounds=1 if quick else _ROUNDS, seed=seed)
+    page = _report(attempts, output, cost_model)
+    document: dict[str, Any] = {
+        "folder": str(output),
+        "cost_model": cost_model.name,
+        "task": title(task, quick),
+        "strategies": [attempt_dict(one) for one in attempts],
+        "report": str(page) if page else None,
+    }
+    said = agreement(attempts, metadata=getattr(cost_model, "metadata", None))
+    if not as_json:
+        show(view(title(task, quick), attempts, cost_model), *failures(attempts), *said, "")
     emit(document, next_steps(output), as_json=as_json)
 
 
-def scenes(quick: bool) -> list[Scene]:
-    """The tasks: a public model scaled down to fit, and one as in the papers."""
+def demo_task(quick: bool) -> Task:
+    """A public model, scaled down so that it fits any machine."""
     from shardwright.task import Topology
-    from shardwright.workload import public_task, random_task
+    from shardwright.workload import public_task
 
-    shrink = 50 if quick else 1
     topology = Topology.preset("cpu", devices_per_host=_DEVICES, memory="4 GB")
-    mlperf = public_task("mlperf-dlrm-dcnv2", topology, scale=1 / (50 * shrink), batch_size=_BATCH)
-    paper = random_task(
-        1, tables=40, devices=_DEVICES, max_dim=128, memory="4 GB", batch_size=_BATCH, device="cpu", scale=1 / shrink
+    found = public_task("mlperf-dlrm-dcnv2", topology, scale=_scale(quick), batch_size=_BATCH)
+    return replace(found, optimizer="rowwise_adagrad")  # as the bundled CPU model was trained
+
+
+def title(task: Task, quick: bool) -> str:
+    """What the task is."""
+    return (
+        f"MLPerf DLRM-DCNv2: {len(task.tables)} tables with 1/{round(1 / _scale(quick))} of their rows, {_DEVICES} devices, "
+        f"batch {_BATCH}"
     )
-    return [
-        Scene(
-            "mlperf-dlrm-dcnv2",
-            f"MLPerf DLRM-DCNv2: {len(mlperf.tables)} tables with 1/{50 * shrink} of their rows, {_DEVICES} devices, batch {_BATCH}",
-            replace(mlperf, optimizer="rowwise_adagrad"),  # as the bundled CPU model was trained
-        ),
-        Scene(
-            "paper-40-tables",
-            f"a task as in the papers: 40 tables{f' with 1/{shrink} of their rows' if quick else ''}, {_DEVICES} devices, batch {_BATCH}",
-            paper,
-        ),
-    ]
 
 
-def play(scene: Scene, folder: Path, cost_model: CostModel, rounds: int, seed: int) -> list[Attempt]:
-    """Plan a task with every strategy, save task and plans, and measure all plans."""
+def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int) -> list[Attempt]:
+    """Plan a task with every strategy, save the plans, and measure as many of them as there is time for."""
     from shardwright.search import strategy_names
 
-    make_folder(folder)
-    scene.task.save(folder / "task.yaml")
-    with progress(f"{scene.name}: planning", compiles=True) as report:
-        attempts = plan_with_each(scene.task, strategy_names(scene.task), cost_model, report, seed=seed)
+    with progress("planning", compiles=True) as report:
+        attempts = plan_with_each(task, strategy_names(task), cost_model, report, seed=seed, time_limit=_SEARCH_S)
     save_each(attempts, folder)
-    with progress(f"{scene.name}: measuring real kernels") as report:
-        return measure_each(attempts, rounds, report)
+    chosen = affordable(attempts, _MEASURE_S)
+    with progress("measuring real kernels") as report:
+        measured = iter(measure_each(chosen, rounds, report, seconds=_MEASURE_S))
+    return [next(measured) if attempt in chosen else attempt for attempt in attempts]
 
 
-def view(scene: Scene, attempts: list[Attempt], cost_model: CostModel) -> Table:
-    """The table of a task; its caption says what was predicted and measured, and with what."""
+def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
+    """Attempts whose plans can be measured once in so many seconds, in their order; at least two, the most telling first.
+
+    Devices that hold the same in two plans are measured once.
+    """
+    placed = [attempt for attempt in attempts if attempt.plan is not None]
+    order = sorted(placed, key=lambda one: _FIRST.index(one.strategy) if one.strategy in _FIRST else len(_FIRST))
+    chosen: list[str] = []
+    seen: set[tuple[float, float, int]] = set()
+    left = seconds
+    for attempt in order:
+        assert attempt.plan is not None
+        assert attempt.plan.cost is not None
+        devices = {(one.forward_ms, one.backward_ms, one.memory_bytes) for one in attempt.plan.cost.devices} - seen
+        left -= sum(_VISIT_S + _RUNS * (forward + backward) / 1e3 for forward, backward, _ in devices)
+        if left < 0 and len(chosen) >= 2:
+            break
+        seen |= devices
+        chosen.append(attempt.strategy)
+    return [attempt for attempt in attempts if attempt.strategy in chosen]
+
+
+def view(heading: str, attempts: Sequence[Attempt], cost_model: CostModel) -> Table:
+    """The table; its caption says what was predicted and measured, and with what."""
     from shardwright.measure.backends import default_backend
     from shardwright.measure.hardware import cpu_model
 
     caption = f"{CAPTION}\ncost model {cost_model.name} · measured with {default_backend()} on {cpu_model()}"
-    return attempts_table(scene.title, attempts, caption)
+    return attempts_table(heading, attempts, caption)
+
+
+def _scale(quick: bool) -> float:
+    return 1 / 2500 if quick else 1 / 50
+
+
+def _calibrated(task: Task, seconds: float, seed: int) -> Calibration:
+    from shardwright.calibration import calibrate
+
+    with progress("calibrating", compiles=True) as report:
+
+        def told(took: float, sets: int, error: float | None, what: str) -> None:
+            known = f", error {percent(error)}" if error is not None else ""
+            report(min(took, seconds), seconds, f"s: {what}, {sets} sets{known}")
+
+        return calibrate(task, minutes=seconds / 60, seed=seed, progress=told)
+
+
+def _said_of(found: Calibration) -> str:
+    """A line on what the calibration came to."""
+    if found.accuracy is None:
+        return f"note: {found.sets} sets could be measured in the time, too few for a model of this machine: the bundled one is used"
+    return (
+        f"calibrated in {found.seconds:.0f} s on {found.sets} sets: the mean error on sets not seen is "
+        f"{percent(found.accuracy.mean_error)}, that of the bundled model {percent(found.before)}"
+    )
+
+
+def _report(attempts: Sequence[Attempt], folder: Path, cost_model: CostModel) -> Path | None:
+    """The page that compares a simple plan with a searched one; None where one of them is missing."""
+    from shardwright.report import Entry, MeasuredTimes, entry_of, write_report
+
+    entries: list[Entry] = []
+    for attempt in sorted(attempts, key=lambda one: one.strategy, reverse=True):
+        if attempt.strategy in ("greedy", "certified") and attempt.plan is not None:
+            found = attempt.measured
+            times = MeasuredTimes(tuple(found.forward_ms), tuple(found.backward_ms), "cpu") if found else None
+            entries.append(entry_of(attempt.plan, attempt.strategy, cost_model=cost_model, measured=times))
+    if not entries:
+        return None
+    write_report(entries, folder / "report.html")
+    return folder / "report.html"
 
 
 def next_steps(folder: Path) -> str:
     """What to do next, as lines to paste into a shell: look at the plans, then plan a model of one's own."""
-    program, plans = _program(), folder / "mlperf-dlrm-dcnv2"
-    best, other = (shlex.quote(str(plans / f"{name}.json")) for name in ("certified", "greedy"))
+    program = _program()
+    best = shlex.quote(str(folder / "certified.json"))
     return "\n".join(
         [
-            f"Tasks and plans are in {folder}. Look at them:",
+            f"Task and plans are in {folder}. Look at the best one:",
             f"  {program} show {best}",
-            f"  {program} report {other} {best} -o demo.html",
             "",
             "A model of your own, from its training logs (Parquet or CSV) to a plan, here for two hosts of eight H100:",
             f"  {program} profile YOUR-LOGS/*.parquet -o tables.yaml",
@@ -158,6 +219,8 @@ def next_steps(folder: Path) -> str:
             "  from shardwright.integrations.torchrec import ShardwrightPlanner",
             '  planner = ShardwrightPlanner(topology=topology, batch_size=512, profiles="tables.yaml")',
             "  plan = planner.collective_plan(model, sharders, process_group)",
+            "",
+            f"Where the time goes, table by table: {folder / 'report.html'}",
         ]
     )
 

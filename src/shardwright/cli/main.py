@@ -24,6 +24,7 @@ from shardwright.cli import (
     reproduce,
     show,
     train,
+    tune,
     verify,
 )
 from shardwright.cli.errors import exit_code_of
@@ -46,6 +47,7 @@ for name, command in (
     ("train", train.run),
     ("learn", learn.run),
     ("plan", plan.run),
+    ("tune", tune.run),
     ("compare", compare.run),
     ("verify", verify.run),
     ("show", show.run),

@@ -17,7 +17,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 TaskFile = Annotated[Path, typer.Argument(metavar="TASK", help="Task file, YAML or JSON.", show_default=False)]
 SamplesFolders = Annotated[
     list[Path],
-    typer.Argument(metavar="SAMPLES...", help="Folders that 'shardwright collect' made.", show_default=False),
+    typer.Argument(
+        metavar="SAMPLES...", help="Folders that 'shardwright collect' made, or Parquet files.", show_default=False
+    ),
 ]
 ModelFile = Annotated[
     Path | None,
@@ -41,6 +43,14 @@ Rounds = Annotated[
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure on.")]
 OtherHardware = Annotated[
     bool, typer.Option("--allow-other-hardware", help="Accept samples that were measured on other hardware.")
+]
+HardwareName = Annotated[
+    str | None,
+    option(
+        "--hardware",
+        metavar="NAME",
+        text="Take what was measured on the processor with this in its name. (default: the only one there is)",
+    ),
 ]
 BackendName = Annotated[
     str | None,

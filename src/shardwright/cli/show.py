@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,7 @@ def run(
     Example:
         shardwright show plan.json --tables 50
     """
-    from shardwright.cli.summary import device_table, headline
+    from shardwright.cli.summary import device_table, headline, tuning_lines
     from shardwright.cost import load_model
     from shardwright.report import bottlenecks, entry_of, verdict
     from shardwright.sharding import Plan
@@ -56,6 +57,7 @@ def run(
     words = verdict(entry)
     views: list[RenderableType] = [Text(words), "", device_table(entry.plan), _waits(entry, found)]
     views += [*_tables_view(rows, tables), *_tier_views(entry), headline(entry.plan)]
+    views += [tuning_lines(entry.plan)] if entry.plan.tuning else []
     emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
 
 
@@ -172,6 +174,7 @@ def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: lis
         ],
         "bottlenecks": [_bottleneck(one, names) for one in found],
         "tables": rows,
+        "tuning": asdict(plan.tuning) if plan.tuning else None,
         "notes": list(entry.notes),
     }
 

@@ -56,3 +56,19 @@ def _of_group(plan: Plan) -> str:
     often = "in every step" if groups.sync_interval == 1 else f"every {groups.sync_interval} steps"
     many = f"one of {groups.count} sharding groups of {groups.size} devices"
     return f"\n{many}, synchronised {often}, which takes {ms(takes)} ms a step"
+
+
+def tuning_lines(plan: Plan) -> str:
+    """What a tuned plan was measured to take, against the plan before and the floor; empty for others."""
+    found = plan.tuning
+    if found is None:
+        return ""
+    (low, high), (first_low, first_high) = found.interval_ms, found.first_interval_ms
+    rounds = max((trial.round for trial in found.history), default=0)
+    accepted = sum(trial.accepted for trial in found.history if trial.round)
+    return (
+        f"measured step {ms(found.measured_ms)} ms (95%: {ms(low)} to {ms(high)}); before tuning {ms(found.first_ms)} ms "
+        f"({ms(first_low)} to {ms(first_high)})\n"
+        f"{percent(found.above_floor)} above the floor of {ms(found.floor_ms)} ms; {len(found.history)} plans measured in {rounds} rounds "
+        f"after the first, {accepted} of them taken"
+    )

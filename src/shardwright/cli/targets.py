@@ -11,7 +11,7 @@ from shardwright.cli.named_files import files_named_in
 from shardwright.errors import InvalidInput
 from shardwright.files import is_stream, status
 
-_OF_STORES = (".parquet", ".json", ".jsonl")
+_OF_STORES = (".sqlite", ".json")
 
 
 def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outputs: Iterable[Path | None] = ()) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from shardwright.cli.dependencies import require_torch
-from shardwright.cli.options import AsJson, OtherHardware, SamplesFolders, Seed, option
+from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, saved, table
 from shardwright.cli.progress import progress
 from shardwright.cli.targets import check_target
@@ -75,6 +75,7 @@ def run(
         typer.Option("--epochs", min=1, help="Most passes over the samples. [default: 300, neuroshard: 1000]"),
     ] = None,
     seed: Seed = 0,
+    hardware: HardwareName = None,
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
@@ -93,7 +94,7 @@ def run(
     check_target(output, inputs=samples)
     if network == "neuroshard" and head is not None:
         raise InvalidInput(f"--head {head}: NeuroShard's network has a head of its own; leave --head out")
-    stores = read_stores(samples, allow_other_hardware=allow_other_hardware)
+    stores = read_stores(samples, hardware=hardware, allow_other_hardware=allow_other_hardware)
     passes = epochs or _EPOCHS[network]
     ours = network == "shardwright"
     with Place(some_of(samples)).naming():

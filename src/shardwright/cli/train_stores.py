@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shardwright.errors import InvalidInput, some_of
-from shardwright.files import is_missing
 from shardwright.schema import Place
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Stores:
     """The content of sample stores.
 
     Attributes:
-        folders: the stores that have kernel samples.
+        folders: the stores and files that have kernel samples.
         hardware: fingerprint of the machine that measured kernels.
         kernels: kernel samples of each store that has some.
         collectives: measured collectives of all stores, by number of devices and hosts.
@@ -50,40 +51,61 @@ class Stores:
         return join(parts)
 
 
-def read_stores(folders: Sequence[Path], *, allow_other_hardware: bool) -> Stores:
-    """Read sample stores; each holds kernel samples, collectives, or both.
+def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hardware: bool) -> Stores:
+    """Read sample stores and Parquet files; each store holds kernel samples, collectives, or both.
+
+    A set that several of them hold is taken from the first one: it must not lie both in what is trained on and in what is held out.
+
+    Args:
+        paths: folders and files.
+        hardware: a part of the name of the processor that measured; None for the only one.
+        allow_other_hardware: take what all hardware measured.
 
     Raises:
-        InvalidInput: a folder is named twice or holds neither, none holds kernel samples, or they were measured on different machines.
+        InvalidInput: a path is named twice or holds neither, none holds kernel samples, or they were measured on different machines.
     """
     from shardwright.cost.links import collectives_of
-    from shardwright.measure.collectives.records import COLLECTIVES, read_collectives
-    from shardwright.measure.hardware import MACHINE
-    from shardwright.measure.identity import IDENTITY, check_hardware, read_identity
-    from shardwright.measure.store import read_samples
+    from shardwright.measure.collectives.records import read_collectives
+    from shardwright.measure.hardware import MACHINE, Fingerprint
+    from shardwright.measure.samples import fingerprints, read_samples
+    from shardwright.measure.store import chosen_hardware
 
-    _check_distinct(folders)
-    name = COLLECTIVES.identity
-    measured = [folder for folder in folders if not is_missing(folder / name)]
-    kernels = [folder for folder in folders if not is_missing(folder / IDENTITY) or folder not in measured]
+    _check_distinct(paths)
+    measured = [path for path in paths if _has_collectives(path)]
+    kernels = [path for path in paths if path not in measured or fingerprints(path)]
     if not kernels:
         raise InvalidInput(
             f"{measured[0]}: holds collectives but no kernel samples, which every model needs; name a folder with some too, or add some: "
             f"shardwright collect -o {measured[0]}"
         )
-    hardware: dict[str, str] = read_identity(kernels[0])["hardware"]
-    for folder in () if allow_other_hardware else measured:
-        check_hardware(folder / name, read_identity(folder, name)["hardware"], hardware, MACHINE)
-    allowed: dict[str, Any] = {"allow_other_hardware": allow_other_hardware}
-    collectives = [read_collectives(folder, **allowed) for folder in measured]
+    machine: Fingerprint | None = None
+    tables, known = [], np.zeros(0, np.int64)
+    for path in kernels:
+        wanted = hardware if machine is None else machine
+        table = read_samples(path, hardware=wanted, allow_other_hardware=allow_other_hardware)
+        there = list(enumerate(fingerprints(path)))
+        machine = machine or there[chosen_hardware(path, there, wanted, allow_other=allow_other_hardware)[0]][1]
+        numbers = table["sample"].to_numpy()
+        tables.append(table.filter(~np.isin(numbers, known)))
+        known = np.union1d(known, numbers)
+    assert machine is not None
+    wanted_links = {key: machine[key] for key in MACHINE if key in machine}
+    collectives = [
+        read_collectives(path, hardware=wanted_links, allow_other_hardware=allow_other_hardware) for path in measured
+    ]
     with Place(some_of(measured)).naming():
         fitted = collectives_of(collectives)
-    return Stores(
-        folders=kernels,
-        hardware=hardware,
-        kernels=[read_samples(folder, hardware=hardware, **allowed) for folder in kernels],
-        collectives=fitted,
-    )
+    kept = [(path, table) for path, table in zip(kernels, tables, strict=True) if table.num_rows]
+    return Stores([path for path, _ in kept], machine, [table for _, table in kept], fitted)
+
+
+def _has_collectives(path: Path) -> bool:
+    from shardwright.measure.store import hardware_of, reading
+
+    if path.suffix == ".parquet":
+        return False
+    with reading(path) as db:
+        return bool(hardware_of(db, "collectives"))
 
 
 def _check_distinct(folders: Sequence[Path]) -> None:

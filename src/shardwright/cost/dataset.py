@@ -115,7 +115,7 @@ def samples_of(table: Any) -> Samples:
     """Arrays of a sample store's table.
 
     Args:
-        table: a `pyarrow.Table` as `shardwright.measure.store.read_samples` returns it.
+        table: a `pyarrow.Table` as `shardwright.measure.samples.read_samples` returns it.
 
     Raises:
         InvalidInput: the store holds no sample, a time that is not finite and positive, or a shard that cannot be.

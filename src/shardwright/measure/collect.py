@@ -9,30 +9,29 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from shardwright.errors import ShardwrightError, printable
+from shardwright.errors import MeasurementFailed, ShardwrightError, printable
 from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
-from shardwright.measure.breadth import BREADTHS
 from shardwright.measure.checks.run import require_checked
-from shardwright.measure.collection import Collection, request_of, seconds_or_default
-from shardwright.measure.drawing import Drawer
-from shardwright.measure.failures import Failures
+from shardwright.measure.collection import Collection, seconds_or_default
 from shardwright.measure.hardware import fingerprint
-from shardwright.measure.homes import home_of
+from shardwright.measure.measuring import Measurer
 from shardwright.measure.own_backend import is_own
 from shardwright.measure.printer import Printer, Progress
-from shardwright.measure.schedule import schedule
-from shardwright.measure.store import SampleStore, read_samples
+from shardwright.measure.sampling import BREADTHS
+from shardwright.measure.stock import Stock, to_revisit, work_of
 from shardwright.measure.summary import CollectSummary, summarise, summary_text
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.visiting import Visitor
-from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 from shardwright.task.units import parse_bytes
+
+MOST_IN_A_ROW = 20
+"""So many failures one after another are the machine's fault, not a set's."""
+
+_AHEAD = 3  # sets that are drawn before they are needed
 
 
 def collect(
@@ -50,22 +49,20 @@ def collect(
     arena_bytes: int | None = None,
     seconds: float | None = None,
     policy: TimingPolicy | None = None,
-    allow_other_hardware: bool = False,
     progress: Progress | None = None,
 ) -> CollectSummary:
     """Measure random sets of tables into a sample store; call it again to resume after any interruption.
 
-    Sample i follows from the seed and i alone. Every 20th sample is measured a second time ten samples later, rebuilt from scratch. A
-    sample that was disturbed (see `shardwright.measure.sentinel`) is visited up to two more times, a minute later; the shortest
-    times count. Calling it again, with the machine quiet, so improves a store that was collected on a busy machine. On a GPU a sample
-    that cannot be measured is noted beside the store and skipped; on a CPU it ends the collection.
+    Sample i follows from the seed and i alone. Every 20th sample is visited a second time, rebuilt from scratch. One that was disturbed
+    (see `shardwright.measure.sentinel`) is visited up to two more times, a minute later. Calling it again, with the machine quiet, so
+    improves a store that was collected on a busy machine. Samples of other machines, and of other collections, may lie in the same store.
+    On a GPU a sample that cannot be measured is noted and skipped; on a CPU it ends the collection.
 
     Args:
-        folder: the store; made if it does not exist. Where the samples of this machine lie in a store of their own in it, beside those of
-            other hardware (`shardwright.measure.homes`), they go on there.
+        folder: the store; made if it does not exist.
         samples: how many samples the store is to hold in the end.
         seed: seed of the sets of tables.
-        space: "usual" or "wide" (see `shardwright.measure.breadth`); by default "wide" on a GPU.
+        space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU.
         batch_sizes: each sample draws one of these; by default those of the space.
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are made of it
@@ -76,40 +73,51 @@ def collect(
         arena_bytes: room for the weights and optimizer state of a set; by default 4 GB, on a GPU 45% of its memory up to 60 GB.
         seconds: stop after this time; by default when all samples are there.
         policy: how often to repeat each measurement; by default the device's own.
-        allow_other_hardware: add to a store that was made on other hardware.
-        progress: called after each visit with the samples that were measured, those wanted, and how many are to be revisited and why.
+        progress: called after each visit with the samples that were measured, those wanted, and how many are to be visited again.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
+        InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: a kernel could not be run; what was measured before is kept. Or a backend of one's own does not pass.
     """
     collection = Collection(samples, seed, space, batch_sizes, device, optimizer, pool, sequence_share, arena_bytes)
-    started, backend, arena = monotonic(), backend or default_backend(), collection.arena()
+    started, backend, arena, path = monotonic(), backend or default_backend(), collection.arena(), Path(folder)
     check_backend(backend)
-    drawn_from, hardware = collection.sets(arena), fingerprint(device, backend)
-    path, on_cpu = home_of(Path(folder), hardware, allow_other_hardware=allow_other_hardware), device == "cpu"
     if is_own(backend):
         require_checked(path, device, backend)
-    request = request_of(drawn_from, arena)
+    stop_at = started + (math.inf if seconds is None else seconds)
+    hardware = fingerprint(device, backend)
     with (
-        SampleStore(path, hardware, request, allow_other_hardware=allow_other_hardware) as store,
-        Drawer(drawn_from, ahead=not on_cpu) as drawer,
+        Stock(path, hardware, collection, arena, ahead=device == "cuda") as stock,
+        Measurer(device, backend, arena, policy) as measurer,
     ):
-        visitor = Visitor(
-            drawer,
-            store,
-            None if on_cpu else Failures(path),
-            lambda: Worker(WorkerOptions(device, backend, arena, policy)),
-            started + (math.inf if seconds is None else seconds),
-        )
-        visitor.visit(list(schedule(samples)), progress)
-    measured = read_samples(path, allow_other_hardware=True) if len(store.visits) else None
-    return replace(
-        summarise(path, measured, visitor.measured, monotonic() - started),
-        wanted=samples,
-        failed=len(visitor.failures or ()),
-        spent=dict(visitor.spent),
-    )
+        _visit_all(stock, measurer, stop_at, progress)
+        for step, took in measurer.spent.items():
+            stock.spent[step] += took
+        return summarise(stock, monotonic() - started)
+
+
+def _visit_all(stock: Stock, measurer: Measurer, stop_at: float, progress: Progress | None) -> None:
+    """Visit sets until all are settled or time is up."""
+    in_a_row = 0
+    while stock.left and monotonic() < stop_at:
+        began = monotonic()
+        drawn = stock.draw(stock.take(), ahead=_AHEAD)
+        stock.spent["waiting for a draw"] += monotonic() - began
+        measurer.ready()  # where it cannot be, that is no fault of the set
+        try:
+            visit = measurer.visit(work_of(drawn))
+        except MeasurementFailed as error:
+            in_a_row += 1
+            if not stock.on_gpu:
+                raise
+            stock.fail(drawn, str(error))
+            if in_a_row >= MOST_IN_A_ROW:
+                raise
+        else:
+            in_a_row = 0
+            stock.keep(drawn, visit)
+        if progress:
+            progress(stock.wanted - stock.unseen, stock.wanted, to_revisit([stock]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sequence_share=options.sequence_share,
             arena_bytes=parse_bytes(options.memory, "--memory") if options.memory else None,
             seconds=seconds_or_default(options.seconds, options.device),
-            allow_other_hardware=options.allow_other_hardware,
             progress=Printer(),
         )
     except ShardwrightError as error:
@@ -165,7 +172,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--pool", default="dlrm-2021", help="name of the table pool (default dlrm-2021)")
     add("--sequence-share", type=float, help="share of sets that are not pooled (default: the space's)")
     add("--memory", metavar="SIZE", help="room for the tables of a sample, as in '4 GB'")
-    add("--allow-other-hardware", action="store_true", help="add to a store made on other hardware")
     return parser
 
 

@@ -1,15 +1,16 @@
-"""What is collected, whoever measures it: the samples, the room they need, and what a store notes of that."""
+"""What is collected, whoever measures it: the samples, and the room they need."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.breadth import Breadth, breadth_named
 from shardwright.measure.hardware import device_memory
-from shardwright.measure.sampling import SampleSpace, pool_digest
+from shardwright.measure.sampling import Breadth, SampleSpace, breadth_named, pool_digest
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 
@@ -27,7 +28,7 @@ class Collection:
     Attributes:
         samples: how many samples a store is to hold in the end.
         seed: seed of the sets of tables.
-        space: "usual" or "wide" (see `shardwright.measure.breadth`); by default "wide" on a GPU.
+        space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU.
         batch_sizes: each sample draws one of these; by default those of the space.
         device: "cpu" or "cuda".
         optimizer: optimizer inside backward; by default those of the space, of which each sample draws one.
@@ -111,14 +112,15 @@ def seconds_or_default(seconds: float | None, device: str) -> float | None:
     return _GPU_SECONDS if seconds is None and device == "cuda" else seconds
 
 
-def request_of(space: SampleSpace, arena_bytes: int) -> dict[str, object]:
-    """What sample numbers depend on, as a store notes it."""
-    return {
+def request_digest(space: SampleSpace, arena_bytes: int) -> str:
+    """Tells collections apart: what the number of a set stands for."""
+    asked = {
         "seed": space.seed,
         "batch_sizes": list(space.batch_sizes),
         "optimizer": space.optimizer,
         "sequence_share": space.sequence_share,
         "arena_bytes": arena_bytes,
         "pool": pool_digest(space.pool),
-        **space.breadth.request(),
+        **asdict(space.breadth),
     }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]

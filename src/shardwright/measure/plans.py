@@ -5,6 +5,7 @@ Plans are compared, so the devices of all of them are visited in the same rounds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -55,6 +56,7 @@ def measure_plans(
     plans: Sequence[Plan],
     *,
     rounds: int = 5,
+    seconds: float = math.inf,
     seed: int = 0,
     device: str = "cpu",
     backend: str | None = None,
@@ -68,6 +70,7 @@ def measure_plans(
     Args:
         plans: plans to compare; their tasks may differ.
         rounds: how often each device's work is rebuilt and measured while the machine is quiet.
+        seconds: begin no further round after this time.
         seed: seed of the lookups and of the order.
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
@@ -85,6 +88,7 @@ def measure_plans(
     found = measure_works(
         [work for works in per_plan for work in works],
         rounds=rounds,
+        seconds=seconds,
         seed=seed,
         device=device,
         backend=backend,

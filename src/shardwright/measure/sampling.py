@@ -4,25 +4,80 @@ As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), 
 holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling
 factor of another, and some sets share one dim or an upper bound on it, as tasks do. So that it holds for what searches make of tables, a
 quarter of the sets has 16 to 60 shards, some shards are random row blocks of their tables, and in some sets part of the shards are
-replicas, which see a part of the batch. How wide all this ranges is a `shardwright.measure.breadth.Breadth`.
+replicas, which see a part of the batch. How wide all this ranges is a `Breadth`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.breadth import BREADTHS, Breadth
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 from shardwright.task.table import DTYPE_BYTES, Table
+
+
+@dataclass(frozen=True)
+class Breadth:
+    """Ranges and shares of sampled sets, beyond what a pool of tables gives.
+
+    Attributes:
+        batch_sizes: batch sizes; each sample draws one, so a size that is named twice comes twice as often.
+        optimizers: optimizers inside backward; likewise.
+        sequence_share: share of sets with sequences.
+        sequence_dim_share: share of the sets with sequences in which these all have one dim, and so one fused call.
+        largest_dim: dims are 4, 8, … up to this one.
+        fp16_share: share of sets with weights in half precision; in a part of these each table is one or not.
+        free_share: share of tables drawn from the whole ranges (rows, pooling, skew) in place of the pool.
+        holders: numbers of devices that share the batch of a replicated table.
+        lookup_bytes: what the lookups of a set may read at most, about: bounds the time and the memory that one sample takes.
+    """
+
+    batch_sizes: tuple[int, ...] = (1024,)
+    optimizers: tuple[str, ...] = ("rowwise_adagrad",)
+    sequence_share: float = 0.0
+    sequence_dim_share: float = 0.0
+    largest_dim: int = 128
+    fp16_share: float = 0.0
+    free_share: float = 0.0
+    holders: tuple[int, ...] = (2, 4, 8, 16)
+    lookup_bytes: float = float("inf")
+
+
+BREADTHS: Mapping[str, Breadth] = {
+    "usual": Breadth(),
+    "wide": Breadth(
+        batch_sizes=(8192, 16_384, 32_768, 65_536, 65_536),
+        optimizers=("rowwise_adagrad", "rowwise_adagrad", "sgd"),
+        sequence_share=0.2,
+        sequence_dim_share=0.7,
+        largest_dim=256,
+        fp16_share=0.35,
+        free_share=0.3,
+        holders=(2, 4, 8, 16, 32, 64),
+        lookup_bytes=16e9,
+    ),
+}
+"""The named ones: "usual" is a CPU's default, "wide" a GPU's."""
+
+
+def breadth_named(name: str) -> Breadth:
+    """The breadth of this name.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if name not in BREADTHS:
+        raise InvalidInput(f"space is {name!r}, must be one of {', '.join(BREADTHS)}")
+    return BREADTHS[name]
+
 
 DIMS = tuple(range(4, BREADTHS["usual"].largest_dim + 1, 4))
 USUAL_TABLES = 15

@@ -1,277 +1,414 @@
-"""The sample store: a folder of Parquet parts, journals of samples not yet in a part, and identities.
+"""The sample store: one SQLite file with all that was measured, of one machine or several.
 
-    samples/
-      identity.json       the hardware, and what was asked for; written first
-      part-00000.parquet  measured samples, written atomically, never changed
-      journal.jsonl       samples measured since the last part
+    samples/samples.sqlite
 
-Those are the kernel samples. Samples of collectives lie beside them, in files of their own names
-(`shardwright.measure.collectives.records`), and follow the same rules.
+A *work* is what a device does (`DeviceWork`), found again by a digest of its shards, seeds and optimizer. A *set* is a work that was
+measured for some reason: its kind is "random", "task", "policy", "pair", "control" and so on, its label says what it belongs to, and one
+work may be several sets. Every *visit* to a work is a row, with the hardware that it was made on.
 
-Killed at any moment, nothing measured is lost and nothing is measured twice: a sample is in the journal before the next one starts; a
-part appears under its name only when it is complete; and the journal is emptied only after that. If the process dies between the last
-two, samples are in both, and readers take each once. (A sample that was measured while the machine was not quiet is measured again on
-purpose: see `shardwright.measure.visits`.)
+Each visit is committed at once, to SQLite's write-ahead log: killed at any moment, a process loses the visit that it was at, and nothing
+is there twice. Several processes may write to one store and read from it. Nothing hangs on the clock: visits are ordered as they came.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
-import warnings
+import os
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 
-from shardwright.errors import InvalidInput
-from shardwright.files import is_missing, write_atomically
-from shardwright.measure.hardware import MACHINE, Fingerprint
-from shardwright.measure.identity import check_claim, check_hardware, read_identity
-from shardwright.measure.journal import Journal, Row, read_journal
-from shardwright.measure.parts import FORMAT, DamagedPart, check_filled, read_part, rows_to_table, write_part
-from shardwright.measure.records import KERNELS, Records
-from shardwright.measure.visits import Visits, distinct_visits, merge_visits
+import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.files import is_missing
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
+from shardwright.sharding.work import ShardWork
+from shardwright.task.access import AccessProfile, reuse_of_many
+from shardwright.task.table import DTYPE_BYTES
 
-__all__ = ["RecordStore", "SampleStore", "read_identity", "read_records", "read_samples"]
+Floats: TypeAlias = npt.NDArray[np.float64]
 
-_Part: TypeAlias = tuple[str, dict[str, Any], "pa.Table"]
-"""Name, identity and samples of a part."""
+NAME = "samples.sqlite"
+SHARD_COLUMNS = 40
+"""Numbers that are kept of a shard: rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups."""
+
+_VERSION = 1
+_APPLICATION = 0x53574B53  # tells a sample store from other SQLite files
+_PATIENCE_S = 60.0
+_LARGEST_VALUE = 2**24  # bytes of one value in the file: a set of 60 shards takes 20 kB
+_SCHEMA = """
+CREATE TABLE hardware(id INTEGER PRIMARY KEY, decisive TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL);
+CREATE TABLE works(id INTEGER PRIMARY KEY, optimizer TEXT NOT NULL, batch_size INTEGER NOT NULL, shards BLOB NOT NULL);
+CREATE TABLE sets(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works, kind TEXT NOT NULL, label TEXT NOT NULL,
+    UNIQUE(work, kind, label));
+CREATE TABLE visits(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works, hardware INTEGER NOT NULL REFERENCES hardware,
+    forward_ms REAL NOT NULL, backward_ms REAL NOT NULL, batches INTEGER NOT NULL, sentinel REAL NOT NULL, usual_ms REAL NOT NULL,
+    measured_at REAL NOT NULL);
+CREATE INDEX visits_of_work ON visits(work, hardware);
+CREATE TABLE failures(work INTEGER NOT NULL REFERENCES works, hardware INTEGER NOT NULL REFERENCES hardware, error TEXT NOT NULL,
+    PRIMARY KEY(work, hardware));
+CREATE TABLE collectives(id INTEGER PRIMARY KEY, hardware INTEGER NOT NULL REFERENCES hardware, collection TEXT NOT NULL,
+    sample INTEGER NOT NULL, repeat INTEGER NOT NULL, document TEXT NOT NULL, UNIQUE(hardware, collection, sample, repeat));
+"""
 
 
-class RecordStore:
-    """The records of one kind in a sample store, open for writing; a context manager. One process at a time may write to a store.
+class SampleStore:
+    """A sample store, open for writing; a context manager.
 
     Args:
         folder: made if it does not exist.
         hardware: fingerprint of the machine that measures.
-        request: what is collected (seed, batch sizes, …): sample numbers mean the same samples only while it stays the same.
-        records: the kind.
-        allow_other_hardware: add to a store that was made on other hardware.
-
-    Attributes:
-        found: the tables that were there already; each row once.
+        decisive: fields in which other hardware must agree for its measurements to count as this one's.
 
     Raises:
-        InvalidInput: the store was made on other hardware or for another request, is of another format version, or is in use.
+        InvalidInput: the folder cannot be written to, or its file is no sample store, damaged, or of another release.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        hardware: Fingerprint,
-        request: Mapping[str, Any],
-        records: Records,
-        *,
-        allow_other_hardware: bool = False,
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._records = folder, records
-        self._lock = _lock(folder)
+    def __init__(self, folder: str | Path, hardware: Fingerprint, decisive: Sequence[str] = DECISIVE) -> None:
+        self.folder, self.hardware = Path(folder), dict(hardware)
+        self._decisive = decisive
+        self._path = self.folder / NAME
         try:
-            parts = _all_parts(folder, records)
-            self._identity = _claim(folder, parts, hardware, request, records, allow_other=allow_other_hardware)
-            _tidy(folder, parts, records)
-        except BaseException:
-            self._lock.close()
-            raise
-        self.found = [samples for _, _, samples in parts]
-        self._journal = Journal(folder, self._identity, records.journal)
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(
+                f"{folder}: cannot be made ({error.strerror}); name a folder you may write to"
+            ) from error
+        _refuse_older(self.folder)
+        with _told(self._path):
+            self._db = _connected(self._path, f"{self._path.absolute().as_uri()}?mode=rwc")
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._make_or_check()
+                self._hardware = self._hardware_id()
+            except BaseException:
+                self._db.close()
+                raise
 
-    @property
-    def hardware(self) -> Fingerprint:
-        """What samples are measured on now."""
-        found: Fingerprint = self._identity["hardware"]
-        return found
-
-    def append(self, row: Row, hardware: Fingerprint | None = None) -> None:
-        """Keep a measured sample: it survives the process's end from here on.
+    def add(
+        self, work: DeviceWork, visit: Visit, *, kind: str = "random", label: str = "", batch_size: int | None = None
+    ) -> None:
+        """Keep a visit; it survives the end of the process from here on.
 
         Args:
-            row: the sample.
-            hardware: what it was measured on, where the store may hold samples of several machines; by default the store's own.
+            work: what was measured.
+            visit: its times.
+            kind: why it was measured.
+            label: what it belongs to.
+            batch_size: samples of the batch; by default those of the work's largest shard.
         """
-        self._journal.append(row, None if hardware is None else self._identity | {"hardware": dict(hardware)})
+        times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
+        with _told(self._path), self._transaction():
+            number = self._named(work, kind, label, batch_size)
+            self._db.execute(
+                "INSERT INTO visits(work, hardware, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at)"
+                " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+                (number, self._hardware, *times),
+            )
 
-    def flush(self) -> None:
-        """Move the journal into parts of their own, one for each machine."""
-        for identity, rows in self._journal.groups:
-            table = rows_to_table(rows, self._records.schema())
-            write_part(_next_part(self._folder, self._records), table, identity)
-        if self._journal.groups:
-            self._journal.clear()
+    def name(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> None:
+        """Make a work that may have been measured for something else a set of this kind and label too."""
+        with _told(self._path), self._transaction():
+            self._named(work, kind, label, batch_size)
+
+    def fail(self, work: DeviceWork, why: str, *, kind: str = "random", label: str = "") -> None:
+        """Note that this machine cannot measure a work."""
+        with _told(self._path), self._transaction():
+            row = (self._named(work, kind, label, None), self._hardware, why)
+            self._db.execute("INSERT OR REPLACE INTO failures VALUES(?, ?, ?)", row)
+
+    def visits(self, work: DeviceWork) -> list[Visit]:
+        """The visits of this hardware to a work, in the order in which they came."""
+        with _told(self._path):
+            rows = self._db.execute(
+                "SELECT forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM visits"
+                " WHERE work = ? AND hardware = ? ORDER BY id",
+                (work_id(work), self._hardware),
+            )
+            return [Visit(*row) for row in rows]
+
+    def usual_ms(self) -> float | None:
+        """The state of the machine that its visits are converted to: the median of the usual ones; None where there are no visits."""
+        with _told(self._path):
+            states = self._db.execute("SELECT usual_ms FROM visits WHERE hardware = ?", (self._hardware,)).fetchall()
+        return float(np.median(states)) if states else None
+
+    def labelled(self, kind: str, prefix: str = "") -> dict[str, list[Visit]]:
+        """The visits of this hardware to the sets of a kind, by label; works need not be drawn to ask for them.
+
+        Args:
+            kind: of the sets.
+            prefix: what their labels begin with.
+        """
+        found: dict[str, list[Visit]] = {}
+        with _told(self._path):
+            for label, *row in self._db.execute(
+                "SELECT label, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM sets JOIN visits USING(work)"
+                " WHERE kind = ? AND substr(label, 1, ?) = ? AND hardware = ? ORDER BY visits.id",
+                (kind, len(prefix), prefix, self._hardware),
+            ):
+                found.setdefault(label, []).append(Visit(*row))
+        return found
+
+    def failures(self) -> dict[str, str]:
+        """Why sets could not be measured on this hardware, by label."""
+        with _told(self._path):
+            rows = self._db.execute(
+                "SELECT label, error FROM sets JOIN failures USING(work) WHERE hardware = ?", (self._hardware,)
+            )
+            return dict(rows.fetchall())
+
+    def add_collective(self, collection: str, sample: int, repeat: int, document: Mapping[str, Any]) -> None:
+        """Keep a measured collective, unless it is there.
+
+        Args:
+            collection: what sample numbers depend on.
+            sample: the sample.
+            repeat: which of its measurements.
+            document: what is kept of it.
+        """
+        row = (self._hardware, collection, sample, repeat, json.dumps(document))
+        with _told(self._path), self._transaction():
+            self._db.execute(
+                "INSERT OR IGNORE INTO collectives(hardware, collection, sample, repeat, document) VALUES(?, ?, ?, ?, ?)",
+                row,
+            )
+
+    def collectives(self, collection: str) -> set[tuple[int, int]]:
+        """(sample, repeat) of what this hardware has measured of a collection, or given up."""
+        with _told(self._path):
+            return set(
+                self._db.execute(
+                    "SELECT sample, repeat FROM collectives WHERE hardware = ? AND collection = ?",
+                    (self._hardware, collection),
+                ).fetchall()
+            )
 
     def close(self) -> None:
-        """Flush, and let other processes write."""
-        try:
-            self.flush()
-        finally:
-            self._journal.close()
-            self._lock.close()
+        """Close the file; all is in it already."""
+        self._db.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing; the lock is taken at once, so that two writers wait for each other and neither fails."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
 
-class SampleStore(RecordStore):
-    """The kernel samples of a store, open for writing: see `RecordStore`.
+    def _make_or_check(self) -> None:
+        with self._transaction():
+            if not _is_empty(self._db):
+                _check(self._db, self._path)
+                return
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
 
-    Attributes:
-        visits: the visits to each sample, so far.
-    """
+    def _hardware_id(self) -> int:
+        decisive = json.dumps([self.hardware.get(key) for key in self._decisive])
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR IGNORE INTO hardware(decisive, fingerprint) VALUES(?, ?)",
+                (decisive, json.dumps(self.hardware)),
+            )
+            (found,) = self._db.execute("SELECT id FROM hardware WHERE decisive = ?", (decisive,)).fetchone()
+        return int(found)
 
-    def __init__(
-        self, folder: Path, hardware: Fingerprint, request: Mapping[str, Any], *, allow_other_hardware: bool = False
-    ) -> None:
-        super().__init__(folder, hardware, request, KERNELS, allow_other_hardware=allow_other_hardware)
-        self.visits = Visits(self.found)
-
-    def append(self, row: Row, hardware: Fingerprint | None = None) -> None:
-        """Keep a measured sample, and count the visit."""
-        super().append(row, hardware)
-        self.visits.add(row)
-
-
-def read_samples(
-    folder: str | Path, *, hardware: Fingerprint | None = None, allow_other_hardware: bool = False
-) -> pa.Table:
-    """All kernel samples of a store, in order of sample and repeat; also while another process is still collecting.
-
-    Several visits to a sample are merged into one row (see `shardwright.measure.visits`). A damaged part is skipped with a warning.
-
-    Args:
-        folder: the store.
-        hardware: what the samples must have been measured on; None for any one machine.
-        allow_other_hardware: take samples of other machines, and of several machines.
-
-    Returns:
-        A table with the columns of `parts.schema()`, one row per sample and repeat.
-
-    Raises:
-        InvalidInput: there is no store or no readable sample, a value is missing in one, or the hardware is not what was asked for.
-    """
-    return merge_visits(read_records(folder, KERNELS, hardware=hardware, allow_other_hardware=allow_other_hardware))
-
-
-def read_records(
-    folder: str | Path, records: Records, *, hardware: Fingerprint | None = None, allow_other_hardware: bool = False
-) -> pa.Table:
-    """All rows of one kind, each once, in order of sample, repeat and time; else as `read_samples`."""
-    import pyarrow as pa
-
-    path = Path(folder)
-    identity = read_identity(path, records.identity, records.command)
-    parts = [(records.identity, identity, None), *_all_parts(path, records)]
-    if not allow_other_hardware:
-        expected = hardware or identity["hardware"]
-        for name, identity, _ in parts:
-            check_hardware(path / name, identity["hardware"], expected, records.decisive)
-    tables = [samples for _, _, samples in parts if samples is not None]
-    if not tables:
-        raise InvalidInput(f"{path}: holds no readable samples; measure some with: {records.command} -o {path}")
-    return distinct_visits(pa.concat_tables(tables))
+    def _named(self, work: DeviceWork, kind: str, label: str, batch_size: int | None) -> int:
+        """The number of a work that is in the store as a set of this kind and label."""
+        number = work_id(work)
+        if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
+            batch = batch_size or max((one.samples for one in work.works), default=0)
+            row = (number, work.optimizer, batch, shard_columns(work.works).astype("<f8").tobytes())
+            self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?)", row)
+        self._db.execute("INSERT OR IGNORE INTO sets(work, kind, label) VALUES(?, ?, ?)", (number, kind, label))
+        return number
 
 
-def _lock(folder: Path) -> IO[bytes]:
-    """Take the store's lock; the kernel releases it when the process ends, however it ends."""
-    handle = (folder / ".lock").open("wb")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        raise InvalidInput(
-            f"{folder}: another process is collecting into this store; wait for it, or use another folder"
-        ) from None
-    return handle
+def work_id(work: DeviceWork) -> int:
+    """A number of 52 bits that follows from the shards, seeds and optimizer: the same in every store."""
+    digest = hashlib.sha256(f"{work.optimizer} {work.seeds}".encode())
+    for one in work.works:
+        digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}\n".encode())
+        digest.update(one.access.rows.tobytes() + one.access.share.tobytes())
+    return int.from_bytes(digest.digest()[:7], "big") >> 4
 
 
-def _claim(
-    folder: Path,
-    parts: Sequence[_Part],
-    hardware: Fingerprint,
-    request: Mapping[str, Any],
-    records: Records,
+def shard_columns(works: Sequence[ShardWork]) -> Floats:
+    """`(n, 40)` what is kept of shards: see `SHARD_COLUMNS`."""
+    known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table have their reuse in common
+    owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
+    reuse = np.concatenate(reuse_of_many([access for access, _ in known], [each for _, each in known]), axis=1)
+    plain = [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works]
+    return np.hstack([np.array(plain, dtype=np.float64).reshape(-1, 6), reuse[owner].reshape(len(works), -1)])
+
+
+def hardware_of(db: sqlite3.Connection, table: str) -> list[tuple[int, Fingerprint]]:
+    """Number and fingerprint of what the rows of a table were measured on, in the order of their first measurement."""
+    of_table = {"visits": "visits", "collectives": "collectives"}[table]  # and no other text
+    rows = db.execute(f"SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM {of_table}) ORDER BY id")  # noqa: S608
+    return [(int(number), fingerprint_of(text)) for number, text in rows]
+
+
+def chosen_hardware(
+    where: str | Path,
+    found: Sequence[tuple[int, Fingerprint]],
+    wanted: Fingerprint | str | None,
     *,
     allow_other: bool,
-) -> dict[str, Any]:
-    """Check this collection against what the store holds; returns its identity, which becomes the identity of an empty store."""
-    mine = {"format": FORMAT, "hardware": dict(hardware), "request": dict(request)}
-    path = folder / records.identity
-    found = read_identity(folder, records.identity) if not is_missing(path) else None
-    if found is not None and (parts or any(folder.glob(f"{records.prefix}-*.parquet"))):
-        check_claim(path, found, mine, allow_other, records.decisive)
-        return mine
-    if not allow_other:
-        _check_neighbours(folder, records, hardware)
-    for name, identity, _ in parts:  # the identity was deleted, or the parts were copied in
-        check_claim(folder / name, identity, mine, allow_other, records.decisive)
-    write_atomically(path, json.dumps(mine, indent=2) + "\n")
-    return mine
+    decisive: Sequence[str] = DECISIVE,
+) -> list[int]:
+    """Which hardware's measurements to take.
+
+    Args:
+        where: the store, for messages.
+        found: number and fingerprint of those it has.
+        wanted: a fingerprint, or a part of the name of a processor; None for the only one.
+        allow_other: take all.
+        decisive: fields in which fingerprints must agree.
+
+    Raises:
+        InvalidInput: there is none like that, or several where one must be named.
+    """
+    if allow_other:
+        return [number for number, _ in found]
+    if isinstance(wanted, str):
+        alike = [one for one in found if wanted.lower() in one[1].get("processor", "").lower()]
+    else:
+        alike = [one for one in found if wanted is None or not differences(one[1], wanted, decisive)]
+    if len(alike) == 1:
+        return [alike[0][0]]
+    there = "; ".join(", ".join(f"{key} {one.get(key)}" for key in decisive) for _, one in found)
+    problem = (
+        "its measurements are of several kinds of hardware or software"
+        if alike
+        else "measured on other hardware or software than is asked for"
+    )
+    raise InvalidInput(
+        f"{where}: {problem}; it has: {there}. Name a processor with --hardware, or take all with --allow-other-hardware"
+    )
 
 
-def _check_neighbours(folder: Path, records: Records, hardware: Fingerprint) -> None:
-    """Check that what a first collection into a folder measures on is the machine that the other kinds of records there are of."""
-    for path in folder.glob("*identity.json"):
-        if path.name != records.identity:
-            check_hardware(path, read_identity(folder, path.name)["hardware"], hardware, MACHINE)
+@contextmanager
+def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
+    """A store, open for reading, also while others write to it.
 
-
-def _tidy(folder: Path, parts: Sequence[_Part], records: Records) -> None:
-    """Make parts of what an earlier process left in the journal, and remove the files it did not finish."""
-    for leftover in folder.glob(".shardwright-*.tmp"):
-        leftover.unlink()
-    for name, identity, left in parts:
-        if name == records.journal:
-            write_part(_next_part(folder, records), left, identity)
-
-
-def _all_parts(folder: Path, records: Records = KERNELS) -> list[_Part]:
-    """The readable parts, and last what is in the journal only."""
-    parts = list(_readable_parts(folder, records))
-    groups = read_journal(folder, records.journal, records.schema().names)
-    known = {visit for _, _, samples in parts for visit in _visits_of(samples)} if groups else set()
-    for identity, rows in groups:
-        left = _journal_table(folder, rows, records)
-        new = [place for place, visit in enumerate(_visits_of(left)) if visit not in known]
-        if new:
-            parts.append((records.journal, identity, left.take(new)))
-    return parts
-
-
-def _journal_table(folder: Path, rows: Sequence[Row], records: Records) -> pa.Table:
-    import pyarrow as pa
-
-    try:
-        table = rows_to_table(rows, records.schema())
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidInput(f"{folder / records.journal}: a line is no sample ({error}); remove that line") from error
-    check_filled(folder / records.journal, table)
-    return table
-
-
-def _readable_parts(folder: Path, records: Records) -> Iterator[_Part]:
-    """The parts; damaged ones are skipped with a warning."""
-    for path in sorted(folder.glob(f"{records.prefix}-*.parquet")):
+    Raises:
+        InvalidInput: there is no store, or its file is foreign, damaged, or of another release.
+    """
+    path = Path(folder) / NAME
+    if is_missing(path):
+        _refuse_older(Path(folder))
+        raise InvalidInput(
+            f"{folder}: is no sample store ({NAME} is missing); make one with: shardwright collect -o {folder}"
+        )
+    alone = not os.access(folder, os.W_OK) and is_missing(f"{path}-wal")  # SQLite cannot put its log beside the file
+    with _told(path):
+        db = _connected(path, f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}")
         try:
-            identity, samples = read_part(path, records.schema())
-        except DamagedPart as error:
-            warnings.warn(f"{path}: skipped, {error}", stacklevel=2)
-        else:
-            yield path.name, identity, samples
+            if _is_empty(db):  # of a process that was killed before it had made its tables
+                raise InvalidInput(f"{folder}: holds no samples; collect some: shardwright collect -o {folder}")
+            _check(db, path)
+            yield db
+        finally:
+            db.close()
 
 
-def _next_part(folder: Path, records: Records) -> Path:
-    names = [path.stem.removeprefix(f"{records.prefix}-") for path in folder.glob(f"{records.prefix}-*.parquet")]
-    taken = [int(name) for name in names if name.isdigit()]
-    return folder / f"{records.prefix}-{max(taken, default=-1) + 1:05d}.parquet"
+def fingerprint_of(text: object) -> Fingerprint:
+    """A fingerprint as the store keeps it.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    found = json.loads(str(text))
+    if not isinstance(found, dict):
+        raise ValueError("a fingerprint is no object")
+    return {str(key): str(value) for key, value in found.items()}
 
 
-def _visits_of(table: pa.Table) -> list[tuple[int, int, object]]:
-    """What tells visits apart: sample, repeat and time."""
-    columns = (table[name].to_pylist() for name in ("sample", "repeat", "measured_at"))
-    return list(zip(*columns, strict=True))
+def _connected(path: Path, address: str) -> sqlite3.Connection:
+    """A connection that trusts nothing in the file."""
+    if not is_missing(path) and not path.is_file():
+        raise InvalidInput(f"{path}: is no file; name another folder")
+    db = sqlite3.connect(address, uri=True, timeout=_PATIENCE_S, isolation_level=None)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def _is_empty(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    """Check that the file is a sample store of this release, and holds nothing that acts."""
+    (application,), (version,) = (
+        db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+    )
+    acting = db.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone()[0]
+    if application != _APPLICATION or acting:
+        raise InvalidInput(f"{path}: is no sample store; name another folder, or move the file away")
+    if version != _VERSION:
+        raise InvalidInput(
+            f"{path}: is of format version {version}, this release reads {_VERSION}; use the release that wrote it, or another folder"
+        )
+
+
+def _refuse_older(folder: Path) -> None:
+    if is_missing(folder / NAME) and not is_missing(folder / "identity.json"):
+        raise InvalidInput(
+            f"{folder}: is a store of an earlier release, whose times are of one batch repeated and do not go with those measured now; "
+            "collect again into another folder"
+        )
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What goes wrong in SQLite, with its remedy."""
+    try:
+        yield
+    except ShardwrightError:  # some are ValueErrors too
+        raise
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "full" in text or "disk I/O" in text:
+            raise ShardwrightError(
+                f"{path}: writing failed ({text}); make room on the disk, then give the same command again: what was there is kept"
+            ) from error
+        if "locked" in text or "busy" in text:
+            raise InvalidInput(
+                f"{path}: another process has kept the store locked for {_PATIENCE_S:.0f} s; wait for it, or end it"
+            ) from error
+        if "no such" in text:
+            raise InvalidInput(_damaged(path, text)) from error
+        raise InvalidInput(f"{path}: cannot be used ({text}); name a folder you may write to") from error
+    except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
+        raise InvalidInput(_damaged(path, str(error))) from error
+
+
+def _damaged(path: Path, text: str) -> str:
+    return (
+        f"{path}: is damaged, or no sample store ({text}); move it away and collect again, or try to save what is whole with: "
+        f"sqlite3 {path} .recover"
+    )

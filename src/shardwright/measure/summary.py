@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from shardwright.measure.device_work import QUIET
-from shardwright.measure.failures import FAILURES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from shardwright.measure.device_work import Visit
+from shardwright.measure.stock import Stock
 
 
 @dataclass(frozen=True)
@@ -26,15 +19,16 @@ class CollectSummary:
 
     Attributes:
         folder: the store.
-        samples: samples in the store, repeats not counted.
+        samples: samples of this collection in the store.
         measured: visits made by this call.
         seconds: time this call took.
-        disturbed: share of all measurements for which the machine was quiet at no visit.
-        repeat_median: median relative difference of forward + backward time between a sample and its repeat; NaN without repeats.
+        disturbed: share of the samples for which the machine was quiet at no visit.
+        repeat_median: median relative difference of forward + backward time between two visits to a sample; NaN where there are none.
         repeat_mean: mean of the same.
         wanted: samples that were asked for; 0 where that is not known.
-        failed: measurements that were given up, by this and earlier calls.
+        failed: samples that were given up, by this and earlier calls.
         spent: seconds of this call by step.
+        failure: why one of them was given up.
     """
 
     folder: Path
@@ -47,35 +41,33 @@ class CollectSummary:
     wanted: int = 0
     failed: int = 0
     spent: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
-def repeat_differences(samples: pa.Table) -> Floats:
-    """`(pairs,)` relative differences |a − b| / mean(a, b) of forward + backward time between samples and their repeats."""
-    total = samples["forward_ms"].to_numpy() + samples["backward_ms"].to_numpy()
-    keys = list(zip(samples["sample"].to_pylist(), samples["repeat"].to_pylist(), strict=True))
-    by_key = dict(zip(keys, total, strict=True))
-    pairs = [
-        (by_key[sample, 0], value) for (sample, repeat), value in by_key.items() if repeat and (sample, 0) in by_key
-    ]
-    first, second = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    difference: Floats = np.abs(first - second) / ((first + second) / 2)
-    return difference
-
-
-def summarise(folder: Path, samples: pa.Table | None, measured: int, seconds: float) -> CollectSummary:
-    """The summary of a store with these samples, or none, of which a call measured some."""
-    if samples is None:
-        return CollectSummary(folder, 0, measured, seconds, math.nan, math.nan, math.nan)
-    noise = repeat_differences(samples)
+def summarise(stock: Stock, seconds: float) -> CollectSummary:
+    """The summary of a collection's sets on one hardware, after a call that took some time."""
+    visits = [each for each in stock.visits.values() if each]
+    noise = np.array([difference for each in visits if (difference := repeat_difference(each)) is not None])
+    disturbed = [not any(visit.quiet for visit in each) for each in visits]
     return CollectSummary(
-        folder=folder,
-        samples=int((samples["repeat"].to_numpy() == 0).sum()),
-        measured=measured,
+        folder=stock.folder,
+        samples=len(visits),
+        measured=stock.measured,
         seconds=seconds,
-        disturbed=float((samples["sentinel"].to_numpy() > QUIET).mean()),
-        repeat_median=float(np.median(noise)) if noise.size else float("nan"),
-        repeat_mean=float(noise.mean()) if noise.size else float("nan"),
+        disturbed=float(np.mean(disturbed)) if disturbed else math.nan,
+        repeat_median=float(np.median(noise)) if noise.size else math.nan,
+        repeat_mean=float(noise.mean()) if noise.size else math.nan,
+        wanted=stock.wanted,
+        failed=len(stock.failures),
+        spent=dict(stock.spent),
+        failure=next(iter(stock.failures.values()), ""),
     )
+
+
+def repeat_difference(visits: Sequence[Visit]) -> float | None:
+    """|a - b| / mean(a, b) of the first and the last quiet visit's forward + backward time; None where there are not two."""
+    quiet = [visit.forward_ms + visit.backward_ms for visit in visits if visit.quiet]
+    return abs(quiet[0] - quiet[-1]) / ((quiet[0] + quiet[-1]) / 2) if len(quiet) > 1 else None
 
 
 def summary_text(summary: CollectSummary) -> str:
@@ -83,11 +75,11 @@ def summary_text(summary: CollectSummary) -> str:
     rate = summary.measured / summary.seconds
     lines = [
         f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)",
-        f"repeats of a sample differ by {_percent(summary.repeat_mean)} (mean), {_percent(summary.repeat_median)} (median); "
-        f"{_percent(summary.disturbed)} of the measurements were made while the machine was not quiet",
+        f"visits to a sample differ by {_percent(summary.repeat_mean)} (mean), {_percent(summary.repeat_median)} (median); "
+        f"{_percent(summary.disturbed)} of the samples were never measured while the machine was quiet",
     ]
     if summary.failed:
-        lines.append(f"{summary.failed} measurements failed and are skipped: see {summary.folder / FAILURES}")
+        lines.append(f"{summary.failed} samples cannot be measured and are skipped, the first one: {summary.failure}")
     if summary.samples < summary.wanted:
         lines.append(f"{summary.wanted - summary.samples} samples are missing; the same command again goes on")
     return "\n".join(lines + spent_lines(summary))

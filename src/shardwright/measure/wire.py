@@ -1,4 +1,4 @@
-"""Shard works as JSON, for the worker process and the sample journal."""
+"""Shard works as JSON, for the worker process."""
 
 from __future__ import annotations
 
@@ -31,18 +31,3 @@ def decode_work(values: Mapping[str, Any]) -> ShardWork:
     rows, share = values["access"]
     plain = {key: values[key] for key in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
     return ShardWork(**plain, access=AccessProfile(np.array(rows), np.array(share)))
-
-
-def describe_work(work: ShardWork) -> Json:
-    """What the sample store keeps of a work: its shape, and the expected reuse bins in place of the access profile."""
-    reuse_rows, reuse_lookups = work.access.reuse(work.lookups)
-    return {
-        "rows": work.rows,
-        "dim": work.dim,
-        "samples": work.samples,
-        "lookups": work.lookups,
-        "pooled": work.pooled,
-        "dtype": work.dtype,
-        "reuse_rows": [float(f"{value:.8g}") for value in reuse_rows],
-        "reuse_lookups": [float(f"{value:.8g}") for value in reuse_lookups],
-    }

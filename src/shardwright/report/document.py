@@ -62,7 +62,26 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "traffic": traffic_data(plan),
         "tiered": [tier_data(plan, name) for name in tiered_tables(plan)],
         "measured": measured and [shorts(measured.forward_ms), shorts(measured.backward_ms)],
+        "tuning": tuning_data(plan),
         "notComparable": measured and not_comparable(plan.task.topology.device, measured.device),
+    }
+
+
+def tuning_data(plan: Plan) -> dict[str, Any] | None:
+    """What a tuned plan was measured to take, and the plans that were measured on the way, in their order."""
+    found = plan.tuning
+    if found is None:
+        return None
+    return {
+        "measuredMs": short(found.measured_ms),
+        "intervalMs": shorts(found.interval_ms),
+        "firstMs": short(found.first_ms),
+        "firstIntervalMs": shorts(found.first_interval_ms),
+        "floorMs": short(found.floor_ms),
+        "trials": [
+            [one.name, one.round, short(one.promised_ms), short(one.measured_ms), int(one.accepted)]
+            for one in found.history
+        ],
     }
 
 

@@ -34,6 +34,7 @@ _SCRIPTS = (
     "tables.js",
     "compare.js",
     "links.js",
+    "tuning.js",
     "main.js",
 )
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}

@@ -19,13 +19,14 @@ phases of maxima over devices, and a maximum is at least a mean; of two link cla
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
 (All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
-one.) This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ,
-linear in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. The
-right side is a bound for any λ. The best λ is the dual solution of a linear programme over mixtures of ways, which is solved by column
-generation: the tables' cheapest ways at the λ so far are the columns of the next programme (a few groups of tables have a column each).
-Devices without a shard make no call, so the mean is over the devices in use; where the priced sum of a plan's kernels is
-positive that costs most on few devices. Where the least such sum over all plans is negative (prices of small pieces can be; of whole
-models they were not in practice), the bound is no more than what that least sum costs on one device.
+one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.) This is Jensen's
+inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear in the vectors and bytes, is at least
+its minimum over the ways the table may be cut: a shortest path over widths. The right side is a bound for any λ. The best λ is the dual
+solution of a linear programme over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
+the columns of the next programme (a few groups of tables have a column each). Devices without a shard make no call, so the mean is over the
+devices in use; where the priced sum of a plan's kernels is positive that costs most on few devices. Where the least such sum over all plans
+is negative (prices of small pieces can be; of whole models they were not in practice), the bound is no more than what that least sum costs
+on one device.
 
 Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
 least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same programme bounds from
@@ -51,6 +52,7 @@ from shardwright.search.relaxation import Choice, Loads, Prices, Relaxation, ms_
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _ROUNDS = 40
 _EXACT = 1e-4  # of the bound: how close the programme and the bound have to come
@@ -112,14 +114,15 @@ class BoundProof:
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
-            choice = self._relaxation.cheapest(prices)
-            value = self._value(prices, choice, phases)
+            value, choice = self._value(prices, phases)
             if best is None or value > best.ms:
                 best = Bound(value, prices, choice)
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
             columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(self._task, self._pricing, self._calls, columns, phases)
+            least, prices = _programme(
+                self._task, self._pricing, self._calls, self._relaxation.everywhere, columns, phases
+            )
             # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
@@ -142,11 +145,19 @@ class BoundProof:
             binding = max(binding, found.ms)
         return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
-    def _value(self, prices: Prices, choice: Choice, phases: Floats) -> float:
-        """What prices prove of plans that use all devices, or whose kernels have a positive price."""
-        shared = float(choice.price.sum()) / self._task.topology.devices
-        calls = _least_calls(self._intercepts(prices, phases), self._calls) + float(self._pricing.once @ phases[:2])
-        return calls + shared + self._waits(prices)
+    def _value(self, prices: Prices, phases: Floats) -> tuple[float, Choice]:
+        """What prices prove of plans that use all devices, or whose kernels have a positive price; and what the tables choose then.
+
+        Replicas of a kind are in a call of their own, which all devices make then. With such calls no device needs another one.
+        """
+        made, devices = self._intercepts(prices, phases), self._task.topology.devices
+        choice = self._relaxation.cheapest(prices, made * devices)
+        rest = np.delete(made, self._relaxation.everywhere)
+        calls = made[choice.everywhere].sum() + np.minimum(rest, 0.0).sum()
+        if not choice.everywhere.size:
+            calls = min(_least_calls(rest, self._calls), calls + choice.further / devices)
+        shared = float(choice.price.sum()) / devices
+        return float(calls + self._pricing.once @ phases[:2]) + shared + self._waits(prices), choice
 
     def _on_one_device(self, prices: Prices, phases: Floats) -> float:
         """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
@@ -249,7 +260,7 @@ def _kinds_of_calls(relaxation: Relaxation) -> int:
 
 
 def _programme(
-    task: Task, pricing: Pricing, calls: float, columns: list[Loads], phases: Floats
+    task: Task, pricing: Pricing, calls: float, everywhere: Ints, columns: list[Loads], phases: Floats
 ) -> tuple[float, Prices]:
     """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
 
@@ -257,6 +268,7 @@ def _programme(
         task: the task.
         pricing: the cost model's head.
         calls: how many calls the mean device makes at least.
+        everywhere: calls of replicas alone: at least as many devices make one as the share of any table that is in it.
         columns: a row a group of tables; each group takes a mixture of its rows.
         phases: `(4,)` 1 for phases that count.
     """
@@ -285,7 +297,10 @@ def _programme(
             for loads_of in of_pass
         ),
         np.hstack([np.zeros((1, count + hidden)), rest - 1.0, np.zeros((1, 2))]),
+        *_rows_of_replicas(vectors, groups, seen, everywhere, count + hidden),
     ]
+    limits = np.concatenate([np.zeros(hidden), np.tile(-_latency(task)[links], 2), [-calls]])
+    matrix = np.vstack(rows)
     made = np.append(
         np.full(seen.size, pricing.bias @ phases[:2]), pricing.bias @ phases[:2] + mix @ np.maximum(bias, 0.0)
     )
@@ -293,8 +308,8 @@ def _programme(
     one_each[np.arange(count) % groups, np.arange(count)] = 1.0
     found = linprog(
         np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), made, phases[2:]]),
-        A_ub=np.vstack(rows),
-        b_ub=np.concatenate([np.zeros(hidden), np.tile(-_latency(task)[links], 2), [-calls]]),
+        A_ub=matrix,
+        b_ub=np.append(limits, np.zeros(len(matrix) - limits.size)),
         A_eq=one_each,
         b_eq=np.ones(groups),
         bounds=[(0, None)] * (count + hidden) + [(0, 1)] * seen.size + [(0, other)] + [(0, None)] * 2,
@@ -306,12 +321,24 @@ def _programme(
     weight = np.tile(bias > 0, (vectors.shape[1], 1)).astype(np.float64)
     weight[seen[:, None], units] = np.clip(duals[:hidden], 0.0, 1.0).reshape(seen.size, units.size)
     shares = np.zeros((2, 2))
-    shares[:, links] = np.maximum(duals[hidden:-1].reshape(2, -1), 0.0)
+    shares[:, links] = np.maximum(duals[hidden : hidden + 2 * len(links)].reshape(2, -1), 0.0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
     if links:
         shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
     vector = np.hstack([mix * weight, np.tile(phases[:2], (len(weight), 1))])
     return float(found.fun or 0.0) + float(pricing.once @ phases[:2]), Prices(vector, shares * phases[2:, None])
+
+
+def _rows_of_replicas(vectors: Floats, groups: int, seen: Ints, everywhere: Ints, before: int) -> list[Floats]:
+    """Rows that keep the shares of columns with replicas below the shares of devices that make their calls; see `_programme`."""
+    rows = []
+    for place in np.flatnonzero(np.isin(seen, everywhere)):
+        replicas = np.flatnonzero(vectors[:, seen[place]].any(axis=1))
+        of_group = np.zeros((groups, before + seen.size + 3))
+        of_group[replicas % groups, replicas] = 1.0
+        of_group[:, before + place] = -1.0
+        rows.append(of_group[np.unique(replicas % groups)])
+    return rows
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:

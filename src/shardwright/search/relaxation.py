@@ -45,12 +45,16 @@ class Choice:
     """What every table chooses.
 
     Attributes:
+        everywhere: fused calls of replicas alone that pay, and so are made on all devices.
+        further: ms times devices that the next such call would cost more than it gains; infinite without one.
         price: `(tables,)` ms times devices, kernels and links; infinite where a table has no way left.
         rows: piece rows in use, with repetition left out.
         uses: how often each is used.
         others: spreads and equal row blocks in use.
     """
 
+    everywhere: Ints
+    further: float
     price: Floats
     rows: Ints
     uses: Ints
@@ -85,6 +89,11 @@ class Relaxation:
         self._low_rows, self._low = _row_pieces_with_fewest_rows(catalog)
         self._other = _other_ways(catalog)
         self.table_of_row = np.repeat(forms.table, forms.units)
+        copies = self._other.parts == task.topology.devices
+        copies &= self._other.links[:, :2].sum(axis=1) == 0
+        self.everywhere = np.setdiff1d(
+            self._other.call[copies], np.concatenate([forms.costs.call, self._other.call[~copies]])
+        )
 
     @property
     def tables(self) -> int:
@@ -96,8 +105,13 @@ class Relaxation:
         """How many kinds of fused calls the ways are served by."""
         return self.catalog.tables.calls
 
-    def cheapest(self, prices: Prices) -> Choice:
-        """Every table's cheapest way."""
+    def cheapest(self, prices: Prices, made: Floats | None = None) -> Choice:
+        """Every table's cheapest way.
+
+        Args:
+            prices: ms of what the ways need.
+            made: `(calls,)` ms times devices that making each call of `everywhere` costs; by default nothing.
+        """
         forms, costs = self.catalog.forms, self.catalog.forms.costs
         kernels, price = self._priced(costs, prices)
         self._take_lower(kernels, price, prices)
@@ -106,13 +120,23 @@ class Relaxation:
         of_other = self._other.priced(prices, self.topology)
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, of_form)
+        copies = np.isin(self._other.call, self.everywhere)
+        np.minimum.at(best, self._other.table[~copies], of_other[~copies])
+        worth, further = [], np.inf
+        for call in self.everywhere:  # a table's replicas are in one call
+            these = self._other.call == call
+            gain = np.maximum(best[self._other.table[these]] - of_other[these], 0.0).sum()
+            if made is None or gain > made[call]:
+                worth.append(call)
+            else:
+                of_other[these], further = np.inf, min(further, made[call] - gain)
         np.minimum.at(best, self._other.table, of_other)
         form, other = _first_at(best, forms.table, of_form), _first_at(best, self._other.table, of_other)
         other = other[~np.isin(self._other.table[other], forms.table[form])]
         in_use = np.zeros(forms.table.size, dtype=bool)
         in_use[form] = True
         rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
-        return Choice(best, rows, uses[rows], other)
+        return Choice(np.array(worth, dtype=np.int64), further, best, rows, uses[rows], other)
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
         """What tables choose, summed by group of tables."""

@@ -14,6 +14,7 @@ from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.plan_rank_maps import RankMapsEntry, load_beside, rank_maps_entry, save_beside
 from shardwright.sharding.shard import RowOrder, Shard
+from shardwright.sharding.tuning import Trial, Tuning
 from shardwright.task.files import task_from_dict, task_to_dict
 
 FORMAT = 1
@@ -41,6 +42,25 @@ class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
     memory_bytes: int
 
 
+class _TrialFile(msgspec.Struct, forbid_unknown_fields=True):
+    round: int
+    name: str
+    promised_ms: float
+    measured_ms: float
+    accepted: bool
+
+
+class _TuningFile(msgspec.Struct, forbid_unknown_fields=True):
+    measured_ms: float
+    interval_ms: tuple[float, float]
+    first_ms: float
+    first_interval_ms: tuple[float, float]
+    floor_ms: float
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+    history: tuple[_TrialFile, ...] = ()
+
+
 class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     task: dict[str, Any]
@@ -57,6 +77,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     runs_on: list[str] = []  # for readers; it follows from the shards
     devices: list[_DeviceFile] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
+    tuning: _TuningFile | msgspec.UnsetType = msgspec.UNSET
     change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
     sharding_group_sizes: Any = msgspec.UNSET  # likewise with --sharding-group-size
 
@@ -89,6 +110,7 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
             for s in plan.shards
         ],
         rank_maps=rank_maps_entry(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
+        tuning=msgspec.convert(plan.tuning, _TuningFile, from_attributes=True) if plan.tuning else msgspec.UNSET,
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -137,6 +159,7 @@ def load_plan(path: Path) -> Plan:
             bound_ms=content.bound_ms,
             bound_scope=content.bound_scope,
             search_s=content.search_s,
+            tuning=_tuning(content, task.topology.devices),
         )
         plan.check()
     return plan if content.rank_maps is msgspec.UNSET else load_beside(plan, path, content.rank_maps)
@@ -151,6 +174,16 @@ def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
         for name, value in msgspec.structs.asdict(device).items():
             _check_amount(f"devices[{device.rank}].{name}", value)
     return PlanCost(tuple(DeviceCost(**msgspec.structs.asdict(device)) for device in content.devices))
+
+
+def _tuning(content: _PlanFile, devices: int) -> Tuning | None:
+    if content.tuning is msgspec.UNSET:
+        return None
+    fields = msgspec.structs.asdict(content.tuning)
+    fields["history"] = tuple(Trial(**msgspec.structs.asdict(trial)) for trial in content.tuning.history)
+    tuning = Tuning(**fields)
+    tuning.check(devices)
+    return tuning
 
 
 def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:

@@ -14,6 +14,7 @@ from shardwright.sharding.memory import MemoryAccount, memory_account
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.runtimes import runtimes_of
 from shardwright.sharding.shard import Shard, sharding_type_of
+from shardwright.sharding.tuning import Tuning
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Plan:
         search_s: seconds the search took; None if unknown.
         rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
             by `with_rank_maps`.
+        tuning: what it was measured to take, and how it was found; None where it was not tuned.
     """
 
     task: Task
@@ -48,6 +50,7 @@ class Plan:
     bound_scope: BoundScope = "blocks"
     search_s: float | None = None
     rank_maps: Mapping[str, RankMap] = field(default_factory=dict)
+    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shards", tuple(self.shards))

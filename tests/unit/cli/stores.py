@@ -3,8 +3,8 @@
 import numpy as np
 
 from shardwright.cost.score import device_ms
+from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.store import SampleStore
-from shardwright.measure.wire import describe_work
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -24,18 +24,11 @@ def write_store(folder, samples=60, hardware=HARDWARE):
     rng = np.random.default_rng(0)
     task = task_of(30, 1)
     model = SimpleCostModel()
-    with SampleStore(folder, hardware, {"seed": 0}, allow_other_hardware=True) as store:
+    with SampleStore(folder, hardware) as store:
         for sample in range(samples):
             works = [shard_work(task, Shard.whole(task.tables[i], 0)) for i in rng.integers(0, 30, rng.integers(1, 9))]
+            work = DeviceWork(tuple(works), tuple([sample] * len(works)), "sgd")
             forward, backward = device_ms(model, works)
-            row = {
-                "sample": sample,
-                "batch_size": 256 * (1 + sample % 2),
-                "optimizer": "sgd",
-                "device_kind": "cpu",
-                "runs": 8,
-            }
-            row |= {"sentinel": 1.0, "measured_at": 0, "shards": [describe_work(work) for work in works]}
             for repeat in range(1 + (sample % 10 == 0)):
-                slower = 1 + 0.02 * repeat
-                store.append(row | {"repeat": repeat, "forward_ms": forward * slower, "backward_ms": backward * slower})
+                visit = Visit(forward * (1 + 0.02 * repeat), backward * (1 + 0.02 * repeat), 2, 1.0, 1.0, 0.0)
+                store.add(work, visit, label=str(sample), batch_size=256 * (1 + sample % 2))

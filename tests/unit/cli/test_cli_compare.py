@@ -17,7 +17,7 @@ def fake_measuring(monkeypatch):
     """Device r of the n-th plan takes n + r ms forward and twice that backward."""
     calls = []
 
-    def measure_plans(plans, *, rounds, device, progress):
+    def measure_plans(plans, *, rounds, device, seconds, progress):
         calls.append((len(plans), rounds, device))
         progress(1, 1)
         devices = np.arange(plans[0].task.topology.devices)

@@ -1,33 +1,22 @@
-"""Rows of a sample store for tests."""
+"""Works and visits for tests of sample stores."""
 
 from __future__ import annotations
 
-from typing import Any
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.sharding.work import ShardWork
+from shardwright.task import AccessProfile
+
+HERE = {"device_kind": "cpu", "processor": "abacus", "cores": "2", "backend": "fbgemm", "torch": "2", "fbgemm": "1"}
+THERE = {**HERE, "processor": "slide rule"}
 
 
-def row(sample: int, repeat: int = 0, **changes: Any) -> dict[str, Any]:
-    """A measured sample of one to three shards."""
-    shard = {
-        "rows": 100,
-        "dim": 8,
-        "samples": 16,
-        "lookups": 32.5,
-        "pooled": True,
-        "dtype": "fp32",
-        "reuse_rows": [1.0] * 17,
-        "reuse_lookups": [2.0] * 17,
-    }
-    return {
-        "sample": sample,
-        "repeat": repeat,
-        "batch_size": 16,
-        "optimizer": "sgd",
-        "device_kind": "cpu",
-        "forward_ms": 1.5,
-        "backward_ms": 2.5,
-        "runs": 12,
-        "sentinel": 1.0,
-        "measured_at": 1_700_000_000_000,
-        "shards": [shard] * (1 + sample % 3),
-        **changes,
-    }
+def work(number: int, optimizer: str = "sgd") -> DeviceWork:
+    """A work of one to three shards."""
+    shards = 1 + number % 3
+    shard = ShardWork(100 + number, 8, 16, 32.5, True, AccessProfile.zipf(100 + number, 1.0))
+    return DeviceWork((shard,) * shards, tuple(range(number, number + shards)), optimizer)
+
+
+def visit(forward: float = 1.5, sentinel: float = 1.0, usual: float = 1.0) -> Visit:
+    """A visit whose backward takes twice as long."""
+    return Visit(forward, 2 * forward, 3, sentinel, usual, 1_700_000_000.0)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.breadth import BREADTHS, breadth_named
 from shardwright.measure.groups import kernel_groups
-from shardwright.measure.sampling import MAX_POOLING, SampleSpace, TableSet
+from shardwright.measure.sampling import BREADTHS, MAX_POOLING, SampleSpace, TableSet, breadth_named
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.workload.pools import table_pool
 

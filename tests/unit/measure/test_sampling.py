@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.breadth import BREADTHS
-from shardwright.measure.sampling import DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, SampleSpace
+from shardwright.measure.sampling import BREADTHS, DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, SampleSpace
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
 

@@ -1,394 +1,260 @@
+"""The sample store: what is in it survives, whoever is killed, and what is no store is told."""
+
 from __future__ import annotations
 
-import json
 import os
-import re
-import warnings
-from collections.abc import Sequence
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.errors import InvalidInput
-from shardwright.measure import store as store_module
-from shardwright.measure.failures import read_failures
-from shardwright.measure.identity import IDENTITY
-from shardwright.measure.journal import JOURNAL, Journal
-from shardwright.measure.parts import DamagedPart, read_part, rows_to_table, schema, write_part
-from shardwright.measure.store import SampleStore, read_identity, read_samples
-from tests.unit.measure.rows import row
+from shardwright.errors import InvalidInput, ShardwrightError
+from shardwright.measure import store as module
+from shardwright.measure.samples import read_samples
+from shardwright.measure.store import NAME, SHARD_COLUMNS, SampleStore, reading, shard_columns, work_id
+from tests.unit.measure.rows import HERE, THERE, visit, work
 
-HERE = {
-    "device_kind": "cpu",
-    "processor": "abacus",
-    "cores": "2",
-    "backend": "fbgemm",
-    "torch": "2",
-    "fbgemm": "1",
-    "python": "3",
-}
-THERE = {**HERE, "processor": "slide rule"}
-REQUEST = {"seed": 0, "batch_sizes": [1024]}
-IDENTITY_HERE = {"format": 1, "hardware": HERE, "request": REQUEST}
+ROOT = Path(__file__).parents[3]
 
 
-def fill(folder: Path, *samples: int) -> None:
-    """A store with one part per sample."""
-    with SampleStore(folder, HERE, REQUEST) as store:
-        for sample in samples:
-            store.append(row(sample))
-            store.flush()
+def filled(folder: Path, count: int = 3) -> Path:
+    with SampleStore(folder, HERE) as store:
+        for number in range(count):
+            store.add(work(number), visit(1.0 + number), label=f"a:{number}")
+    return folder
 
 
-def keys(table: pa.Table) -> list[tuple[int, int]]:
-    return list(zip(table["sample"].to_pylist(), table["repeat"].to_pylist(), strict=True))
+def changed(folder: Path, *statements: str) -> None:
+    """The store after someone's own SQL."""
+    db = sqlite3.connect(folder / NAME)
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    with SampleStore(tmp_path / "new" / "store", HERE, REQUEST) as store:
-        store.append(row(7, forward_ms=0.1))
-        store.append(row(3))
-        store.flush()
-        store.append(row(3, repeat=1))
-    table = read_samples(tmp_path / "new" / "store")
-    assert keys(table) == [(3, 0), (3, 1), (7, 0)]
-    assert table.schema.equals(schema())
-    assert table["forward_ms"].to_pylist() == [1.5, 1.5, 0.1]
-    assert table["shards"][2].as_py() == row(7)["shards"]
-    assert read_identity(tmp_path / "new" / "store") == IDENTITY_HERE
+def test_visits_come_back_in_order_whatever_the_clock_says(tmp_path: Path) -> None:
+    made = [replace(visit(1.0 + place), measured_at=-100.0 * place) for place in range(4)]
+    with SampleStore(tmp_path, HERE) as store:
+        for one in made:
+            store.add(work(1), one)
+        assert store.visits(work(1)) == made
+        assert store.visits(work(2)) == []
+    with SampleStore(tmp_path, HERE | {"python": "4"}) as again:  # not decisive
+        assert again.visits(work(1)) == made
 
 
-def test_unflushed_samples_are_read_and_survive(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    store.append(row(2))
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
-    store._lock.close()  # the process is gone; nothing else is done
-    with SampleStore(tmp_path, HERE, REQUEST) as again:
-        assert again.visits.settled((1, 0))
-        assert again.visits.settled((2, 0))
-        assert (tmp_path / JOURNAL).read_bytes() == b""
-        again.append(row(5))
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0), (5, 0)]
+def test_each_hardware_has_its_visits(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with SampleStore(tmp_path, THERE) as store:
+        assert store.visits(work(1)) == []
+        store.add(work(1), visit(9.0))
+        assert [one.forward_ms for one in store.visits(work(1))] == [9.0]
+    with SampleStore(tmp_path, HERE) as store:
+        assert [one.forward_ms for one in store.visits(work(1))] == [2.0]
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    store.append(row(2))
-    store._lock.close()
-    journal = (tmp_path / JOURNAL).read_bytes()
-    for cut in (len(journal) - 1, len(journal) - 2, len(journal) - 100):
-        (tmp_path / JOURNAL).write_bytes(journal[:cut])
-        expected = [(1, 0), (2, 0)] if cut == len(journal) - 1 else [(1, 0)]  # only the line end is missing
-        assert keys(read_samples(tmp_path)) == expected
-
-
-def test_killed_between_the_part_and_emptying_the_journal(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    journal = (tmp_path / JOURNAL).read_bytes()
-    store.close()
-    (tmp_path / JOURNAL).write_bytes(journal)
-    assert keys(read_samples(tmp_path)) == [(1, 0)]
-    with SampleStore(tmp_path, HERE, REQUEST) as again:
-        again.append(row(2))
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
-    assert sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("part-*")) == 2
-
-
-def test_visits_to_a_sample_are_all_kept_and_read_as_one(tmp_path: Path) -> None:
-    with SampleStore(tmp_path, HERE, REQUEST) as store:
-        store.append(row(1, sentinel=1.5, forward_ms=3.0, measured_at=1))
-        store.flush()
-        assert not store.visits.settled((1, 0))
-    with SampleStore(tmp_path, HERE, REQUEST) as store:
-        assert store.visits.seen((1, 0))
-        assert not store.visits.settled((1, 0))
-        store.append(row(1, sentinel=1.0, forward_ms=2.0, measured_at=2))
-        assert store.visits.settled((1, 0))
+def test_a_work_may_be_several_sets(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        store.add(work(1), visit(), kind="pair", label="p1")
+        store.add(work(1), visit(), kind="pair", label="p2")
+        store.name(work(1), "policy", "q")
+        assert {label: len(visits) for label, visits in store.labelled("pair").items()} == {"p1": 2, "p2": 2}
+        assert list(store.labelled("pair", "p2")) == ["p2"]
     table = read_samples(tmp_path)
-    assert keys(table) == [(1, 0)]
-    assert table["forward_ms"].to_pylist() == [2.0]
+    assert list(zip(table["kind"].to_pylist(), table["label"].to_pylist(), strict=True)) == [
+        ("pair", "p1"),
+        ("pair", "p2"),
+        ("policy", "q"),
+    ]
+    assert len(set(table["sample"].to_pylist())) == 1
 
 
-class Killed(BaseException):
-    """The process is gone."""
+def test_what_cannot_be_measured_is_noted(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        store.fail(work(1), "too large", label="a:1")
+        store.fail(work(1), "still too large", label="a:1")
+    with SampleStore(tmp_path, HERE) as store:
+        assert store.failures() == {"a:1": "still too large"}
+    with SampleStore(tmp_path, THERE) as store:
+        assert store.failures() == {}
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("step", ["write_part", "Journal.clear"])
-def test_killed_at_any_step_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, moment: str) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    store.append(row(2))
-    owner, name = (Journal, "clear") if step == "Journal.clear" else (store_module, "write_part")
-    original = getattr(owner, name)
-
-    def killed(*arguments: Any) -> None:
-        if moment == "after":
-            original(*arguments)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, killed)
-        with pytest.raises(Killed):
-            store.flush()
-    store._lock.close()
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
-    with SampleStore(tmp_path, HERE, REQUEST) as again:
-        again.append(row(3))
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0), (3, 0)]
-    assert sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("part-*")) == 3
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_a_work_is_known_by_its_content(one: int, other: int) -> None:
+    assert (work_id(work(one)) == work_id(work(other))) == (one == other)
+    assert 0 <= work_id(work(one)) < 2**52
+    assert work_id(work(one, "adagrad")) != work_id(work(one))
 
 
-def test_leftovers_of_a_killed_write_are_ignored_and_removed(tmp_path: Path) -> None:
-    fill(tmp_path, 1)
-    (tmp_path / ".shardwright-0123456789abcdef.tmp").write_bytes(b"PAR1 half a part")
-    assert keys(read_samples(tmp_path)) == [(1, 0)]
-    fill(tmp_path, 2)
-    assert not list(tmp_path.glob(".shardwright-*"))
+def test_shards_are_kept_with_their_reuse() -> None:
+    kept = shard_columns(work(2).works)
+    assert kept.shape == (3, SHARD_COLUMNS)
+    assert kept[0, :6].tolist() == [102, 8, 16, 32.5, 1, 4]
+    rows, lookups = work(2).works[0].access.reuse(32.5)
+    np.testing.assert_allclose(kept[1, 6:], [*rows, *lookups])
 
 
-def test_parts_are_never_overwritten(tmp_path: Path) -> None:
-    fill(tmp_path, 1, 2, 3)
-    (tmp_path / "part-00001.parquet").unlink()
-    fill(tmp_path, 4)
-    assert keys(read_samples(tmp_path)) == [(1, 0), (3, 0), (4, 0)]
+KILLED = """
+import sys
+from tests.unit.measure.rows import HERE, visit, work
+from shardwright.measure.store import SampleStore
+store = SampleStore(sys.argv[1], HERE)
+for number in range(int(sys.argv[2]), 10**6):
+    store.add(work(number), visit(), label=str(number))
+    print(number, flush=True)
+"""
 
 
-def test_two_processes_may_not_write(tmp_path: Path) -> None:
-    with SampleStore(tmp_path, HERE, REQUEST), pytest.raises(InvalidInput, match="another process is collecting"):
-        SampleStore(tmp_path, HERE, REQUEST)
-    SampleStore(tmp_path, HERE, REQUEST).close()
+def writer(folder: Path, first: int) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-c", KILLED, str(folder), str(first)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_other_hardware_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    fill(tmp_path, 1)
-    with pytest.raises(InvalidInput, match="processor: abacus / slide rule.*allow-other-hardware"):
-        SampleStore(tmp_path, THERE, REQUEST)
-    with pytest.raises(InvalidInput, match="processor: abacus / slide rule"):
-        read_samples(tmp_path, hardware=THERE)
-    assert read_samples(tmp_path, hardware=THERE, allow_other_hardware=True).num_rows == 1
-    assert read_samples(tmp_path, hardware={**HERE, "python": "4"}).num_rows == 1
-    with SampleStore(tmp_path, THERE, REQUEST, allow_other_hardware=True) as store:
-        store.append(row(2))
-    with pytest.raises(InvalidInput, match=r"part-00001\.parquet: measured on other hardware"):
+def test_two_processes_that_are_killed_lose_nothing(tmp_path: Path) -> None:
+    writers = [writer(tmp_path, first) for first in (0, 500_000)]
+    said: list[str] = []
+    for process in writers:
+        assert process.stdout is not None
+        said += [process.stdout.readline().strip() for _ in range(5)]
+    assert read_samples(tmp_path).num_rows >= 10  # while others write
+    for process in writers:
+        process.send_signal(signal.SIGKILL)
+        assert process.stdout is not None
+        said += process.stdout.read().split()
+        process.stdout.close()
+        process.wait()
+    labels = read_samples(tmp_path)["label"].to_pylist()
+    assert set(said) <= set(labels)
+    assert len(labels) == len(set(labels)) <= len(said) + 2
+    with SampleStore(tmp_path, HERE) as store:
+        store.add(work(7), visit())
+
+
+def test_a_folder_that_is_no_store_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"is no sample store \(samples.sqlite is missing\); make one with"):
         read_samples(tmp_path)
-    assert read_samples(tmp_path, allow_other_hardware=True).num_rows == 2
+    (tmp_path / "identity.json").write_text("{}")
+    for use in (read_samples, lambda folder: SampleStore(folder, HERE)):
+        with pytest.raises(InvalidInput, match="a store of an earlier release.*collect again into another folder"):
+            use(tmp_path)
 
 
-def test_a_journal_keeps_its_hardware_when_another_machine_goes_on(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    store._lock.close()
-    SampleStore(tmp_path, THERE, REQUEST, allow_other_hardware=True).close()
-    assert read_part(tmp_path / "part-00000.parquet")[0]["hardware"] == HERE
-
-
-def test_another_request_is_refused(tmp_path: Path) -> None:
-    fill(tmp_path, 1)
-    with pytest.raises(
-        InvalidInput, match="collected with seed 0, now 1 is asked for; use the same value, or another folder"
-    ):
-        SampleStore(tmp_path, HERE, {**REQUEST, "seed": 1})
-
-
-def test_an_empty_store_is_free_for_another_request(tmp_path: Path) -> None:
-    SampleStore(tmp_path, THERE, REQUEST).close()
-    SampleStore(tmp_path, HERE, {**REQUEST, "seed": 1}).close()
-    assert read_identity(tmp_path)["request"]["seed"] == 1
-
-
-def test_a_lost_identity_is_found_in_the_parts(tmp_path: Path) -> None:
-    fill(tmp_path, 1)
-    (tmp_path / IDENTITY).unlink()
-    with pytest.raises(InvalidInput, match="is no sample store"):
+def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
+    whole = filled(tmp_path / "whole", 40) / NAME
+    for content in (b"no database" * 1000, whole.read_bytes()[:3000], whole.read_bytes()[:20_000]):
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(InvalidInput, match=r"is damaged, or no sample store .*; move it away and collect again"):
+            read_samples(tmp_path)
+    (tmp_path / NAME).write_bytes(b"")
+    with pytest.raises(InvalidInput, match="holds no samples; collect some"):
         read_samples(tmp_path)
-    with pytest.raises(InvalidInput, match="measured on other hardware"):
-        SampleStore(tmp_path, THERE, REQUEST)
-    fill(tmp_path, 2)
-    assert keys(read_samples(tmp_path)) == [(1, 0), (2, 0)]
+    filled(tmp_path)  # an empty file is what a kill may leave
+    other = tmp_path / "other"
+    other.mkdir()
+    changed(other, "CREATE TABLE t(x)")
+    for use in (read_samples, lambda folder: SampleStore(folder, HERE)):
+        with pytest.raises(InvalidInput, match="is no sample store; name another folder"):
+            use(other)
+
+
+@pytest.mark.parametrize("byte", [0, 0xFF])
+def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
+    whole = (filled(tmp_path, 5) / NAME).read_bytes()
+    rng = np.random.default_rng(byte)
+    for place in rng.integers(0, len(whole), 60).tolist():
+        (tmp_path / NAME).write_bytes(whole[:place] + bytes([byte] * 8) + whole[place + 8 :])
+        try:
+            assert read_samples(tmp_path).num_rows <= 5
+        except InvalidInput as error:
+            assert NAME in str(error) or str(tmp_path) in str(error)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("statement", "message"),
     [
-        ("", "identity"),
-        ("[]", "must hold format, hardware and request"),
-        ('{"format": 2, "hardware": {}, "request": {}}', "format version 2, this release reads version 1"),
-        ('{"format": 1, "hardware": 3, "request": {}}', "must be objects"),
-        ("[" * 10_000, "nested too deeply"),
+        ("PRAGMA user_version = 2", "is of format version 2, this release reads 1"),
+        ("CREATE TRIGGER t AFTER INSERT ON visits BEGIN DELETE FROM visits; END", "is no sample store"),
+        ("CREATE VIEW v AS SELECT 1", "is no sample store"),
+        ("UPDATE works SET shards = 'text'", "the shards of a set are no numbers"),
+        ("UPDATE works SET shards = x'00'", "is damaged"),
+        ("UPDATE works SET shards = zeroblob(0)", "no numbers that can be"),
+        ("UPDATE visits SET forward_ms = 'soon'", "is damaged"),
+        ("UPDATE hardware SET fingerprint = '[]'", "a fingerprint is no object"),
+        ("UPDATE hardware SET fingerprint = '{'", "is damaged"),
+        ("DROP TABLE sets", "no such table"),
+        ("DELETE FROM works", "is damaged"),
+        ("DELETE FROM visits", "holds no readable samples"),
     ],
 )
-def test_a_broken_identity_is_said(tmp_path: Path, content: str, message: str) -> None:
-    fill(tmp_path, 1)
-    (tmp_path / IDENTITY).write_text(content)
+def test_what_cannot_be_is_refused(tmp_path: Path, statement: str, message: str) -> None:
+    changed(filled(tmp_path), statement)
     with pytest.raises(InvalidInput, match=message):
         read_samples(tmp_path)
 
 
-def test_an_empty_store_is_said(tmp_path: Path) -> None:
-    SampleStore(tmp_path, HERE, REQUEST).close()
-    with pytest.raises(InvalidInput, match="holds no readable samples; measure some with"):
-        read_samples(tmp_path)
-
-
-def test_a_journal_line_that_is_no_sample_is_said(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    store.append({**row(2), "forward_ms": "long"})
-    store._lock.close()
-    with pytest.raises(InvalidInput, match="a line is no sample"):
-        read_samples(tmp_path)
-
-
-def damaged(part: bytes, how: str) -> bytes:
-    """A part damaged in some way."""
-    middle = len(part) // 2
-    return {
-        "empty": b"",
-        "cut short": part[:middle],
-        "no end": part[:-1],
-        "no start": part[100:],
-        "text": b"hello",
-        "changed page": part[:60] + bytes([part[60] ^ 255]) + part[61:],
-        "changed middle": part[:middle]
-        + bytes(byte ^ 170 for byte in part[middle : middle + 50])
-        + part[middle + 50 :],
-        "footer too long": part[:-8] + (10_000_000_000 % 2**32).to_bytes(4, "little") + part[-4:],
-    }[how]
-
-
-@pytest.mark.parametrize(
-    "how", ["empty", "cut short", "no end", "no start", "text", "changed page", "changed middle", "footer too long"]
-)
-def test_damaged_parts_are_skipped_with_a_warning_and_others_kept(tmp_path: Path, how: str) -> None:
-    fill(tmp_path, 1, 2, 3)
-    broken = tmp_path / "part-00001.parquet"
-    broken.write_bytes(damaged(broken.read_bytes(), how))
-    with pytest.warns(UserWarning, match=r"part-00001\.parquet: skipped, the part is damaged"):
-        assert keys(read_samples(tmp_path)) == [(1, 0), (3, 0)]
-    with pytest.warns(UserWarning, match="skipped"), SampleStore(tmp_path, HERE, REQUEST) as store:
-        assert [store.visits.seen((sample, 0)) for sample in (1, 2, 3)] == [True, False, True]
-
-
-@given(st.data())
-def test_no_change_of_bytes_does_harm(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = tmp_path_factory.mktemp("part") / "part-00000.parquet"
-    write_part(path, rows_to_table([row(1), row(2)]), IDENTITY_HERE)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(content))
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path) -> None:
+    filled(tmp_path)
+    tmp_path.chmod(0o500)
     try:
-        _, table = read_part(path)
-    except DamagedPart:
-        return
-    assert table.schema.equals(schema())
+        assert read_samples(tmp_path).num_rows == 3
+        with pytest.raises(InvalidInput, match="name a folder you may write to"):
+            SampleStore(tmp_path, HERE).add(work(9), visit())
+    finally:
+        tmp_path.chmod(0o700)
 
 
-def test_a_part_of_other_columns_or_without_identity_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000.parquet"
-    pq.write_table(pa.table({"sample": [1]}), path)
-    with pytest.raises(DamagedPart):
-        read_part(path)
-    write_part(path, pa.table({"sample": [1]}), IDENTITY_HERE)
-    with pytest.raises(DamagedPart, match="its columns are not those of a sample part"):
-        read_part(path)
-    write_part(path, rows_to_table([row(1)]), {**IDENTITY_HERE, "format": 99})
-    with pytest.raises(DamagedPart, match="format version 99, this release reads version 1"):
-        read_part(path)
-    write_part(path, rows_to_table([row(1)]), {"format": 1, "hardware": 1, "request": 2})
-    with pytest.raises(DamagedPart, match="no hardware and request"):
-        read_part(path)
+def test_a_store_on_a_medium_that_cannot_be_written_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr(module.os, "access", lambda *_: False)
+    with reading(tmp_path) as db:
+        assert db.execute("SELECT count(*) FROM visits").fetchone() == (3,)
+    assert not list(tmp_path.glob("*-shm"))
 
 
-def test_a_small_part_that_claims_gigabytes_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000.parquet"
-    write_part(path, rows_to_table([row(1)] * 200_000), IDENTITY_HERE)
-    assert path.stat().st_size < 200_000
-    before = pa.total_allocated_bytes()
-    with pytest.raises(DamagedPart, match="it claims 200000 samples in"):
-        read_part(path)
-    assert pa.total_allocated_bytes() - before < 1_000_000
+def test_a_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot be made"):
+        SampleStore(tmp_path / "file" / "store", HERE)
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(InvalidInput, match="is no file; name another folder"):
+        SampleStore(tmp_path, HERE)
 
 
-def test_a_part_that_claims_to_unpack_to_gigabytes_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000.parquet"
-    write_part(path, rows_to_table([{**row(1), "optimizer": "s" * 50_000_000}]), IDENTITY_HERE)
-    assert path.stat().st_size < 1_000_000
-    with pytest.raises(DamagedPart, match="it claims to unpack to"):
-        read_part(path)
+def test_a_full_disk_is_told_and_what_was_there_is_kept(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with SampleStore(tmp_path, HERE) as store:
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(ShardwrightError, match="writing failed .*make room on the disk"):
+            for number in range(10, 500):
+                store.add(work(number), visit())
+        store._db.execute("PRAGMA max_page_count = 100000")
+        store.add(work(4), visit())
+    assert read_samples(tmp_path).num_rows >= 4
 
 
-def test_the_journal_is_json_a_line(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, HERE, REQUEST)
-    store.append(row(1))
-    first, second = map(json.loads, (tmp_path / JOURNAL).read_text().splitlines())
-    store.close()
-    assert first == {"identity": IDENTITY_HERE}
-    assert second == row(1)
+def test_a_store_that_is_held_by_another_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+    filled(tmp_path)
+    with SampleStore(tmp_path, HERE) as store, SampleStore(tmp_path, HERE) as other:
+        other._db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InvalidInput, match="another process has kept the store locked"):
+            store.add(work(5), visit())
+        other._db.execute("ROLLBACK")
+        store.add(work(5), visit())
 
 
-def test_a_whole_store_reads_without_warnings(tmp_path: Path) -> None:
-    fill(tmp_path, *range(5))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert read_samples(tmp_path).num_rows == 5
-
-
-def with_null(table: pa.Table, path: Sequence[str]) -> pa.Table:
-    """The table with its last value in a column, or in the field of its shards or their lists, gone."""
-    rows = table.to_pylist()
-    place: Any = rows[-1]
-    for step in path[:-1]:
-        place = place[-1 if step == "element" else step]
-    place[-1 if path[-1] == "element" else path[-1]] = None
-    return pa.Table.from_pylist(rows, schema=schema())
-
-
-SHARD = [["shards", "element", field.name] for field in schema().field("shards").type.value_type]
-LISTS = [[*field, "element"] for field in SHARD if field[-1].startswith("reuse")]
-
-
-@pytest.mark.parametrize(
-    "path", [*([name] for name in schema().names), ["shards", "element"], *SHARD, *LISTS], ids=".".join
-)
-def test_a_part_with_a_value_missing_is_refused(tmp_path: Path, path: Sequence[str]) -> None:
-    fill(tmp_path, 1, 2)
-    part = tmp_path / "part-00000.parquet"
-    identity, table = read_part(part)
-    write_part(part, with_null(table, path), identity)
-    with pytest.raises(
-        InvalidInput, match=rf"{part}: column {re.escape('.'.join(path))} has no value in (row|entry) \d+ of \d+, must"
-    ):
-        read_samples(tmp_path)
-
-
-def test_a_journal_with_a_value_missing_is_refused(tmp_path: Path) -> None:
-    with SampleStore(tmp_path, HERE, REQUEST):
-        pass
-    journal = Journal(tmp_path, read_identity(tmp_path))
-    journal.append(row(1) | {"forward_ms": None})
-    journal.close()
-    with pytest.raises(InvalidInput, match=rf"{JOURNAL}: column forward_ms has no value in row 0 of 1"):
-        read_samples(tmp_path)
-
-
-@pytest.mark.parametrize("name", [JOURNAL, IDENTITY, "failures.jsonl", "part-00001.parquet"])
-def test_pipes_in_a_store_are_not_waited_for(tmp_path: Path, name: str) -> None:
-    fill(tmp_path, 1)
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    if name.endswith(".parquet"):
-        with pytest.warns(UserWarning, match="is a pipe or device"):
-            read_samples(tmp_path)
-        return
-    with pytest.raises(InvalidInput, match=f"{name}: is a pipe or device"):
-        read_failures(tmp_path) if name == "failures.jsonl" else read_samples(tmp_path)
+def test_a_copy_of_a_store_is_a_store(tmp_path: Path) -> None:
+    shutil.copytree(filled(tmp_path / "one"), tmp_path / "two")
+    assert read_samples(tmp_path / "one").equals(read_samples(tmp_path / "two"))

@@ -248,7 +248,7 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
 
 
 def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
-    tasks = [task_of(count, 4, hosts=hosts) for count, hosts in ((12, 1), (25, 2), (40, 1))]
+    tasks = [task_of(count, devices, hosts=hosts) for count, devices, hosts in ((30, 8, 1), (25, 4, 2), (50, 8, 1))]
     simple = [search(task) for task in tasks]
     monkeypatch.setattr(Session, "simplify", lambda *_: None)
     plain = [search(task) for task in tasks]
@@ -264,3 +264,12 @@ def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
     """With hardly any time the first prices can prove less than nothing."""
     monkeypatch.setattr("shardwright.search.engine.preparation.Prepared.tighten", lambda *_, **__: -1.0)
     assert search(task_of(6, 2)).bound_ms is None
+
+
+def test_a_tiny_table_is_not_replicated_when_it_alone_would_need_the_call():
+    """Whatever it saves, its replicas pay for a call on every device."""
+    tiny = sw.Table("tiny", rows=2, dim=8, pooling=1.0)
+    big = [sw.Table(f"t{i}", rows=1_000_000, dim=32, pooling=10.0) for i in range(8)]
+    task = sw.Task([tiny, *big], sw.Topology(devices_per_host=4), 1024)
+    plan = search(task, with_pricing(bias=np.full(2, 0.5)))
+    assert all(len(shard.devices) == 1 for shard in plan.by_table["tiny"])

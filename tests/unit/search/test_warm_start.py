@@ -67,7 +67,7 @@ def test_dearer_moves_are_fewer_and_steps_longer():
     assert steps[-1] >= steps[0] * 0.98
     for price in prices[1:-1]:
         paid = [step + price * size / 1e9 for step, size in zip(steps, moved, strict=True)]
-        assert paid[prices.index(price)] <= 1.02 * min(paid)
+        assert paid[prices.index(price)] <= 1.05 * min(paid)
 
 
 def test_from_a_removed_device_only_its_part_moves():

@@ -47,7 +47,6 @@ def _collect(options: argparse.Namespace) -> CollectivesSummary | None:
         batch_sizes=options.batch_size,
         kinds=options.kinds,
         policy=RunPolicy(options.warm_up, options.runs),
-        allow_other_hardware=options.allow_other_hardware,
     )
     if place:
         return collect_in_group(collection, place, timeout_s=options.timeout, progress=Printer())
@@ -69,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds a sample may take (default 60)")
     parser.add_argument("--warm-up", type=int, default=RunPolicy.warm_up, help="runs that are not counted (default 5)")
     parser.add_argument("--runs", type=int, default=RunPolicy.runs, help="runs of which the median counts (default 10)")
-    parser.add_argument("--allow-other-hardware", action="store_true", help="add to a store made on other hardware")
     return parser
 
 

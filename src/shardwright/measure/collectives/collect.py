@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -11,23 +13,22 @@ from typing import Any
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collectives.group import GroupOptions
 from shardwright.measure.collectives.membership import group_backend
-from shardwright.measure.collectives.records import COLLECTIVES, keys_of, row_of
+from shardwright.measure.collectives.records import row_of
 from shardwright.measure.collectives.runner import Runner
 from shardwright.measure.collectives.sampling import KINDS, CollectiveSample, CollectiveSpace
 from shardwright.measure.collectives.summary import CollectivesSummary, summarise
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
-from shardwright.measure.hardware import fingerprint
-from shardwright.measure.journal import Row
+from shardwright.measure.hardware import MACHINE, fingerprint
 from shardwright.measure.printer import Progress
 from shardwright.measure.sampling import pool_digest
-from shardwright.measure.schedule import schedule
-from shardwright.measure.store import RecordStore
+from shardwright.measure.stock import REPEAT_EVERY
+from shardwright.measure.store import SampleStore
 from shardwright.task.table import Table
 
 Measure = Callable[[CollectiveSample], DeviceTimes | None]
 """Measures a sample; None where it is given up."""
 
-_FLUSH_S = 30.0
+_REPEAT_AFTER = 10  # samples between a sample and its repeat
 
 # By kind of device: batch sizes; largest buffer of the other kinds; bandwidth and latency that start delays are scaled with.
 _DEFAULTS = {
@@ -47,7 +48,6 @@ class Collection:
         hosts: hosts of the ranks, each with as many ranks in a row.
         device: "cpu" or "cuda".
         policy: how often a collective is run.
-        allow_other_hardware: add to a store that was made on other hardware.
     """
 
     folder: Path
@@ -56,7 +56,6 @@ class Collection:
     hosts: int
     device: str
     policy: RunPolicy = field(default_factory=RunPolicy)
-    allow_other_hardware: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -77,10 +76,14 @@ class Collection:
             "pool": pool_digest(space.pool),
         }
 
-    def open_store(self) -> RecordStore:
+    @property
+    def digest(self) -> str:
+        """Tells collections apart."""
+        return hashlib.sha256(json.dumps(self.request(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def open_store(self) -> SampleStore:
         """The store, for writing."""
-        hardware, other = fingerprint(self.device, group_backend(self.device)), self.allow_other_hardware
-        return RecordStore(self.folder, hardware, self.request(), COLLECTIVES, allow_other_hardware=other)
+        return SampleStore(self.folder, fingerprint(self.device, group_backend(self.device)), MACHINE)
 
 
 def new_collection(
@@ -95,7 +98,6 @@ def new_collection(
     kinds: Sequence[str] = KINDS,
     pool: Sequence[Table] | None = None,
     policy: RunPolicy | None = None,
-    allow_other_hardware: bool = False,
 ) -> Collection:
     """A collection with the device's defaults for what is not given: see `collect_collectives`."""
     group_backend(device)
@@ -106,7 +108,7 @@ def new_collection(
     default_sizes, max_bytes, bandwidth, latency = _DEFAULTS[device]
     sizes = tuple(default_sizes if batch_sizes is None else batch_sizes)
     space = CollectiveSpace(tuple(pool), world, seed, sizes, tuple(kinds), max_bytes, bandwidth, latency)
-    return Collection(Path(folder), samples, space, hosts, device, policy or RunPolicy(), allow_other_hardware)
+    return Collection(Path(folder), samples, space, hosts, device, policy or RunPolicy())
 
 
 def collect_collectives(
@@ -131,7 +133,7 @@ def collect_collectives(
         group: how the group is set up; by default from the collection and the timeout.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
+        InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: the group cannot be started or fails again and again; what was measured before is kept.
     """
     if not 0 < timeout_s < float("inf"):
@@ -143,38 +145,46 @@ def collect_collectives(
     return summarise(collection.folder, measured, monotonic() - started)
 
 
-def measure_all(collection: Collection, store: RecordStore, measure: Measure, progress: Progress | None) -> int:
+def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:
     """Measure what the store lacks; returns how many measurements succeeded.
 
     A sample that was given up is kept as soon as a later one succeeds, or the collection ends; not when it ends because the group fails
     again and again: then the samples are not to blame.
     """
-    wanted = list(schedule(collection.samples))
-    settled = {key for table in store.found for key in keys_of(table)}
+    wanted = list(_schedule(collection.samples))
+    settled = store.collectives(collection.digest)
     todo = [key for key in wanted if key not in settled]
-    backend, measured, flushed, held = group_backend(collection.device), 0, monotonic(), list[Row]()
+    backend, measured, held = group_backend(collection.device), 0, list[tuple[int, int, dict[str, Any]]]()
     try:
-        for done, key in enumerate(todo, len(wanted) - len(todo) + 1):
-            sample = collection.space.draw(key[0])
+        for done, (number, repeat) in enumerate(todo, len(wanted) - len(todo) + 1):
+            sample = collection.space.draw(number)
             times = measure(sample)
-            held.append(row_of(sample, key[1], collection.hosts, backend, times, collection.policy.runs))
+            row = row_of(sample, collection.hosts, backend, times, collection.policy.runs)
+            held.append((number, repeat, row))
             if times is not None:
                 measured += 1
-                _keep(held, store)
-            if monotonic() - flushed > _FLUSH_S:
-                store.flush()
-                flushed = monotonic()
+                _keep(held, collection, store)
             if progress:
                 progress(done, len(wanted), "")
     except MeasurementFailed:
         held.clear()
         raise
     finally:
-        _keep(held, store)
+        _keep(held, collection, store)
     return measured
 
 
-def _keep(held: list[Row], store: RecordStore) -> None:
-    for row in held:
-        store.append(row)
+def _schedule(samples: int) -> Iterator[tuple[int, int]]:
+    """(sample, repeat) in the order of measuring; each repeat comes ten samples after its first measurement."""
+    for sample in range(samples + _REPEAT_AFTER):
+        if sample < samples:
+            yield sample, 0
+        earlier = sample - _REPEAT_AFTER
+        if earlier >= 0 and earlier % REPEAT_EVERY == 0:
+            yield earlier, 1
+
+
+def _keep(held: list[tuple[int, int, dict[str, Any]]], collection: Collection, store: SampleStore) -> None:
+    for sample, repeat, row in held:
+        store.add_collective(collection.digest, sample, repeat, row)
     held.clear()

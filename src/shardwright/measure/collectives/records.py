@@ -1,11 +1,11 @@
 """Rows of measured collectives in the sample store, and reading them.
 
-They lie beside the kernel samples: `collectives-identity.json`, `collectives-00000.parquet`, …, `collectives-journal.jsonl`. A sample
-that could not be measured is a row without times: it is not tried again, and readers do not see it.
+A sample that could not be measured is a row without times: it is not tried again, and readers do not see it.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from time import time
@@ -24,9 +24,7 @@ from shardwright.measure.collectives.sampling import (
 from shardwright.measure.collectives.timing import DeviceTimes
 from shardwright.measure.collectives.volumes import Volumes, all_to_all_volumes, ring_volumes
 from shardwright.measure.hardware import MACHINE, Fingerprint
-from shardwright.measure.journal import Key, Row
-from shardwright.measure.records import Records
-from shardwright.measure.store import read_records
+from shardwright.measure.store import chosen_hardware, hardware_of, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 @cache
 def schema() -> pa.Schema:
-    """Columns of a part of collectives; one row per measurement.
+    """Columns of collectives; one row per measurement.
 
     Lists have one entry per device, in order of rank. `bytes` is the device's own input buffer; `sent_*` and `received_*` are what
     passes over its links inside its host and between hosts (`volumes`), in the forward pass. `delays_ms` are the start delays before
@@ -66,42 +64,59 @@ def schema() -> pa.Schema:
     )
 
 
-COLLECTIVES = Records(
-    prefix="collectives",
-    journal="collectives-journal.jsonl",
-    identity="collectives-identity.json",
-    schema=schema,
-    decisive=MACHINE,
-    command="shardwright collect --collectives",
-)
-"""Times of collectives."""
-
-
 def read_collectives(
-    folder: str | Path, *, hardware: Fingerprint | None = None, allow_other_hardware: bool = False
+    folder: str | Path,
+    *,
+    hardware: Fingerprint | str | None = None,
+    allow_other_hardware: bool = False,
+    skipped: bool = False,
 ) -> pa.Table:
     """All measured collectives of a store, in order of sample and repeat; also while another process is still collecting.
 
-    Skipped samples are left out; a damaged part is skipped with a warning.
-
     Args:
         folder: the store.
-        hardware: what they must have been measured on, the kernel backend aside; None for any one machine.
+        hardware: what they must have been measured on, the kernel backend aside: a fingerprint, or a part of a processor's name; None for
+            any one machine.
         allow_other_hardware: take samples of other machines, and of several machines.
+        skipped: take those that could not be measured too.
 
     Returns:
-        A table with the columns of `schema()`, one row per sample and repeat.
+        A table with the columns of `schema()`, one row per sample and repeat; samples of several collections are numbered one after another.
 
     Raises:
         InvalidInput: there is no store or no measured collective, or the hardware is not what was asked for.
     """
-    table = read_records(folder, COLLECTIVES, hardware=hardware, allow_other_hardware=allow_other_hardware)
-    measured = table.filter(table["runs"].to_numpy() > 0)
-    if not measured.num_rows:
-        raise InvalidInput(
-            f"{folder}: all {table.num_rows} collectives were skipped; find out why they hang or fail, and collect into a new folder"
+    import pyarrow as pa
+
+    with reading(folder) as db:
+        known = hardware_of(db, "collectives")
+        chosen = (
+            chosen_hardware(folder, known, hardware, allow_other=allow_other_hardware, decisive=MACHINE)
+            if known
+            else []
         )
-    return measured
+        rows, last, shift = list[dict[str, Any]](), (0, ""), 0
+        for machine, collection, sample, repeat, text in db.execute(
+            "SELECT hardware, collection, sample, repeat, document FROM collectives"
+            " ORDER BY hardware, collection, sample, repeat"
+        ):
+            if machine in chosen:
+                if (machine, collection) != last:
+                    last, shift = (machine, collection), 1 + rows[-1]["sample"] if rows else 0
+                rows.append(json.loads(text) | {"sample": shift + sample, "repeat": repeat})
+        try:
+            table = pa.Table.from_pylist(rows, schema=schema())
+        except pa.ArrowException as error:
+            raise ValueError(str(error)) from error
+    taken = table if skipped else table.filter(np.asarray(table["runs"].to_numpy() > 0))
+    if not taken.num_rows:
+        why = (
+            f"all {len(rows)} collectives were skipped; find out why they hang or fail"
+            if rows
+            else "holds no collectives"
+        )
+        raise InvalidInput(f"{folder}: {why}, and collect some: shardwright collect --collectives -o {folder}")
+    return taken
 
 
 def volumes_of(sample: CollectiveSample, hosts: int) -> Volumes:
@@ -112,15 +127,11 @@ def volumes_of(sample: CollectiveSample, hosts: int) -> Volumes:
     return ring_volumes(sample.elements, len(sample.delays_ms), hosts, gathers=gathers, reduces=reduces)
 
 
-def row_of(
-    sample: CollectiveSample, repeat: int, hosts: int, backend: str, times: DeviceTimes | None, runs: int
-) -> Row:
+def row_of(sample: CollectiveSample, hosts: int, backend: str, times: DeviceTimes | None, runs: int) -> dict[str, Any]:
     """The store's row of a sample, or of a skipped one where there are no times."""
     volumes = volumes_of(sample, hosts)
     sent, received = volumes.sent.tolist(), volumes.received.tolist()
     return {
-        "sample": sample.sample,
-        "repeat": repeat,
         "kind": sample.kind,
         "world": len(sample.delays_ms),
         "hosts": hosts,
@@ -140,7 +151,7 @@ def row_of(
     }
 
 
-def keys_of(table: pa.Table) -> list[Key]:
+def keys_of(table: pa.Table) -> list[tuple[int, int]]:
     """(sample, repeat) of each row."""
     return list(zip(table["sample"].to_pylist(), table["repeat"].to_pylist(), strict=True))
 

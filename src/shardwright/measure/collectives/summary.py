@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwright.measure.collectives.records import COLLECTIVES, keys_of, step_ms
-from shardwright.measure.store import read_records
+from shardwright.measure.collectives.records import keys_of, read_collectives, step_ms
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class CollectivesSummary:
 
 def summarise(folder: Path, measured: int, seconds: float) -> CollectivesSummary:
     """The summary of a store, of which a call measured some rows in some time."""
-    table = read_records(folder, COLLECTIVES, allow_other_hardware=True)
+    table = read_collectives(folder, allow_other_hardware=True, skipped=True)
     first, valid = table["repeat"].to_numpy() == 0, table["runs"].to_numpy() > 0
     kept = table.filter(valid)
     by_key = dict(zip(keys_of(kept), step_ms(kept), strict=True))

@@ -89,7 +89,7 @@ def collect_in_group(
         The summary on rank 0, None on the others.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store is of other hardware or another request.
+        InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: the ranks were started with different options or on different hardware.
     """
     if not 0 < timeout_s < float("inf"):
@@ -169,7 +169,7 @@ def _check_agreement(collection: Collection, member: Member) -> None:
     import torch.distributed as dist
 
     hardware = fingerprint(collection.device, group_backend(collection.device))
-    decisive = {} if collection.allow_other_hardware else {key: hardware[key] for key in MACHINE}
+    decisive = {key: hardware[key] for key in MACHINE}
     text = json.dumps([collection.request(), collection.samples, decisive], sort_keys=True)
     mine = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
     range_ = torch.tensor([mine, -mine], device=member.device)
@@ -177,7 +177,7 @@ def _check_agreement(collection: Collection, member: Member) -> None:
     if int(range_[0]) != -int(range_[1]):
         raise MeasurementFailed(
             "the ranks were started with different options, or run on different hardware or versions of torch; start all hosts with "
-            "the same command on like machines, or pass --allow-other-hardware"
+            "the same command, on machines that are alike"
         )
 
 

@@ -1,18 +1,29 @@
-"""The workers of a collection on a cluster: what each is on, and what it must be asked before it measures."""
+"""The workers of a collection on a cluster: what each is on, what it must be asked before it measures, and what it measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from shardwright.cluster import Lost, Pool
 from shardwright.errors import ClusterFailed, MeasurementFailed
-from shardwright.measure.failures import MOST_IN_A_ROW
-from shardwright.measure.remote.node import Batch, Checked, Facts, MeasuringNode
-from shardwright.measure.remote.shelves import Shelf, Shelves
+from shardwright.files import write_atomically
+from shardwright.measure.checks import CHECKS
+from shardwright.measure.collect import MOST_IN_A_ROW
+from shardwright.measure.collection import Collection
+from shardwright.measure.hardware import differences
+from shardwright.measure.remote.node import Batch, Checked, Facts, MeasuringNode, Outcome
+from shardwright.measure.sampling import TableSet
+from shardwright.measure.stock import Stock
 
+_BATCH = 4  # sets that a worker gets at a time: what is lost when it is killed
+_MOST_DEATHS = 3  # of workers at one set
 _MOST_SILENT = 5
 
 
@@ -23,7 +34,7 @@ class Member:
     Attributes:
         facts: what it is on; None until it has said so.
         checked: whether its kernels are known to compute what they should.
-        failed: samples in a row that it could not measure.
+        failed: sets in a row that it could not measure.
     """
 
     facts: Facts | None = None
@@ -33,21 +44,28 @@ class Member:
 
 @dataclass
 class Crew:
-    """Workers that are asked, checked, and then given batches: `tell` gives each idle worker its next job, `hear` takes an answer.
+    """Workers that are asked, checked, and then given sets: `tell` gives each idle worker its next job, `hear` takes an answer.
+
+    A context manager, which closes the stocks.
 
     Attributes:
         pool: the workers.
-        shelves: where their samples go.
-        check: whether each must be checked before it measures.
-        opened: called whenever stores were opened.
+        folder: the store.
+        collection: what is collected.
+        check: whether each worker must be checked before it measures.
+        ahead: whether sets may be drawn before they are needed, which takes a core of this machine.
+        stocks: one for each kind of hardware.
     """
 
     pool: Pool[MeasuringNode]
-    shelves: Shelves
+    folder: Path
+    collection: Collection
     check: bool
-    opened: Callable[[], None]
+    ahead: bool
     members: dict[int, Member] = field(default_factory=dict)
+    stocks: list[Stock] = field(default_factory=list)
     _jobs: dict[int, tuple[int, Batch | None]] = field(default_factory=dict)
+    _deaths: Counter[tuple[int, int]] = field(default_factory=Counter)
     _silent: int = 0
     _numbers: count[int] = field(default_factory=count)
 
@@ -60,11 +78,9 @@ class Crew:
         for number in self.pool.idle:
             if self._member(number).facts is None:
                 self._give(number, MeasuringNode.facts, None)
-        # Which stores there are depends on all workers, so nothing is opened before all have said what they are on.
-        if self.shelves.all or not (self.pool.starting or any(one.facts is None for one in self.members.values())):
-            self._open()
-        for number in self.pool.idle if self.shelves.all and go_on else ():
-            self._next(number)
+        for number in self.pool.idle if go_on else ():
+            if self._member(number).facts is not None:
+                self._next(number)
 
     def hear(self, number: int, answer: Any) -> None:
         """Take the answer to a job, or the news that its worker died.
@@ -77,7 +93,8 @@ class Crew:
         if isinstance(answer, Lost):
             member = self.members.pop(worker)
             if batch is not None:
-                self._shelf(member).lose(batch.keys, answer.text)
+                for drawn in reversed(batch.sets):
+                    self._died(self._stock(member), drawn, f"the worker that measured it died: {answer.text}")
             else:
                 self._unanswered(answer.text)
             return
@@ -91,10 +108,22 @@ class Crew:
             assert batch is not None
             self._measured(member, batch, answer)
 
-    def workers_of(self, shelf: Shelf) -> int:
-        """How many workers measure for a store."""
-        known = [member.facts for member in self.members.values() if member.facts is not None]
-        return sum(self.shelves.of(facts.hardware) is shelf for facts in known)
+    @property
+    def left(self) -> int:
+        """How many sets are to be visited, by all hardware that is known."""
+        return sum(stock.left for stock in self.stocks) + sum(
+            len(batch.sets) for _, batch in self._jobs.values() if batch
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as closing:
+            for stock in self.stocks:
+                closing.callback(stock.close)
 
     def _unanswered(self, how: str) -> None:
         """Count the workers that died of a question, so that a machine on which all do ends the collection."""
@@ -105,22 +134,26 @@ class Crew:
                 "try there: python -m shardwright.measure.collect"
             )
 
-    def _open(self) -> None:
-        """Open the stores of all workers that are known."""
-        before = len(self.shelves.all)
-        self.shelves.open_for([member.facts for member in self.members.values() if member.facts is not None])
-        if len(self.shelves.all) > before:
-            self.opened()
-
     def _next(self, number: int) -> None:
         member = self._member(number)
-        shelf = self._shelf(member)
+        stock = self._stock(member)
         if self.check and not member.checked:
-            self._give(number, MeasuringNode.check, shelf.known_checks())
-            return
-        batch = shelf.batch(self.workers_of(shelf))
-        if batch is not None:
-            self._give(number, MeasuringNode.measure, batch)
+            path = self.folder / CHECKS
+            self._give(number, MeasuringNode.check, path.read_text(encoding="utf-8") if path.exists() else None)
+        elif stock.left:
+            self._give(number, MeasuringNode.measure, self._batch(stock))
+
+    def _batch(self, stock: Stock) -> Batch:
+        """The next sets for one of the workers on a hardware."""
+        workers = sum(one.facts is not None and self._stock(one) is stock for one in self.members.values())
+        sets: list[TableSet] = []
+        for _ in range(min(_BATCH, -(-stock.left // max(1, workers)))):
+            sets.append(stock.draw(stock.take(), ahead=_BATCH * workers))
+            if self._deaths[
+                id(stock), sets[-1].sample
+            ]:  # one that workers died of goes last, so that it is known which one it was
+                break
+        return Batch(sets, stock.arena_bytes)
 
     def _give(self, worker: int, method: Callable[[MeasuringNode, Any], Any], job: Any) -> None:
         number = next(self._numbers)
@@ -128,32 +161,55 @@ class Crew:
         self.pool.give(number, method, job, worker=worker)
 
     def _checked(self, member: Member, answer: Checked) -> None:
-        shelf = self._shelf(member)
-        shelf.checked(answer.text)
+        write_atomically(self.folder / CHECKS, answer.text)
         if answer.wrong:
             raise MeasurementFailed(f"{_host(member)}: {answer.wrong[0]}")
         member.checked = True
 
-    def _measured(self, member: Member, batch: Batch, visits: Any) -> None:
-        assert member.facts is not None
-        for visit in visits:
-            member.failed = 0 if visit.measurement is not None else member.failed + 1
-        shelf, visited = self._shelf(member), {visit.key for visit in visits}
-        shelf.give_back([key for key in batch.keys if key not in visited])
-        try:
-            shelf.keep(visits, member.facts.hardware)
-        except MeasurementFailed as error:
-            raise MeasurementFailed(f"{_host(member)}: {error}") from None
+    def _measured(self, member: Member, batch: Batch, outcomes: Sequence[Outcome]) -> None:
+        stock = self._stock(member)
+        for drawn in reversed(batch.sets[len(outcomes) :]):  # it did not come to these
+            stock.lost(drawn.sample)
+        for drawn, outcome in zip(batch.sets, outcomes, strict=False):
+            member.failed = 0 if outcome.visit else member.failed + 1
+            if outcome.visit:
+                stock.keep(drawn, outcome.visit)
+                for step, took in outcome.visit.spent.items():
+                    stock.spent[step] += took
+            elif outcome.died:
+                self._died(stock, drawn, f"{_host(member)}: {outcome.error}")
+            else:
+                self._failed(stock, drawn, f"{_host(member)}: {outcome.error}")
         if member.failed >= MOST_IN_A_ROW:
             raise MeasurementFailed(
-                f"{_host(member)}: {member.failed} samples in a row cannot be measured, the last one: {visits[-1].error}"
+                f"{_host(member)}: {member.failed} samples in a row cannot be measured, the last one: {outcomes[-1].error}"
             )
 
-    def _shelf(self, member: Member) -> Shelf:
-        assert member.facts is not None
-        shelf = self.shelves.of(member.facts.hardware)
-        assert shelf is not None
-        return shelf
+    def _died(self, stock: Stock, drawn: TableSet, how: str) -> None:
+        """Put a set back at which a process died, unless too many did."""
+        key = (id(stock), drawn.sample)
+        self._deaths[key] += 1
+        if self._deaths[key] > _MOST_DEATHS:
+            self._failed(stock, drawn, f"{self._deaths[key]} times, {how}")
+        else:
+            stock.lost(drawn.sample)
+
+    def _failed(self, stock: Stock, drawn: TableSet, why: str) -> None:
+        """Note that a set cannot be measured; on a CPU that ends the collection."""
+        if not stock.on_gpu:
+            raise MeasurementFailed(f"sample {drawn.sample}: {why}")
+        stock.fail(drawn, why)
+
+    def _stock(self, member: Member) -> Stock:
+        """The sets of a worker's hardware."""
+        facts = member.facts
+        assert facts is not None
+        for stock in self.stocks:
+            if not differences(stock.hardware, facts.hardware):
+                return stock
+        arena = self.collection.arena(lambda: facts.memory)
+        self.stocks.append(Stock(self.folder, facts.hardware, self.collection, arena, ahead=self.ahead))
+        return self.stocks[-1]
 
     def _member(self, worker: int) -> Member:
         return self.members.setdefault(worker, Member())

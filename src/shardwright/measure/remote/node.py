@@ -7,17 +7,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import time
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.run import check_machine
-from shardwright.measure.device_work import DeviceWork
-from shardwright.measure.device_work import Visit as Timed
+from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint
-from shardwright.measure.journal import Key
 from shardwright.measure.sampling import TableSet
+from shardwright.measure.stock import work_of
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.torch_package import import_torch
 from shardwright.measure.worker_client import Worker, WorkerOptions
@@ -70,34 +68,28 @@ class Checked:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples to visit.
+    """Sets to visit.
 
     Attributes:
-        keys: which they are.
         sets: their tables.
         arena_bytes: room for the tables of each.
     """
 
-    keys: Sequence[Key]
     sets: Sequence[TableSet]
     arena_bytes: int
 
 
 @dataclass(frozen=True)
-class Visit:
-    """A visit to a sample.
+class Outcome:
+    """What became of a visit to a set.
 
     Attributes:
-        key: the sample.
-        measurement: its times; None where it could not be measured.
-        measured_at: when, in seconds after 1970.
+        visit: its times; None where it could not be measured.
         error: why it could not be measured.
         died: whether the measuring process died of it, so that another try may succeed.
     """
 
-    key: Key
-    measurement: Timed | None
-    measured_at: float
+    visit: Visit | None
     error: str = ""
     died: bool = False
 
@@ -144,21 +136,21 @@ class MeasuringNode:
             wrong = check_machine(Path(folder), self._options.device, self._backend, say=_nobody)
             return Checked(path.read_text(encoding="utf-8"), wrong)
 
-    def measure(self, batch: Batch) -> list[Visit]:
-        """Visit samples, one after another; on a CPU up to the first that cannot be measured."""
-        visits = []
-        for key, tables in zip(batch.keys, batch.sets, strict=True):
-            visits.append(self._visit(key, tables, batch.arena_bytes))
-            if visits[-1].measurement is None and (visits[-1].died or self._options.device == "cpu"):
+    def measure(self, batch: Batch) -> list[Outcome]:
+        """Visit sets, one after another; on a CPU up to the first that cannot be measured."""
+        outcomes = []
+        for tables in batch.sets:
+            outcomes.append(self._outcome(tables, batch.arena_bytes))
+            if outcomes[-1].visit is None and (outcomes[-1].died or self._options.device == "cpu"):
                 break
-        return visits
+        return outcomes
 
-    def _visit(self, key: Key, tables: TableSet, arena_bytes: int) -> Visit:
+    def _outcome(self, tables: TableSet, arena_bytes: int) -> Outcome:
         worker = self._started(arena_bytes)
         try:
-            return Visit(key, worker.visit(DeviceWork(tables.works, tables.seeds, tables.optimizer)), time())
+            return Outcome(worker.visit(work_of(tables)))
         except MeasurementFailed as error:
-            return Visit(key, None, time(), str(error), died=not worker.alive)
+            return Outcome(None, str(error), died=not worker.alive)
 
     def _started(self, arena_bytes: int) -> Worker:
         """The measuring process, started anew where it has ended.

@@ -54,7 +54,7 @@ class HeadBench:
         """Collect until the store holds so many samples, or the time is up.
 
         Raises:
-            InvalidInput: the store is of other hardware; remove it.
+            InvalidInput: the store holds samples of other hardware too; remove it.
             MeasurementFailed: a kernel could not be run.
         """
         begin = time.monotonic()
@@ -114,7 +114,7 @@ class HeadBench:
     def _samples(self) -> Samples:
         """What is in the store; a few are collected where there is next to nothing."""
         from shardwright.cost.dataset import samples_of
-        from shardwright.measure.store import read_samples
+        from shardwright.measure.samples import read_samples
 
         if not self._store.exists() or read_samples(self._store).num_rows < _FEWEST:
             self._collect(_FEWEST, None)

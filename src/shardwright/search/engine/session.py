@@ -173,7 +173,26 @@ class Session:
         state, stuck = self._made(how)
         if state is not None:
             self._improve(state)
+            state = self._without_copies(state)
         return state, stuck
+
+    def _without_copies(self, state: State) -> State:
+        """The state, or one without replicas if that is better: together they pay for a call on every device, alone none of them does."""
+        setting, copies = (
+            self.assembly.setting,
+            np.array([*self.assembly.spread_replicated, False]),
+        )  # the last: in no spread
+        items = np.flatnonzero(copies[state.spread] & setting.legal[setting.first[1 : setting.most.size + 1] - 1])
+        if not items.size or self.late:
+            return state
+        tried, before = copy_state(state), self._value(state)
+        for item in items.tolist():
+            clear_item(setting, tried, item)
+            add_piece(tried, setting, item, int(setting.first[item + 1] - setting.first[item]))
+        if place_greedily(tried, setting, 0.0) >= 0:
+            return state
+        self._descend(tried, _POWERS[-1], _WIDEST)
+        return tried if self._value(tried) < before else state
 
     def _adopted(self, carried: Carried, task: Task) -> State | None:
         """A plan as a full state; what the plan does not settle lies as in a start of the search."""

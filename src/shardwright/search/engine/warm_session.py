@@ -31,7 +31,7 @@ class WarmSession(Session):
         self._keep(copy_state(state))
         if improve:
             self._improve(state)
-            self._keep(state)
+            self._keep(self._without_copies(state))
         return True
 
     def _value(self, state: State) -> float:

@@ -7,10 +7,10 @@ import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collectives.collect import Collection, collect_collectives, measure_all, new_collection
-from shardwright.measure.collectives.records import COLLECTIVES, keys_of, read_collectives
+from shardwright.measure.collectives.records import keys_of, read_collectives
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
-from shardwright.measure.store import RecordStore, read_records
+from shardwright.measure.store import SampleStore
 from shardwright.task import AccessProfile, Table
 
 POOL = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
@@ -41,7 +41,7 @@ def run(folder: Path, samples: int, script: Script) -> int:
 
 
 def in_store(folder: Path) -> list[tuple[int, int]]:
-    return keys_of(read_records(folder, COLLECTIVES))
+    return keys_of(read_collectives(folder, skipped=True))
 
 
 def test_every_20th_sample_is_repeated_and_nothing_is_measured_twice(tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_the_request_tells_collections_apart(tmp_path: Path) -> None:
         collection(tmp_path, 5, **changes).request() for changes in ({}, {"seed": 1}, {"world": 4}, {"hosts": 2})
     ]
     assert len({str(request) for request in requests}) == 4
-    assert isinstance(collection(tmp_path, 5).open_store(), RecordStore)
+    assert isinstance(collection(tmp_path, 5).open_store(), SampleStore)

@@ -1,0 +1,202 @@
+"""A plan a few moves away from one that was measured: the model is asked only for what the moves change.
+
+A device that keeps its shards takes what was measured. One that changes takes what was measured and the difference that the model
+predicts: its error on the shards that stay is in both terms, and cancels. So the fewer the moves, the truer the promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.cost.communication import communication_ms
+from shardwright.cost.groups import with_groups
+from shardwright.cost.model import CostModel
+from shardwright.cost.pricing import Floats
+from shardwright.cost.score import compute_ms
+from shardwright.errors import InvalidPlan
+from shardwright.sharding.calls import numbered_calls
+from shardwright.sharding.checking import check_plan
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWorks
+from shardwright.task.task import Task
+
+_POWER = 24.0  # of the mean that stands for a maximum, in which a move helps although another device is as slow
+_SLOWEST = 3  # devices in each pass from which shards are taken
+_MOST_SWAPS = 20_000
+_CHECKED = 12  # changes, best first, of which links, memory and constraints are looked at
+_NARROWEST = 4  # columns of a block
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A shard of one device goes to another, or a part of it does, or two change places.
+
+    Attributes:
+        devices: the two.
+        lost: places of the shard that each gives; `_NONE` for none.
+        got: places of the shard that each gets; likewise.
+    """
+
+    devices: tuple[int, int]
+    lost: tuple[int, int]
+    got: tuple[int, int]
+
+
+class Moves:
+    """Moves from a measured plan.
+
+    Args:
+        task: what plans are checked against.
+        model: predicts what changes.
+        shards: the measured plan.
+        kernels: `(devices, 2)` its measured forward and backward kernel ms.
+    """
+
+    def __init__(self, task: Task, model: CostModel, shards: Sequence[Shard], kernels: Floats) -> None:
+        self._task, self._model = task, with_groups(model, task)
+        self._works = ShardWorks(task)
+        self._error = kernels - compute_ms(task, shards, model)
+        self._start = list(shards)
+
+    def promised_ms(self, shards: Sequence[Shard]) -> float:
+        """Step of a plan: what was measured, and what the model says of the difference."""
+        times = np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
+        return self._step_ms(times, shards)
+
+    def best(self, count: int) -> list[Shard] | None:
+        """The shards after so many moves, each the best of all; fewer where none helps, None where the first does not."""
+        shards = self._start
+        for _ in range(count):
+            found = self._moved(shards)
+            if found is None:
+                break
+            shards = found
+        return None if shards is self._start else shards
+
+    def _step_ms(self, times: Floats, shards: Sequence[Shard]) -> float:
+        return float(times.max(axis=0).sum()) + sum(float(part.max()) for part in communication_ms(self._task, shards))
+
+    def _moved(self, shards: list[Shard]) -> list[Shard] | None:
+        """The shards after the best move; None where none helps."""
+        times = np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
+        slow = sorted({int(device) for phase in (0, 1) for device in np.argsort(-times[:, phase])[:_SLOWEST]})
+        pieces = list(shards)
+        changes = list(self._changes(shards, slow, pieces))
+        if not changes:
+            return None
+        values = _soft(self._priced(changes, shards, pieces, times))
+        present, links = float(_soft(times[None])[0]), self._step_ms(np.zeros_like(times), shards)
+        for place in np.argsort(values)[:_CHECKED]:
+            found = _applied(changes[place], shards, pieces)
+            if values[place] + self._step_ms(np.zeros_like(times), found) < (present + links) * (
+                1 - 1e-6
+            ) and self._valid(found):
+                return found
+        return None
+
+    def _valid(self, shards: Sequence[Shard]) -> bool:
+        try:
+            check_plan(self._task, shards)
+        except InvalidPlan:
+            return False
+        return True
+
+    def _changes(self, shards: Sequence[Shard], slow: Sequence[int], pieces: list[Shard]) -> Iterator[_Change]:
+        """Changes that take work off slow devices; blocks that they make anew are added to `pieces`."""
+        single = [place for place, shard in enumerate(shards) if len(shard.devices) == 1]
+        of_table: dict[str, list[int]] = {}
+        for place in single:
+            of_table.setdefault(shards[place].table, []).append(place)
+        origins = [place for place in single if shards[place].devices[0] in slow]
+        for place in origins:
+            yield from self._moves(place, shards, of_table[shards[place].table], pieces)
+        pairs = ((a, b) for a in origins for b in single if shards[a].devices != shards[b].devices)
+        for _, (a, b) in zip(range(_MOST_SWAPS), pairs, strict=False):
+            yield _Change((shards[a].devices[0], shards[b].devices[0]), (a, b), (b, a))
+
+    def _moves(
+        self, place: int, shards: Sequence[Shard], of_table: Sequence[int], pieces: list[Shard]
+    ) -> Iterator[_Change]:
+        """A shard, and half of its columns, to each other device; next to a block that goes on where it ends, it becomes one with that."""
+        shard, device = shards[place], shards[place].devices[0]
+        halves = _halved(shard)
+        if halves is not None:
+            pieces.extend(halves)
+        ends = len(pieces)
+        for target in range(self._task.topology.devices):
+            if target == device:
+                continue
+            beside, got = _NONE, place
+            for other in of_table:
+                joined = _joined(shard, shards[other]) if shards[other].devices == (target,) else None
+                if joined is not None:
+                    pieces.append(joined)
+                    beside, got = other, len(pieces) - 1
+            yield _Change((device, target), (place, beside), (_NONE, got))
+            if halves is not None:
+                yield _Change((device, target), (place, _NONE), (ends - 2, ends - 1))
+
+    def _priced(
+        self, changes: Sequence[_Change], shards: Sequence[Shard], pieces: Sequence[Shard], times: Floats
+    ) -> Floats:
+        """`(changes, devices, 2)` kernel times after each change."""
+        works = [self._works.of(piece) for piece in pieces]
+        call, latents = np.array(numbered_calls(works)), self._model.encode(works)
+        kinds = int(call.max()) + 1
+        vectors = np.zeros((len(works) + 1, kinds, latents.shape[1]))  # the last is that of no shard
+        held = np.zeros((len(works) + 1, kinds))
+        vectors[np.arange(len(works)), call] = latents
+        held[np.arange(len(works)), call] = 1.0
+        sums = np.zeros((self._task.topology.devices, *vectors.shape[1:]))
+        counts = np.zeros(sums.shape[:2])
+        for place, shard in enumerate(shards):
+            sums[list(shard.devices)] += vectors[place]
+            counts[list(shard.devices)] += held[place]
+        devices, lost, got = (np.array([getattr(one, name) for one in changes]) for name in ("devices", "lost", "got"))
+        after = sums[devices] + vectors[got] - vectors[lost]
+        present = counts[devices] + held[got] - held[lost] > 0.5
+        priced = self._model.pricing.devices(after, present) + self._error[devices]
+        result = np.repeat(times[None], len(changes), axis=0)
+        result[np.arange(len(changes))[:, None], devices] = np.maximum(priced, 0.0)
+        return result
+
+
+def _soft(times: Floats) -> Floats:
+    """`(n,)` power means over the devices instead of maxima, of `(n, devices, 2)` times."""
+    top = times.max(axis=1, keepdims=True)
+    shares: Floats = (times / np.maximum(top, 1e-12)) ** _POWER
+    found: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)
+    return found
+
+
+def _applied(change: _Change, shards: Sequence[Shard], pieces: Sequence[Shard]) -> list[Shard]:
+    """The shards after a change."""
+    kept = [shard for place, shard in enumerate(shards) if place not in change.lost]
+    return kept + [
+        replace(pieces[place], devices=(device,))
+        for place, device in zip(change.got, change.devices, strict=True)
+        if place != _NONE
+    ]
+
+
+def _halved(shard: Shard) -> tuple[Shard, Shard] | None:
+    """Two blocks of half the columns each, in multiples of the narrowest; None where it has too few."""
+    start, stop = shard.columns
+    middle = start + (stop - start) // 2 // _NARROWEST * _NARROWEST
+    if middle == start:
+        return None
+    return replace(shard, columns=(start, middle)), replace(shard, columns=(middle, stop))
+
+
+def _joined(one: Shard, other: Shard) -> Shard | None:
+    """One block of both, where one's columns go on where the other's end."""
+    if one.rows != other.rows or one.row_order != other.row_order or one.tier != other.tier:
+        return None
+    first, second = sorted((one, other), key=lambda shard: shard.columns)
+    return (
+        replace(other, columns=(first.columns[0], second.columns[1])) if first.columns[1] == second.columns[0] else None
+    )

@@ -1,0 +1,134 @@
+"""`shardwright tune`: the best plan that was measured, in minutes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import RenderableType
+
+from shardwright.cli.dependencies import require_torch
+from shardwright.cli.errors import Interrupted, about
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
+from shardwright.cli.output import emit, ms, note, saved, signed
+from shardwright.cli.progress import progress
+from shardwright.cli.targets import check_target
+
+if TYPE_CHECKING:
+    from shardwright.calibration import Tuned
+    from shardwright.sharding.runtimes import Runtime
+
+STOPPED = {
+    "floor": "it is within the noise of the floor",
+    "no gain": "several rounds in a row gained nothing",
+    "time": "time was up",
+    "interrupted": "it was interrupted",
+}
+
+
+def run(
+    *,
+    task: TaskFile,
+    output: Annotated[
+        Path | None,
+        option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON, with what was measured."),
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", metavar="MINUTES", help="How long it may take.")] = 5.0,
+    device: Annotated[
+        str | None, option("--device", metavar="cpu|cuda", text="What to measure on; by default what the task is for.")
+    ] = None,
+    model: ModelFile = None,
+    runs_on: RunsOn = "shardwright",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Plan, measure on this machine, correct the cost model, and plan again; the best plan that was measured.
+
+    For those who can measure where they will train. Kernels are measured, one device after another; links are predicted. The plan is never
+    one that was measured worse than the plan without tuning. Ctrl-C ends it with the best plan so far. Measurements are kept: the same
+    command goes on where the last one stopped.
+
+    Example:
+        shardwright tune task.yaml --minutes 5 -o plan.json
+        shardwright report plan.json -o report.html
+    """
+    require_torch("measuring", "measure")
+    import shardwright as sw
+    from shardwright.cli.model_notes import print_model_notes
+    from shardwright.cli.summary import device_table, headline, tuning_lines
+    from shardwright.cost import resolve_cost_model
+    from shardwright.schema import Place
+
+    check_target(output, inputs=[task, model])
+    placed = sw.Task.load(task)
+    with Place(str(model or task)).naming():
+        cost_model = resolve_cost_model(model, placed)
+    print_model_notes(cost_model, placed)
+    with progress("tuning", detail="starting", compiles=True) as report, about(task):
+        found = sw.tune(
+            placed,
+            minutes=minutes,
+            device=device,
+            cost_model=cost_model,
+            runs_on=cast("Runtime", runs_on),
+            seed=seed,
+            progress=lambda seconds, total, what: report(min(seconds, total), total, f"s: {what}"),
+        )
+    for text in found.notes:
+        note(f"note: {text}")
+    if found.failed:
+        note(
+            f"note: {len(found.failed)} devices could not be measured, and their plans were left out; the first: {found.failed[0]}"
+        )
+    if output is not None:
+        found.plan.save(output)
+    views: list[RenderableType] = [
+        device_table(found.plan),
+        headline(found.plan),
+        tuning_lines(found.plan),
+        _more(found),
+    ]
+    emit(_document(found, output), *views, saved(output), as_json=as_json)
+    if found.stopped == "interrupted":
+        raise Interrupted("stopped early with the best plan so far; the same command goes on")
+
+
+def _document(found: Tuned, output: Path | None) -> dict[str, Any]:
+    from shardwright.sharding.files import plan_to_dict
+
+    assert found.plan.tuning is not None
+    corrections = found.model and {
+        "forward_scale": float(found.model.scale[0]),
+        "backward_scale": float(found.model.scale[1]),
+        "cut_ms": found.model.cut_price,
+    }
+    return {
+        "tuning": asdict(found.plan.tuning),
+        "above_floor": found.plan.tuning.above_floor,
+        "stopped": found.stopped,
+        "seconds": found.seconds,
+        "controls_slower": found.slower,
+        "corrections": corrections,
+        "corrected_bound_ms": found.bound_ms,
+        "notes": list(found.notes),
+        "failed": list(found.failed),
+        "plan": plan_to_dict(found.plan, output),
+    }
+
+
+def _more(found: Tuned) -> str:
+    """How it ended, what the model was corrected by, and the state of the machine."""
+    lines = [f"stopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}"]
+    if found.model is not None:
+        forward, backward = (signed(factor - 1) for factor in found.model.scale.tolist())
+        proven = (
+            f"; no plan is below {ms(found.bound_ms)} ms by the corrected model" if found.bound_ms is not None else ""
+        )
+        lines.append(
+            f"the model was corrected by {forward} forward, {backward} backward, and {found.model.cut_price:+.4f} ms a shard{proven}"
+        )
+    if found.slower is not None:
+        lines.append(f"the controls took {signed(found.slower - 1)} of what they took when the model was learned")
+    return "\n".join(lines)

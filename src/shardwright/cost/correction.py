@@ -1,0 +1,228 @@
+r"""A cost model corrected by what devices of one task were measured to take.
+
+    corrected time of a call = max(0, scale · base(sum) + Σ over its shards of c(shard))       forward and backward apart
+    c(shard) = Σ_j w_j · terms_j(shard), not below minus half of what the base model says of the shard alone
+
+The terms of a shard: what it takes alone by the base model, times how alike it is to each table of the task (so a table that is dearer than
+predicted makes its own blocks dearer, and a little those of tables like it); one for the shard itself, which is the price of a cut; its
+samples; its outputs. The sum over shards is linear, so a convex model stays convex, and every bound is proven for the corrected model too.
+The scale takes up a machine that is slower throughout. The weights are a ridge regression on the differences between measured and scaled
+times: Gaussian weights of known spread, Gaussian noise of the measurements. Few measurements leave the model nearly as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from shardwright.cost.features import WorkArrays
+from shardwright.cost.model import CostModel, Floats
+from shardwright.cost.pricing import Pricing
+from shardwright.cost.score import device_ms
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.task import Task
+
+_SPREAD = 0.15  # of a table's own factor, before anything is measured
+_SPREAD_OF_SIZES = 0.1  # of the terms that all shards have, in times of the mean table
+_ALIKE = np.array(
+    [0.4, 0.4, 1.0, 2.0]
+)  # distance, in logarithms, of pooling, distinct share, dim and rows at which likeness fades
+_LEAST = -0.5  # of a shard's own time: the most that a correction takes off
+_OWN_TERMS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What corrections are linear in.
+
+    Attributes:
+        centres: `(tables, 4)` features of the task's tables.
+        units: `(2, 3)` forward and backward ms of one unit of the terms that all shards have: the mean table's time over its size.
+    """
+
+    centres: Floats
+    units: Floats
+
+    @classmethod
+    def of(cls, task: Task, base: CostModel) -> Terms:
+        """The terms of a task."""
+        works = [shard_work(task, Shard.whole(table, 0)) for table in task.tables]
+        columns = WorkArrays.of(works)
+        alone = _alone(base.pricing, base.encode(works))
+        units = alone.mean(axis=0)[:, None] / _sizes(columns).mean(axis=0)
+        return cls(np.unique(_features(columns), axis=0), units)
+
+    @property
+    def spread(self) -> Floats:
+        """`(terms,)` what is known of the weights before anything is measured: the standard deviation of each."""
+        return np.array([_SPREAD] * len(self.centres) + [_SPREAD_OF_SIZES] * _OWN_TERMS)
+
+    def columns(self, works: WorkArrays, alone: Floats) -> Floats:
+        """`(n, terms, 2)` ms of each term of n shards, forward and backward.
+
+        Args:
+            works: the shards.
+            alone: `(n, 2)` what each takes alone.
+        """
+        away = ((_features(works)[:, None] - self.centres) / _ALIKE) ** 2
+        alike = np.exp(-0.5 * away.sum(axis=2))
+        sizes = _sizes(works)[:, :, None] * self.units.T[None]
+        return np.concatenate([alike[:, :, None] * alone[:, None], sizes], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedModel:
+    """Another cost model, scaled, and with a correction for each shard.
+
+    Attributes:
+        base: the model that is corrected.
+        terms: what the corrections are linear in.
+        weights: `(2, terms)` of forward and backward.
+        scale: `(2,)` factor on the base model's times.
+        spread: `(2, terms, terms)` a root of the covariance of the weights, after what was measured.
+    """
+
+    base: CostModel
+    terms: Terms
+    weights: Floats
+    scale: Floats
+    spread: Floats
+
+    @property
+    def name(self) -> str:
+        """That of the base model, and that it is corrected."""
+        return f"{self.base.name}, corrected"
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, latent + 2)` encodings, with the forward and backward ms by which each shard is corrected."""
+        latents = self.base.encode(works)
+        return np.hstack([latents, self._added(WorkArrays.of(works), latents)]) if works else np.zeros((0, self._width))
+
+    @property
+    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
+        """Likewise for shards given as columns; None where the base model does not take them."""
+        base = getattr(self.base, "encode_arrays", None)
+        if base is None:
+            return None
+
+        def encoded(works: WorkArrays) -> Floats:
+            latents = base(works)
+            return np.hstack([latents, self._added(works, latents)])
+
+        return encoded
+
+    @cached_property
+    def pricing(self) -> Pricing:
+        """The base model's times, scaled, and the corrections as they are."""
+        base = self.base.pricing
+        return Pricing(
+            np.hstack([base.hidden, np.zeros((base.hidden.shape[0], 2))]),
+            base.hidden_bias,
+            self.scale[:, None] * base.mix,
+            np.hstack([self.scale[:, None] * base.linear, np.eye(2)]),
+            self.scale * base.bias,
+            self.scale * base.once,
+        )
+
+    @property
+    def cut_price(self) -> float:
+        """What a cut is corrected by: forward and backward ms of a shard more, whatever its size."""
+        return float((self.weights[:, -_OWN_TERMS] * self.terms.units[:, 0]).sum())
+
+    def drawn(self, rng: np.random.Generator) -> CorrectedModel:
+        """A correction that the measurements allow as well."""
+        noise = rng.standard_normal(self.weights.shape)
+        return replace(self, weights=self.weights + np.einsum("pij,pj->pi", self.spread, noise))
+
+    @property
+    def _width(self) -> int:
+        return int(self.base.pricing.hidden.shape[1]) + 2
+
+    def _added(self, works: WorkArrays, latents: Floats) -> Floats:
+        """`(n, 2)` forward and backward ms."""
+        alone = self.scale * _alone(self.base.pricing, latents)
+        added: Floats = np.einsum("ntp,pt->np", self.terms.columns(works, alone), self.weights)
+        return np.maximum(added, _LEAST * alone)
+
+
+def with_cut_price(base: CostModel, task: Task, price: float) -> CorrectedModel:
+    """A model in which every shard costs more.
+
+    Args:
+        base: the model.
+        task: whose mean table is meant.
+        price: of a shard, in times of the mean table.
+    """
+    terms = Terms.of(task, base)
+    count = len(terms.spread)
+    weights = np.zeros((2, count))
+    weights[:, -_OWN_TERMS] = price
+    return CorrectedModel(base, terms, weights, np.ones(2), np.zeros((2, count, count)))
+
+
+def corrected(
+    base: CostModel, task: Task, devices: Sequence[Sequence[ShardWork]], times: Floats, noise: Floats
+) -> CorrectedModel:
+    """The model corrected by measured devices.
+
+    Args:
+        base: the model.
+        task: the task that the devices are of.
+        devices: shards of each device; none is empty.
+        times: `(n, 2)` forward and backward ms that they take.
+        noise: `(n, 2)` standard errors of these.
+    """
+    terms = Terms.of(task, base)
+    predicted = np.array([device_ms(base, works) for works in devices])
+    scale = np.array([_scale(times[:, phase], predicted[:, phase]) for phase in range(2)])
+    sums = np.array([_summed(base, terms, scale, works) for works in devices])  # (n, terms, 2)
+    found = [
+        _ridge(sums[:, :, phase], times[:, phase] - scale[phase] * predicted[:, phase], noise[:, phase], terms.spread)
+        for phase in range(2)
+    ]
+    weights, spread = (np.array(part) for part in zip(*found, strict=True))
+    return CorrectedModel(base, terms, weights, scale, spread)
+
+
+def _summed(base: CostModel, terms: Terms, scale: Floats, works: Sequence[ShardWork]) -> Floats:
+    alone = scale * _alone(base.pricing, base.encode(works))
+    total: Floats = terms.columns(WorkArrays.of(works), alone).sum(axis=0)
+    return total
+
+
+def _scale(measured: Floats, predicted: Floats) -> float:
+    seen = predicted > 0
+    return float(np.median(measured[seen] / predicted[seen])) if seen.any() else 1.0
+
+
+def _ridge(columns: Floats, wanted: Floats, noise: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    """Mean of the weights, and a root of their covariance: the posterior of a linear regression."""
+    scaled = columns * spread / noise[:, None]
+    precision = scaled.T @ scaled + np.eye(len(spread))
+    root = np.linalg.inv(np.linalg.cholesky(precision)).T
+    mean = root @ (root.T @ (scaled.T @ (wanted / noise)))
+    return spread * mean, spread[:, None] * root
+
+
+def _alone(pricing: Pricing, latents: Floats) -> Floats:
+    """`(n, 2)` what each shard adds to a call that has no other."""
+    empty = pricing.price(np.zeros((1, pricing.hidden.shape[1])))
+    return np.maximum(pricing.price(latents) - empty, 0.0)
+
+
+def _features(works: WorkArrays) -> Floats:
+    """`(n, 4)` by which tables are alike."""
+    lookups = np.maximum(works.lookups, 1e-9)
+    distinct = np.maximum(works.distinct, 1e-9)
+    found: Floats = np.log(np.stack([lookups / works.samples, distinct / lookups, works.dim, works.rows], axis=1))
+    return found
+
+
+def _sizes(works: WorkArrays) -> Floats:
+    """`(n, 3)` what all shards have: one, samples and outputs."""
+    outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
+    return np.stack([np.ones_like(works.rows), works.samples, outputs], axis=1)

@@ -1,0 +1,441 @@
+"""Measured sets as a table: read from a store, or from a Parquet file that was made of stores to be kept and exchanged.
+
+A file has one row per set, and one more, with `repeat` 1, for a random set that was visited again on purpose. Its columns are those of
+`columns()`, but times and lookups have four digits, and reuse bins lie on a logarithmic scale of whole numbers: a file of 1,000 sets takes
+some 200 kB. What the times were measured on stands in the file's metadata.
+
+`python -m shardwright.measure.samples STORE... -o FILE.parquet` makes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.errors import InvalidInput, ShardwrightError, printable
+from shardwright.files import input_size, write_atomically
+from shardwright.measure.device_work import Visit
+from shardwright.measure.hardware import Fingerprint
+from shardwright.measure.measuring import time_of
+from shardwright.measure.store import SHARD_COLUMNS, Floats, chosen_hardware, fingerprint_of, hardware_of, reading
+from shardwright.task.table import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BINS = 17
+
+_FORMAT = 2
+_METADATA_KEY = b"shardwright"
+_STEPS, _OCTAVES = 700, 40  # of the scale: 0.05% at most lie between a number and its step; numbers below 2^-40 are 0
+_LARGEST_RATIO = 100  # most a file may claim to unpack to; real ones stay below 10
+_LARGEST_STRING = 2**20
+# Bytes of like significance lie together, which compresses better.
+_SPLIT = ("lookups", "rows", "reuse_rows.list.element", "reuse_lookups.list.element")
+
+
+@cache
+def columns() -> pa.Schema:
+    """The columns of measured sets; one row per set and hardware.
+
+    `sample` is a number that follows from what was measured, so equal sets have equal numbers in all stores. `sentinel` is the state of
+    the machine at the quietest visit. `shards` hold what a cost model sees of them; reuse bins are those of
+    `shardwright.task.access.REUSE_EDGES`.
+    """
+    return _schema(lambda pa: pa.list_(pa.float64(), BINS))
+
+
+@cache
+def _packed_columns() -> pa.Schema:
+    """Those of a file: lookups in a bin are kept as lookups for each of its rows."""
+    return _schema(lambda pa: pa.list_(pa.uint16(), BINS))
+
+
+def _schema(reuse: Any) -> pa.Schema:
+    import pyarrow as pa
+
+    shard = pa.struct(
+        [
+            ("rows", pa.int64()),
+            ("dim", pa.int32()),
+            ("samples", pa.int32()),
+            ("lookups", pa.float64()),
+            ("pooled", pa.bool_()),
+            ("dtype", pa.string()),
+            ("reuse_rows", reuse(pa)),
+            ("reuse_lookups", reuse(pa)),
+        ]
+    )
+    return pa.schema(
+        [
+            ("sample", pa.int64()),
+            ("repeat", pa.int8()),
+            ("kind", pa.string()),
+            ("label", pa.string()),
+            ("batch_size", pa.int32()),
+            ("optimizer", pa.string()),
+            ("device_kind", pa.string()),
+            ("forward_ms", pa.float64()),
+            ("backward_ms", pa.float64()),
+            ("visits", pa.int16()),
+            ("sentinel", pa.float32()),
+            ("shards", pa.list_(shard)),
+        ]
+    )
+
+
+def read_samples(
+    path: str | Path,
+    *,
+    hardware: Fingerprint | str | None = None,
+    allow_other_hardware: bool = False,
+    kinds: Collection[str] | None = None,
+    optimizer: str | None = None,
+) -> pa.Table:
+    """The measured sets of a store or a Parquet file, in the order of their first visit; also while another process collects.
+
+    The visits to a set are merged into one time (`shardwright.measure.measuring.time_of`). A random set with several quiet visits gets a
+    second row, with `repeat` 1, of the last of them: what a cost model cannot be expected to be better than.
+
+    Args:
+        path: a store's folder, or a file.
+        hardware: what the sets must have been measured on: a fingerprint, or a part of a processor's name; None for any one hardware.
+        allow_other_hardware: take sets of other hardware, and of several.
+        kinds: take sets of these kinds only; by default all but controls.
+        optimizer: take sets with this optimizer only.
+
+    Raises:
+        InvalidInput: there is no store, none of its sets is like that, or it is of several kinds of hardware; or a value cannot be.
+    """
+    if Path(path).suffix == ".parquet":
+        found, table = read_parquet(path)
+        chosen_hardware(path, [(0, found)], hardware, allow_other=allow_other_hardware)
+    else:
+        table = _stored(Path(path), hardware, allow_other=allow_other_hardware)
+    chosen = np.array(
+        [kind != "control" if kinds is None else kind in kinds for kind in table["kind"].to_pylist()], dtype=np.bool_
+    )
+    if optimizer is not None:
+        chosen &= np.array([each == optimizer for each in table["optimizer"].to_pylist()], dtype=np.bool_)
+    table = table.filter(chosen)
+    if not table.num_rows:
+        asked = "" if optimizer is None else f" with optimizer {optimizer!r}"
+        raise InvalidInput(
+            f"{path}: holds no readable samples{asked}; measure some with: shardwright collect -o {path}"
+        )
+    return table
+
+
+def fingerprints(path: str | Path) -> list[Fingerprint]:
+    """What the sets of a store, or of a Parquet file, were measured on."""
+    if Path(path).suffix == ".parquet":
+        return [read_parquet(path)[0]]
+    with reading(path) as db:
+        return [found for _, found in hardware_of(db, "visits")]
+
+
+def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool) -> pa.Table:
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = []
+    shards: list[Floats] = []
+    with reading(folder) as db:
+        hardware = hardware_of(db, "visits")
+        if not hardware:
+            return columns().empty_table()
+        works = {
+            number: (optimizer, batch, _shards(blob))
+            for number, optimizer, batch, blob in db.execute("SELECT id, optimizer, batch_size, shards FROM works")
+        }
+        sets = db.execute("SELECT work, kind, label FROM sets ORDER BY id").fetchall()
+        for number in chosen_hardware(folder, hardware, wanted, allow_other=allow_other):
+            visits: defaultdict[int, list[Visit]] = defaultdict(list)
+            for work, *row in db.execute(
+                "SELECT work, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM visits"
+                " WHERE hardware = ? ORDER BY id",
+                (number,),
+            ):
+                visits[work].append(Visit(*(float(value) for value in row)))  # type: ignore[arg-type]
+            usual = float(np.median([visit.usual_ms for each in visits.values() for visit in each]))
+            device_kind = dict(hardware)[number].get("device_kind", "cpu")
+            for work, kind, label in sets:
+                optimizer, batch, held = works[work]
+                for repeat, made in enumerate(_measurements(visits.get(work, []), kind)):
+                    forward, backward = time_of(made, usual)
+                    rows.append(
+                        {
+                            "sample": work,
+                            "repeat": repeat,
+                            "kind": kind,
+                            "label": label,
+                            "batch_size": batch,
+                            "optimizer": optimizer,
+                            "device_kind": device_kind,
+                            "forward_ms": forward,
+                            "backward_ms": backward,
+                            "visits": len(made),
+                            "sentinel": min(visit.sentinel for visit in made),
+                        }
+                    )
+                    shards.append(held)
+        plain = pa.schema([field for field in columns() if field.name != "shards"])
+        table = pa.Table.from_pylist(rows, schema=plain)
+        return table.append_column(columns().field("shards"), _shard_lists(shards))
+
+
+def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit]]:
+    """The visits of a set's one row, or of its two."""
+    quiet = [place for place, visit in enumerate(visits) if visit.quiet]
+    if kind == "random" and len(quiet) > 1:
+        yield visits[: quiet[-1]]
+        yield visits[quiet[-1] : quiet[-1] + 1]
+    elif visits:
+        yield visits
+
+
+def _shards(blob: object) -> Floats:
+    """A set's shards as the store keeps them.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(blob, bytes):
+        raise ValueError("the shards of a set are no numbers")
+    found = np.frombuffer(blob, dtype="<f8").reshape(-1, SHARD_COLUMNS)
+    if not len(found) or not np.isfinite(found).all() or (np.abs(found) > 2.0**62).any():
+        raise ValueError("the shards of a set are no numbers that can be")
+    return found
+
+
+def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
+    """The column `shards` of these sets."""
+    import pyarrow as pa
+
+    flat = np.concatenate(sets) if sets else np.zeros((0, SHARD_COLUMNS))
+    names = {size: name for name, size in DTYPE_BYTES.items()}
+    kind = columns().field("shards").type
+    reuse = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS) for part in _reuse(flat)]
+    arrays = [
+        pa.array(flat[:, 0].astype(np.int64)),
+        pa.array(flat[:, 1].astype(np.int32)),
+        pa.array(flat[:, 2].astype(np.int32)),
+        pa.array(flat[:, 3]),
+        pa.array(flat[:, 4] > 0),
+        pa.array([names.get(size, f"of {size:g} bytes") for size in flat[:, 5].tolist()], pa.string()),
+        *reuse,
+    ]
+    structs = pa.StructArray.from_arrays(arrays, fields=list(kind.value_type))
+    offsets = np.cumsum([0, *(len(each) for each in sets)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)
+
+
+def _reuse(flat: Floats) -> tuple[Floats, Floats]:
+    return flat[:, 6 : 6 + BINS], flat[:, 6 + BINS :]
+
+
+def export_parquet(
+    stores: Sequence[str | Path],
+    path: str | Path,
+    *,
+    hardware: Fingerprint | str | None = None,
+    kinds: Collection[str] | None = None,
+    optimizer: str | None = None,
+) -> int:
+    """Write the sets of stores, or of other files, that were measured on one hardware into a file; returns how many rows it has.
+
+    A set that several of them hold is taken from the first one.
+
+    Args:
+        stores: folders, or files.
+        path: the file.
+        hardware: as of `read_samples`; it must be the same in all stores.
+        kinds: as of `read_samples`.
+        optimizer: as of `read_samples`.
+
+    Raises:
+        InvalidInput: a store has no set like that, or they are of several kinds of hardware.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables, known, found = [], np.zeros(0, np.int64), hardware
+    for store in stores:
+        table = read_samples(store, hardware=found, kinds=kinds, optimizer=optimizer)
+        there = list(enumerate(fingerprints(store)))
+        found = there[chosen_hardware(store, there, found, allow_other=False)[0]][1]
+        numbers = table["sample"].to_numpy()
+        tables.append(table.filter(~np.isin(numbers, known)))
+        known = np.union1d(known, numbers)
+    table = _packed(pa.concat_tables(tables).combine_chunks())
+    document = json.dumps({"format": _FORMAT, "hardware": found}).encode()
+    buffer = BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({_METADATA_KEY: document}),
+        buffer,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=["kind", "label", "optimizer", "device_kind", "shards.list.element.dtype"],
+        column_encoding={f"shards.list.element.{name}": "BYTE_STREAM_SPLIT" for name in _SPLIT},
+        write_page_checksum=True,
+    )
+    write_atomically(path, buffer.getvalue())
+    return int(table.num_rows)
+
+
+def read_parquet(path: str | Path) -> tuple[Fingerprint, pa.Table]:
+    """The hardware and the sets of a file that `export_parquet` wrote, with `columns()`.
+
+    A footer that claims more than the file can hold is refused before anything is allocated for it.
+
+    Raises:
+        InvalidInput: the file is cut short, changed, no file of samples, of another format, or a value is missing in it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    size = input_size(path, "file of samples")
+    try:
+        with pq.ParquetFile(
+            path,
+            page_checksum_verification=True,
+            thrift_string_size_limit=_LARGEST_STRING,
+            thrift_container_size_limit=_LARGEST_STRING,
+        ) as file:
+            about = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+            if about["format"] != _FORMAT:
+                raise ValueError(f"format version {about['format']}, this release reads version {_FORMAT}")
+            hardware = fingerprint_of(json.dumps(about["hardware"]))
+            if not file.schema_arrow.remove_metadata().equals(_packed_columns()):
+                raise ValueError("its columns are not those of measured sets")
+            _check_claims(file.metadata, size)
+            table = file.read(use_threads=False).combine_chunks()
+            table.validate(full=True)
+        for name in table.column_names:
+            _check_filled(name, table[name].combine_chunks())
+        return hardware, _unpacked(table.replace_schema_metadata(None))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(
+            f"{path}: the file of samples is damaged, or is none ({why}); get it again, or make it again from its store"
+        ) from error
+
+
+def _check_claims(metadata: Any, size: int) -> None:
+    """Check that what the footer claims can be in a file of `size` bytes."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
+    stored = sum(chunk.total_compressed_size for chunk in chunks)
+    if metadata.num_rows != sum(group.num_rows for group in groups) or metadata.num_rows > size:
+        raise ValueError(f"it claims {metadata.num_rows} samples in {size} bytes")
+    least = min([0, *(chunk.total_uncompressed_size for chunk in chunks)])
+    if least < 0 or unpacked > _LARGEST_RATIO * size or stored > size:
+        raise ValueError(f"it claims to unpack to {unpacked} bytes from a file of {size}")
+
+
+def _check_filled(name: str, column: Any) -> None:
+    """Refuse a column, or a field of its lists, with a value missing: as a number it would be anything."""
+    import pyarrow as pa
+
+    if column.null_count:
+        raise ValueError(f"column {name} has no value in {column.null_count} of {len(column)} places")
+    if isinstance(column, pa.StructArray):
+        for field in column.type:
+            _check_filled(f"{name}.{field.name}", column.field(field.name))
+    elif isinstance(column, (pa.ListArray, pa.FixedSizeListArray)):
+        _check_filled(f"{name}.element", column.flatten())
+
+
+def _packed(table: pa.Table) -> pa.Table:
+    """The table with rounded numbers."""
+    import pyarrow as pa
+
+    lists = table["shards"].combine_chunks()
+    flat = lists.flatten()
+    rows, lookups = (_bins(flat.field(name)) for name in ("reuse_rows", "reuse_lookups"))
+    each = np.where(rows > 0, lookups / np.where(rows > 0, rows, 1), 0)
+    new = {"lookups": pa.array(_rounded(flat.field("lookups").to_numpy())), "reuse_rows": _codes(rows)}
+    return _with_shards(table, new | {"reuse_lookups": _codes(each)}, _packed_columns(), _rounded)
+
+
+def _unpacked(table: pa.Table) -> pa.Table:
+    """The inverse, as far as numbers were not rounded."""
+    import pyarrow as pa
+
+    flat = table["shards"].combine_chunks().flatten()
+    rows, each = (
+        np.where(codes > 0, np.exp2((codes - 1.0) / _STEPS - _OCTAVES), 0.0)
+        for codes in (_bins(flat.field(name)) for name in ("reuse_rows", "reuse_lookups"))
+    )
+    arrays = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS) for part in (rows, rows * each)]
+    return _with_shards(table, dict(zip(("reuse_rows", "reuse_lookups"), arrays, strict=True)), columns(), None)
+
+
+def _with_shards(table: pa.Table, new: dict[str, Any], schema: pa.Schema, rounding: Any) -> pa.Table:
+    """The table with other fields of its shards, and its times rounded."""
+    import pyarrow as pa
+
+    lists = table["shards"].combine_chunks()
+    flat, kind = lists.flatten(), schema.field("shards").type
+    fields = [new.get(field.name, flat.field(field.name)) for field in kind.value_type]
+    structs = pa.StructArray.from_arrays(fields, fields=list(kind.value_type))
+    offsets = np.asarray(lists.offsets)
+    arrays = {name: table[name] for name in table.column_names}
+    arrays["shards"] = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), structs, type=kind)
+    for name in ("forward_ms", "backward_ms", "sentinel") if rounding else ():
+        arrays[name] = pa.array(rounding(arrays[name].to_numpy()), schema.field(name).type)
+    return pa.table([arrays[name] for name in schema.names], schema=schema)
+
+
+def _bins(column: Any) -> Floats:
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype=np.float64).reshape(-1, BINS)
+
+
+def _codes(values: Floats) -> Any:
+    """Numbers as steps of a logarithmic scale, 0 for those that are next to nothing."""
+    import pyarrow as pa
+
+    steps = np.rint((np.log2(np.maximum(values, 2.0**-_OCTAVES)) + _OCTAVES) * _STEPS) + 1
+    codes = np.where(values < 2.0**-_OCTAVES, 0, steps).astype(np.uint16)
+    return pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), BINS)
+
+
+def _rounded(values: Floats) -> Floats:
+    """Numbers with four digits."""
+    return np.array([float(f"{value:.4g}") if math.isfinite(value) else value for value in values.tolist()])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shardwright.measure.samples", description="Make one small Parquet file of sample stores."
+    )
+    parser.add_argument("stores", nargs="+", metavar="STORE", help="sample stores, or Parquet files")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the Parquet file")
+    parser.add_argument("--optimizer", help="only the samples of this optimizer")
+    parser.add_argument("--hardware", metavar="NAME", help="only the samples of the processor with this in its name")
+    options = parser.parse_args(arguments)
+    try:
+        rows = export_parquet(options.stores, options.output, hardware=options.hardware, optimizer=options.optimizer)
+        kinds = Counter(read_parquet(options.output)[1]["kind"].to_pylist())
+    except ShardwrightError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return error.exit_code
+    what = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    size = options.output.stat().st_size
+    print(f"{rows} measurements ({what}) in {printable(str(options.output))}: {size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The random sets of a collection on one kind of hardware: which are measured, which come next, and what they are.
+
+New sets come first. A set that was disturbed is visited again when a minute has passed, since bursts of other programs last minutes; on a
+GPU, whose noise is its own, when no new set is left. Every 20th set is visited again although it was quiet, so that it is known how far two
+visits differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self, TypeVar
+
+from shardwright.measure.collection import Collection, request_digest
+from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.hardware import Fingerprint
+from shardwright.measure.measuring import settled
+from shardwright.measure.sampling import SampleSpace, TableSet
+from shardwright.measure.store import SampleStore
+
+REPEAT_EVERY = 20
+"""Every 20th set is visited a second time, so that the noise of measuring is known."""
+
+AGAIN_AFTER_S = 60.0
+
+KIND = "random"
+
+T = TypeVar("T")
+
+
+class Stock:
+    """What a store holds of a collection for one hardware, open for writing; a context manager.
+
+    Args:
+        folder: the store.
+        hardware: what measures.
+        collection: what is collected.
+        arena_bytes: room for the tables of a set.
+        ahead: whether sets are drawn before they are needed, on a thread: not where what is measured shares caches with it.
+
+    Attributes:
+        visits: those to each set, by number.
+        failures: why sets could not be measured; on a GPU they are not tried again.
+        measured: visits that were tried.
+        spent: seconds by step.
+    """
+
+    def __init__(
+        self, folder: Path, hardware: Fingerprint, collection: Collection, arena_bytes: int, *, ahead: bool
+    ) -> None:
+        self.folder, self.hardware, self.wanted, self.arena_bytes = folder, hardware, collection.samples, arena_bytes
+        self._space: SampleSpace = collection.sets(arena_bytes)
+        self._prefix = f"{request_digest(self._space, arena_bytes)}:"
+        self._store = SampleStore(folder, hardware)
+        self.on_gpu = collection.device == "cuda"
+        self.visits: defaultdict[int, list[Visit]] = defaultdict(list)
+        for number, visits in self._numbered(self._store.labelled(KIND, self._prefix)).items():
+            self.visits[number] = list(visits)
+        self.failures = self._numbered(self._store.failures())
+        self.measured = 0
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        todo = [number for number in range(self.wanted) if not self._settled(number)]
+        self._new = deque(number for number in todo if number not in self.visits)
+        self._again = deque((0.0, number) for number in todo if number in self.visits)
+        self._pool = ThreadPoolExecutor(1) if ahead else None
+        self._coming: dict[int, Future[TableSet]] = {}
+
+    @property
+    def left(self) -> int:
+        """How many sets are to be visited."""
+        return len(self._new) + len(self._again)
+
+    @property
+    def unseen(self) -> int:
+        """How many of them never were."""
+        return len(self._new)
+
+    def take(self) -> int:
+        """The number of the next set, which is not on the list any more."""
+        waited = not self.on_gpu and self._again and self._again[0][0] <= monotonic()
+        return self._again.popleft()[1] if waited or not self._new else self._new.popleft()
+
+    def lost(self, number: int) -> None:
+        """Put a set back of which the visit came to nothing: it is the next one."""
+        self._new.appendleft(number)
+
+    def draw(self, number: int, ahead: int = 0) -> TableSet:
+        """A set; and begin to draw so many new ones that come after it."""
+        for coming in islice(self._new, ahead) if self._pool else ():
+            if coming not in self._coming and self._pool:
+                self._coming[coming] = self._pool.submit(self._space.draw, coming)
+        drawn = self._coming.pop(number, None)
+        return drawn.result() if drawn else self._space.draw(number)
+
+    def keep(self, drawn: TableSet, visit: Visit) -> None:
+        """Store a visit, and put the set back where it needs another."""
+        number = drawn.sample
+        self._store.add(work_of(drawn), visit, kind=KIND, label=self._label(number), batch_size=drawn.batch_size)
+        self.visits[number].append(visit)
+        self.measured += 1
+        if not self._settled(number):
+            self._again.append((monotonic() + AGAIN_AFTER_S, number))
+
+    def fail(self, drawn: TableSet, why: str) -> None:
+        """Note that a set cannot be measured."""
+        self._store.fail(work_of(drawn), why, kind=KIND, label=self._label(drawn.sample))
+        self.failures[drawn.sample] = why
+        self.measured += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+        self._store.close()
+
+    def _settled(self, number: int) -> bool:
+        if self.on_gpu and number in self.failures:
+            return True
+        return settled(self.visits.get(number, ()), quiet=1 + (number % REPEAT_EVERY == 0))
+
+    def _label(self, number: int) -> str:
+        return f"{self._prefix}{number}"
+
+    def _numbered(self, labelled: Mapping[str, T]) -> dict[int, T]:
+        """What is known of this collection's sets, by number."""
+        numbers = {label: label.removeprefix(self._prefix) for label in labelled if label.startswith(self._prefix)}
+        return {int(number): labelled[label] for label, number in numbers.items() if number.isdecimal()}
+
+
+def work_of(drawn: TableSet) -> DeviceWork:
+    """What is measured of a set."""
+    return DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
+
+
+def to_revisit(stocks: Sequence[Stock]) -> str:
+    """What to say of sets that are to be visited again."""
+    count = sum(stock.left - stock.unseen for stock in stocks)
+    return f"{count} to be visited again" if count else ""

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from shardwright.calibration.bench import Bench, Candidate, VisitLog
+from shardwright.calibration.moves import Moves
+from shardwright.calibration.tuner import Tuner
+from shardwright.cost.score import scored
+from shardwright.errors import MeasurementFailed
+from shardwright.measure.device_work import Visit
+from shardwright.search import plan
+from shardwright.sharding.checking import check_plan
+from shardwright.task import Table, Task, Topology
+from shardwright.testing.model import simple_cost_model
+from shardwright.testing.tasks import tables
+from tests.unit.calibration.machines import HiddenMachine
+
+
+def a_task(seed: int, devices: int = 3) -> Task:
+    same = [Table(t.name, t.rows, t.dim, t.pooling, access=t.access) for t in tables(14, seed=seed)]
+    return Task(same, Topology(devices_per_host=devices, memory="4 GB"), 1024)
+
+
+def a_bench(machine, log=None, seconds=30.0) -> Bench:
+    return Bench(machine, (), log or VisitLog(), np.random.default_rng(0), time.monotonic() + seconds, lambda: None)
+
+
+def a_tuner(task, machine, bench, seconds=30.0, **more) -> Tuner:
+    return Tuner(
+        task, "shardwright", machine.base, bench, seed=0, seconds=seconds, keep=more.pop("keep", lambda _: None), **more
+    )
+
+
+def true_step(one: Candidate, machine: HiddenMachine) -> float:
+    return float(one.step_ms(np.array([machine.truth(work) for work in one.works])))
+
+
+def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wrong():
+    gains = []
+    for seed in range(2):
+        machine = HiddenMachine(seed)
+        tuner = a_tuner(a_task(seed), machine, a_bench(machine))
+        tuner.run()
+        found = tuner.result()
+        assert found.measured_ms <= found.first_ms
+        assert found.interval_ms[0] <= found.measured_ms <= found.interval_ms[1]
+        assert found.floor_ms <= found.measured_ms * (1 + 1e-9)
+        assert found.history[0].round == 0
+        assert found.history[0].accepted
+        tuner.best.plan.check()
+        gains.append(true_step(tuner.best, machine) / true_step(tuner.first, machine))
+    assert max(gains) < 1.01  # noise of 1%
+    assert min(gains) < 0.99
+
+
+def test_without_time_the_first_plan_is_measured_all_the_same():
+    machine = HiddenMachine(0)
+    tuner = a_tuner(a_task(0), machine, a_bench(machine, seconds=0.0), seconds=1e-6)
+    tuner.run()
+    assert tuner.stopped == "time"
+    assert tuner.best is tuner.first
+    assert len(tuner.history) == 1
+
+
+def test_a_first_plan_that_cannot_be_measured_is_an_error():
+    machine = HiddenMachine(0, broken_above=0)
+    with pytest.raises(MeasurementFailed, match="the first plan cannot be measured: the kernel failed"):
+        a_tuner(a_task(0), machine, a_bench(machine)).run()
+
+
+def test_ctrl_c_returns_the_best_plan_so_far():
+    machine = HiddenMachine(0)
+    bench = a_bench(machine)
+
+    def interrupt() -> None:
+        if len(machine.visited) == 15:
+            raise KeyboardInterrupt
+
+    bench.told = interrupt
+    tuner = a_tuner(a_task(0), machine, bench)
+    tuner.run()
+    assert tuner.stopped == "interrupted"
+    assert tuner.result().measured_ms <= tuner.result().first_ms
+
+
+def test_what_was_measured_before_is_not_measured_again(tmp_path):
+    task, log = a_task(1), VisitLog(tmp_path / "visits.jsonl")
+    machine = HiddenMachine(1)
+    first = a_tuner(task, machine, a_bench(machine, log))
+    first.run()
+    with log.path.open("a") as file:
+        file.write('\n{"work": "cut sh')
+    again = HiddenMachine(1)
+    second = a_tuner(task, again, a_bench(again, log), earlier=first.best.plan)
+    second.run()
+    assert not set(again.visited) & {work for work in machine.visited if machine.visited.count(work) > 4}
+    assert len(again.visited) < len(machine.visited)
+    assert second.result().measured_ms <= first.result().measured_ms * 1.02
+
+
+def test_chances_count_shared_devices_for_both_plans_alike():
+    task, machine = a_task(2), HiddenMachine(2, noise=0.0)
+    bench = a_bench(machine)
+    one, other = (
+        Candidate.of(name, plan(task, strategy=name, cost_model=machine.base), 1.0) for name in ("greedy", "size")
+    )
+    bench.visit([*one.works, *other.works], 2)
+    assert bench.chance(one, one) == 0.0
+    slower, faster = sorted((one, other), key=lambda c: -true_step(c, machine))
+    assert bench.chance(faster, slower) + bench.chance(slower, faster) == pytest.approx(1.0, abs=0.01)
+    assert bench.step_ms(one) == pytest.approx(true_step(one, machine))
+
+
+def test_a_disturbed_visit_is_made_again():
+    class Disturbed(HiddenMachine):
+        def visit(self, work):
+            found = super().visit(work)
+            burst = self.visited.count(work) == 1
+            return Visit(found.forward_ms * (2 if burst else 1), found.backward_ms, 5, 3.0 if burst else 1.0, 1.0, 0.0)
+
+    machine = Disturbed(0, noise=0.0)
+    bench = a_bench(machine)
+    one = Candidate.of("greedy", plan(a_task(0), strategy="greedy", cost_model=machine.base), 1.0)
+    bench.visit(one.works, 1)
+    assert bench.step_ms(one) == pytest.approx(true_step(one, machine))
+
+
+def test_moves_keep_plans_valid_and_promise_what_the_model_says_of_the_difference():
+    task, model = a_task(3), simple_cost_model()
+    start = scored(plan(task, strategy="size", cost_model=model), model)
+    kernels = np.array([(one.forward_ms, one.backward_ms) for one in start.cost.devices])
+    moves = Moves(task, model, start.shards, kernels)
+    before = moves.promised_ms(start.shards)
+    assert before == pytest.approx(start.cost.step_ms)
+    last = before
+    for count in (1, 3, 6):
+        shards = moves.best(count)
+        check_plan(task, shards)
+        assert moves.promised_ms(shards) < before
+        assert moves.promised_ms(shards) <= last * 1.01
+        last = moves.promised_ms(shards)

@@ -1,0 +1,154 @@
+"""Measured sets as a table, of stores and of Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardwright.cost.dataset import samples_of
+from shardwright.errors import InvalidInput
+from shardwright.measure.device_work import DeviceWork
+from shardwright.measure.samples import columns, export_parquet, fingerprints, main, read_parquet, read_samples
+from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.store import SampleStore
+from shardwright.workload.pools import table_pool
+from tests.unit.measure.rows import HERE, THERE, visit, work
+
+
+def fill(folder: Path, numbers: range, hardware: dict[str, str] = HERE, optimizer: str = "sgd") -> Path:
+    with SampleStore(folder, hardware) as store:
+        for number in numbers:
+            store.add(work(number, optimizer), visit(1.0 + number), label=f"a:{number}")
+    return folder
+
+
+def test_visits_are_merged_into_one_time(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        for one in (visit(5.0, sentinel=2.0), visit(1.0), visit(3.0), visit(2.0)):
+            store.add(work(1), one, kind="task")
+        store.add(work(2), visit(4.0, sentinel=3.0), kind="task")
+        store.add(work(2), visit(6.0, sentinel=2.0), kind="task")
+    table = read_samples(tmp_path)
+    assert table.schema.equals(columns())
+    assert table["forward_ms"].to_pylist() == [2.0, 6.0]  # the median of the quiet ones, or the quietest
+    assert table["visits"].to_pylist() == [4, 2]
+
+
+def test_visits_of_a_slower_state_are_converted(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        for usual in (1.0, 1.0, 2.0):
+            store.add(work(int(usual)), visit(8.0, usual=usual), kind="task")
+    usual, slow = read_samples(tmp_path)["forward_ms"].to_pylist()
+    assert slow < usual == 8.0
+
+
+def test_a_random_set_that_was_visited_again_has_a_second_row(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        for kind in ("random", "control"):
+            for one in (visit(9.0, sentinel=2.0), visit(1.0), visit(1.1)):
+                store.add(work(1), one, kind=kind)
+    samples = samples_of(read_samples(tmp_path))
+    assert samples.repeat.tolist() == [0, 1]
+    first, second = samples.repeat_pairs()
+    assert (first[0, 0], second[0, 0]) == (1.0, 1.1)
+
+
+def test_controls_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, HERE) as store:
+        store.add(work(1), visit(), kind="control")
+        store.add(work(2), visit(), kind="pair", label="x")
+    assert read_samples(tmp_path)["kind"].to_pylist() == ["pair"]
+    assert read_samples(tmp_path, kinds=["control"])["kind"].to_pylist() == ["control"]
+    with pytest.raises(InvalidInput, match="holds no readable samples"):
+        read_samples(tmp_path, kinds=["task"])
+
+
+def test_several_kinds_of_hardware_are_told_apart(tmp_path: Path) -> None:
+    fill(fill(tmp_path, range(3)), range(2, 4), THERE)
+    with pytest.raises(InvalidInput, match="several kinds.*processor abacus.*processor slide rule.*--hardware"):
+        read_samples(tmp_path)
+    assert read_samples(tmp_path, hardware="Slide")["label"].to_pylist() == ["a:2", "a:3"]
+    assert read_samples(tmp_path, hardware=HERE).num_rows == 3
+    assert read_samples(tmp_path, allow_other_hardware=True).num_rows == 5
+    with pytest.raises(InvalidInput, match="measured on other hardware or software than is asked for"):
+        read_samples(tmp_path, hardware=HERE | {"torch": "3"})
+    assert [found["processor"] for found in fingerprints(tmp_path)] == ["abacus", "slide rule"]
+
+
+def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
+    space = SampleSpace(tuple(table_pool("dlrm-2021")), sequence_share=0.3)
+    with SampleStore(tmp_path, HERE) as store:
+        for number in range(60):
+            drawn = space.draw(number)
+            one = DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
+            store.add(one, visit(1.0 + number / 7), label=str(number), batch_size=drawn.batch_size)
+    file = tmp_path / "samples.parquet"
+    assert export_parquet([tmp_path], file) == 60
+    assert file.stat().st_size < 60 * 600 + 20_000
+    found, kept = read_samples(tmp_path), read_samples(file)
+    assert kept.schema.equals(found.schema)
+    for name in set(found.schema.names) - {"shards", "forward_ms", "backward_ms", "sentinel"}:
+        assert kept[name].equals(found[name]), name
+    assert fingerprints(file) == [HERE]
+    exact, rounded = samples_of(found), samples_of(kept)
+    np.testing.assert_allclose(rounded.times, exact.times, rtol=5e-4)
+    for name, values in vars(exact.works).items():
+        np.testing.assert_allclose(getattr(rounded.works, name), values, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_stores_and_files_make_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = fill(tmp_path / "one", range(3)), fill(tmp_path / "two", range(2, 6))
+    fill(two, range(9, 11), optimizer="adagrad")
+    file, all_ = tmp_path / "one.parquet", tmp_path / "all.parquet"
+    assert export_parquet([one], file) == 3
+    assert main([str(file), str(two), "-o", str(all_), "--optimizer", "sgd"]) == 0
+    assert "6 measurements (6 random)" in capsys.readouterr().out
+    assert read_samples(all_)["label"].to_pylist() == [f"a:{number}" for number in range(6)]
+    fill(tmp_path / "three", range(1), THERE)
+    assert main([str(one), str(tmp_path / "three"), "-o", str(all_)]) == 2
+    assert "measured on other hardware" in capsys.readouterr().err
+    assert read_samples(all_).num_rows == 6
+
+
+def test_damaged_files_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "samples.parquet"
+    export_parquet([fill(tmp_path, range(20))], file)
+    whole = file.read_bytes()
+    for content in (b"", b"PAR1", whole[:-30], whole[:200], b"x" * 5000):
+        file.write_bytes(content)
+        with pytest.raises(InvalidInput, match="the file of samples is damaged, or is none"):
+            read_samples(file)
+    rng = np.random.default_rng(0)
+    for place in rng.integers(4, len(whole), 80).tolist():
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            assert read_samples(file).num_rows <= 20
+        except InvalidInput as error:
+            assert str(file) in str(error)
+    with pytest.raises(InvalidInput, match="there is no such file of samples"):
+        read_samples(tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.replace_schema_metadata(None), "shardwright"),
+        (lambda table: table.replace_schema_metadata({b"shardwright": b'{"format": 1}'}), "format version 1"),
+        (lambda table: table.drop(["label"]), "columns are not those"),
+        (
+            lambda table: table.set_column(0, table.field(0), pa.array([None] * table.num_rows, pa.int64())),
+            "column sample has no value",
+        ),
+    ],
+)
+def test_files_of_others_are_told(tmp_path: Path, change: Any, message: str) -> None:
+    file = tmp_path / "samples.parquet"
+    export_parquet([fill(tmp_path, range(3))], file)
+    pq.write_table(change(pq.read_table(file)), file)
+    with pytest.raises(InvalidInput, match=message):
+        read_parquet(file)
