@@ -49,7 +49,7 @@ HardwareName = Annotated[
     option(
         "--hardware",
         metavar="NAME",
-        text="Take what was measured on the processor with this in its name. (default: the only one there is)",
+        text="Take what was measured on the processor, or by the backend, with this in its name. (default: the only one there is)",
     ),
 ]
 BackendName = Annotated[

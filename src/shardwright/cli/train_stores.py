@@ -58,7 +58,7 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
 
     Args:
         paths: folders and files.
-        hardware: a part of the name of the processor that measured; None for the only one.
+        hardware: a part of the name of the processor or backend that measured; None for the only one.
         allow_other_hardware: take what all hardware measured.
 
     Raises:

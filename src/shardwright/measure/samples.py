@@ -2,7 +2,7 @@
 
 A file has one row per set, and one more, with `repeat` 1, for a random set that was visited again on purpose. Its columns are those of
 `columns()`, but times and lookups have four digits, and reuse bins lie on a logarithmic scale of whole numbers: a file of 1,000 sets takes
-some 200 kB. What the times were measured on stands in the file's metadata.
+about 0.5 MB. What the times were measured on stands in the file's metadata.
 
 `python -m shardwright.measure.samples STORE... -o FILE.parquet` makes one.
 """
@@ -109,7 +109,7 @@ def read_samples(
 
     Args:
         path: a store's folder, or a file.
-        hardware: what the sets must have been measured on: a fingerprint, or a part of a processor's name; None for any one hardware.
+        hardware: what the sets must have been measured on: a fingerprint, or a part of the name of a processor or backend; None for any one hardware.
         allow_other_hardware: take sets of other hardware, and of several.
         kinds: take sets of these kinds only; by default all but controls.
         optimizer: take sets with this optimizer only.
@@ -423,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("stores", nargs="+", metavar="STORE", help="sample stores, or Parquet files")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the Parquet file")
     parser.add_argument("--optimizer", help="only the samples of this optimizer")
-    parser.add_argument("--hardware", metavar="NAME", help="only the samples of the processor with this in its name")
+    parser.add_argument("--hardware", metavar="NAME", help="only the samples of the processor or backend with this in its name")
     options = parser.parse_args(arguments)
     try:
         rows = export_parquet(options.stores, options.output, hardware=options.hardware, optimizer=options.optimizer)

@@ -287,7 +287,7 @@ def chosen_hardware(
     Args:
         where: the store, for messages.
         found: number and fingerprint of those it has.
-        wanted: a fingerprint, or a part of the name of a processor; None for the only one.
+        wanted: a fingerprint, or a part of the name of a processor or backend; None for the only one.
         allow_other: take all.
         decisive: fields in which fingerprints must agree.
 
@@ -297,7 +297,7 @@ def chosen_hardware(
     if allow_other:
         return [number for number, _ in found]
     if isinstance(wanted, str):
-        alike = [one for one in found if wanted.lower() in one[1].get("processor", "").lower()]
+        alike = [one for one in found if any(wanted.lower() in one[1].get(key, "").lower() for key in decisive)]
     else:
         alike = [one for one in found if wanted is None or not differences(one[1], wanted, decisive)]
     if len(alike) == 1:
@@ -309,7 +309,7 @@ def chosen_hardware(
         else "measured on other hardware or software than is asked for"
     )
     raise InvalidInput(
-        f"{where}: {problem}; it has: {there}. Name a processor with --hardware, or take all with --allow-other-hardware"
+        f"{where}: {problem}; it has: {there}. Name a processor or backend with --hardware, or take all with --allow-other-hardware"
     )
 
 
