@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 from shardwright.measure.collectives.collect import Collection, collect_collectives, new_collection
 from shardwright.measure.collectives.group import GroupOptions, RankGroup
-from shardwright.measure.collectives.records import COLLECTIVES, keys_of, read_collectives
+from shardwright.measure.collectives.records import keys_of, read_collectives
 from shardwright.measure.collectives.sampling import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -26,7 +25,6 @@ from shardwright.measure.collectives.sampling import (
     CollectiveSample,
 )
 from shardwright.measure.collectives.timing import RunPolicy
-from shardwright.measure.store import read_records
 from shardwright.task import AccessProfile, Table
 
 REPOSITORY = Path(__file__).parents[2]
@@ -171,14 +169,16 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
         assert ranks_mentioning('"timeout_s": 61.25')
         process.send_signal(signal.SIGKILL)
         process.wait()
-    before = read_records(tmp_path, COLLECTIVES)
+    before = read_collectives(tmp_path, skipped=True)
     assert keys_of(before) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     deadline = time.monotonic() + 20
     while ranks_mentioning('"timeout_s": 61.25') and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not ranks_mentioning('"timeout_s": 61.25')
     assert collect_collectives(collection(tmp_path, 8)).measured == 5
-    assert read_records(tmp_path, COLLECTIVES)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
+    assert (
+        read_collectives(tmp_path, skipped=True)["measured_at"].to_pylist()[0] == before["measured_at"].to_pylist()[0]
+    )
 
 
 # What torchrun starts: sample 2 ends the whole group, each time.
@@ -222,8 +222,10 @@ def test_ranks_that_torchrun_started_share_one_store_and_survive_a_killed_one(tm
     assert done.stdout.count("4 samples in") == 1  # rank 0 alone says so
     assert "1 skipped" in done.stdout
     assert keys_of(read_collectives(store)) == [(0, 0), (0, 1), (1, 0), (3, 0), (4, 0)]
-    identity = json.loads((store / COLLECTIVES.identity).read_text())
-    assert (identity["request"]["world"], identity["request"]["hosts"]) == (2, 1)
+    table = read_collectives(store)
+    assert {
+        (world, hosts) for world, hosts in zip(*(table[name].to_pylist() for name in ("world", "hosts")), strict=True)
+    } == {(2, 1)}
     assert not list(store.glob("*attempts*"))
 
 
