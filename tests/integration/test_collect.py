@@ -25,8 +25,8 @@ from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.measuring import MOST_VISITS
 from shardwright.measure.samples import read_samples
 from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.stock import CollectSummary
 from shardwright.measure.store import reading
-from shardwright.measure.summary import CollectSummary
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker_client import Worker, WorkerOptions
 from shardwright.sharding.work import ShardWork

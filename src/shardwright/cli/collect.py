@@ -39,8 +39,8 @@ from shardwright.cli.progress import progress
 from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
+from shardwright.measure.backends import is_own
 from shardwright.measure.collection import seconds_or_default
-from shardwright.measure.own_backend import is_own
 from shardwright.task.units import parse_bytes
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
@@ -135,7 +135,7 @@ def run(
 def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
     """What to say of kernels after collecting them, as data and as text."""
     from shardwright.measure.collect import collect
-    from shardwright.measure.summary import summary_text
+    from shardwright.measure.stock import summary_text
 
     with progress("measuring", detail="starting the measuring process") as report:
         summary = collect(output, **options, progress=report)

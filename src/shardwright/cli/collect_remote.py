@@ -30,7 +30,7 @@ def kernels_collected_on(
     from shardwright.cluster import open_cluster
     from shardwright.measure.collection import Collection
     from shardwright.measure.remote import collect_on_cluster
-    from shardwright.measure.summary import summary_text
+    from shardwright.measure.stock import summary_text
 
     collection = Collection(**options)
     with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:

@@ -13,16 +13,14 @@ from pathlib import Path
 from time import monotonic
 
 from shardwright.errors import MeasurementFailed, ShardwrightError, printable
-from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend
+from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend, is_own
 from shardwright.measure.checks.run import require_checked
 from shardwright.measure.collection import Collection, seconds_or_default
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Measurer
-from shardwright.measure.own_backend import is_own
 from shardwright.measure.printer import Printer, Progress
 from shardwright.measure.sampling import BREADTHS
-from shardwright.measure.stock import Stock, to_revisit, work_of
-from shardwright.measure.summary import CollectSummary, summarise, summary_text
+from shardwright.measure.stock import CollectSummary, Stock, summarise, summary_text, to_revisit, work_of
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS

@@ -7,10 +7,28 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import TypeAlias
 
-from shardwright.errors import MeasurementFailed
-from shardwright.measure.torch_package import NO_CUDA, import_torch
+from shardwright.errors import MeasurementFailed, MissingDependency
+
+NO_CUDA = "device 'cuda' is not available here; use device='cpu', or install a CUDA build of torch"
+
+
+def import_torch() -> ModuleType:
+    """The torch package.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(
+            f"measuring needs PyTorch ({error}); install it with: pip install 'shardwright[measure]'"
+        ) from error
+    return torch
+
 
 Fingerprint: TypeAlias = dict[str, str]
 """Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as text."""

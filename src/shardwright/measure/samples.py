@@ -109,7 +109,8 @@ def read_samples(
 
     Args:
         path: a store's folder, or a file.
-        hardware: what the sets must have been measured on: a fingerprint, or a part of the name of a processor or backend; None for any one hardware.
+        hardware: what the sets must have been measured on: a fingerprint, or a part of the name of a processor or backend; None for
+            any one hardware.
         allow_other_hardware: take sets of other hardware, and of several.
         kinds: take sets of these kinds only; by default all but controls.
         optimizer: take sets with this optimizer only.
@@ -423,7 +424,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("stores", nargs="+", metavar="STORE", help="sample stores, or Parquet files")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the Parquet file")
     parser.add_argument("--optimizer", help="only the samples of this optimizer")
-    parser.add_argument("--hardware", metavar="NAME", help="only the samples of the processor or backend with this in its name")
+    parser.add_argument(
+        "--hardware", metavar="NAME", help="only the samples of the processor or backend with this in its name"
+    )
     options = parser.parse_args(arguments)
     try:
         rows = export_parquet(options.stores, options.output, hardware=options.hardware, optimizer=options.optimizer)

@@ -12,9 +12,9 @@ from shardwright.measure.arena import Arena
 from shardwright.measure.backends import load_backend
 from shardwright.measure.device_work import Visit
 from shardwright.measure.fused import DeviceCalls, wait_for
+from shardwright.measure.hardware import NO_CUDA
 from shardwright.measure.sentinel import SENTINEL_BYTES, Sentinel
 from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
-from shardwright.measure.torch_package import NO_CUDA
 from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:

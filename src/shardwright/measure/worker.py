@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from shardwright.errors import ShardwrightError
 from shardwright.measure.cores import ReservedCore
+from shardwright.measure.hardware import import_torch
 from shardwright.measure.session import Session
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.torch_package import import_torch
 from shardwright.measure.wire import decode_work
 
 

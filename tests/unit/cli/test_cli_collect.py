@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.measure.collect import CollectSummary
-from shardwright.measure.collectives.summary import CollectivesSummary
+from shardwright.measure.collectives.records import CollectivesSummary
 from shardwright.measure.collectives.torchrun import Place
 from shardwright.workload.pools import table_pool
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.backends import check_backend, load_backend
+from shardwright.measure.backends import check_backend, is_own, load_backend, source_digest
 from shardwright.measure.embedding_bag import EmbeddingBagBackend
-from shardwright.measure.own_backend import is_own, source_digest
 
 OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"
 

@@ -15,8 +15,7 @@ from shardwright.measure.collect import MOST_IN_A_ROW, collect
 from shardwright.measure.collection import Collection
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.samples import read_samples
-from shardwright.measure.stock import Stock
-from shardwright.measure.summary import CollectSummary, summary_text
+from shardwright.measure.stock import CollectSummary, Stock, summary_text
 from shardwright.task import Table
 from tests.unit.measure.rows import HERE
 from tests.unit.measure.workers import FakeWorker

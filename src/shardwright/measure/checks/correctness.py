@@ -16,12 +16,11 @@ import torch.utils.deterministic
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import Backend, FusedCall
-from shardwright.measure.backends import load_backend
+from shardwright.measure.backends import is_own, load_backend
 from shardwright.measure.checks import reference
-from shardwright.measure.checks.contract import check_outputs, check_views
+from shardwright.measure.checks.reference import check_outputs, check_views
 from shardwright.measure.fused import fused_input
 from shardwright.measure.groups import KernelGroup, kernel_groups
-from shardwright.measure.own_backend import is_own
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

@@ -6,10 +6,8 @@ import subprocess
 from collections.abc import Mapping
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backends import check_backend, load_backend
-from shardwright.measure.hardware import device_memory, fingerprint
-from shardwright.measure.own_backend import is_own, source_digest
-from shardwright.measure.torch_package import import_torch
+from shardwright.measure.backends import check_backend, is_own, load_backend, source_digest
+from shardwright.measure.hardware import device_memory, fingerprint, import_torch
 
 MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1.4": "2.9"}
 """Release of FBGEMM and the release of torch that it is built for (the table in FBGEMM's own package)."""

@@ -1,13 +1,12 @@
 """Collectives measured for real: processes with torch.distributed (gloo on CPUs, NCCL on GPUs), into the sample store.
 
-sampling.py    what is measured: sample i follows from the seed and i alone
-volumes.py     the bytes that a sample puts on the links
+sampling.py    what is measured, and the bytes that it puts on the links: sample i follows from the seed and i alone
 operations.py  a sample as calls of torch.distributed
 timing.py      common starts, start delays, medians
 rank.py        the program of one rank
-group.py       the ranks of this machine as processes: started, asked, watched, ended
-runner.py      what happens when a rank hangs or dies: restart, retry, skip
+membership.py  how processes become ranks of a group
+group.py       the ranks of this machine as processes: started, asked, watched, ended; what happens when one hangs or dies
 collect.py     a collection, from start to summary
 torchrun.py    the same inside a group that torchrun started, on several hosts
-records.py     rows of the store, and reading them
+records.py     rows of the store, reading them, and what they come to
 """

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from shardwright.errors import ShardwrightError, printable
 from shardwright.measure.collectives.collect import collect_collectives, new_collection
+from shardwright.measure.collectives.records import CollectivesSummary
 from shardwright.measure.collectives.sampling import KINDS
-from shardwright.measure.collectives.summary import CollectivesSummary
 from shardwright.measure.collectives.timing import RunPolicy
 from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
 from shardwright.measure.printer import Printer

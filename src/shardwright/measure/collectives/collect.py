@@ -11,12 +11,10 @@ from time import monotonic
 from typing import Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.collectives.group import GroupOptions
+from shardwright.measure.collectives.group import GroupOptions, Runner
 from shardwright.measure.collectives.membership import group_backend
-from shardwright.measure.collectives.records import row_of
-from shardwright.measure.collectives.runner import Runner
+from shardwright.measure.collectives.records import CollectivesSummary, row_of, summarise
 from shardwright.measure.collectives.sampling import KINDS, CollectiveSample, CollectiveSpace
-from shardwright.measure.collectives.summary import CollectivesSummary, summarise
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
 from shardwright.measure.hardware import MACHINE, fingerprint
 from shardwright.measure.printer import Progress

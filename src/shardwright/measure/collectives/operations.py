@@ -11,8 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.measure.collectives.sampling import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, CollectiveSample
-from shardwright.measure.collectives.volumes import samples_of
+from shardwright.measure.collectives.sampling import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    CollectiveSample,
+    samples_of,
+)
 
 if TYPE_CHECKING:
     import torch

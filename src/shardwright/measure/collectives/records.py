@@ -6,6 +6,7 @@ A sample that could not be measured is a row without times: it is not tried agai
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import time
@@ -20,9 +21,11 @@ from shardwright.measure.collectives.sampling import (
     ALL_TO_ALL,
     REDUCE_SCATTER,
     CollectiveSample,
+    Volumes,
+    all_to_all_volumes,
+    ring_volumes,
 )
 from shardwright.measure.collectives.timing import DeviceTimes
-from shardwright.measure.collectives.volumes import Volumes, all_to_all_volumes, ring_volumes
 from shardwright.measure.hardware import MACHINE, Fingerprint
 from shardwright.measure.store import chosen_hardware, hardware_of, reading
 
@@ -161,3 +164,49 @@ def step_ms(table: pa.Table) -> np.ndarray[Any, np.dtype[np.float64]]:
     """`(rows,)` ms until the last device is done, of both passes together."""
     columns = (table[name].to_pylist() for name in ("forward_ms", "backward_ms"))
     return np.array([max(forward) + max(backward, default=0.0) for forward, backward in zip(*columns, strict=True)])
+
+
+@dataclass(frozen=True)
+class CollectivesSummary:
+    """What a store holds after collecting collectives.
+
+    Attributes:
+        folder: the store.
+        samples: measured samples in the store, repeats not counted.
+        skipped: samples in the store that hung or ended the group, repeats not counted.
+        measured: measurements made by this call.
+        seconds: time this call took.
+        repeat_median: median relative difference between a sample and its repeat, of the time until the last device is done; NaN
+            without repeats.
+        repeat_mean: mean of the same.
+    """
+
+    folder: Path
+    samples: int
+    skipped: int
+    measured: int
+    seconds: float
+    repeat_median: float
+    repeat_mean: float
+
+
+def summarise(folder: Path, measured: int, seconds: float) -> CollectivesSummary:
+    """The summary of a store, of which a call measured some rows in some time."""
+    table = read_collectives(folder, allow_other_hardware=True, skipped=True)
+    first, valid = table["repeat"].to_numpy() == 0, table["runs"].to_numpy() > 0
+    kept = table.filter(valid)
+    by_key = dict(zip(keys_of(kept), step_ms(kept), strict=True))
+    pairs = [
+        (by_key[sample, 0], value) for (sample, repeat), value in by_key.items() if repeat and (sample, 0) in by_key
+    ]
+    one, other = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    noise = np.abs(one - other) / ((one + other) / 2)
+    return CollectivesSummary(
+        folder=folder,
+        samples=int((first & valid).sum()),
+        skipped=int((first & ~valid).sum()),
+        measured=measured,
+        seconds=seconds,
+        repeat_median=float(np.median(noise)) if noise.size else float("nan"),
+        repeat_mean=float(noise.mean()) if noise.size else float("nan"),
+    )

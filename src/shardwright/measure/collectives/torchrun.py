@@ -24,8 +24,8 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.measure.collectives.collect import Collection, measure_all
 from shardwright.measure.collectives.membership import group_backend, joined_group
+from shardwright.measure.collectives.records import CollectivesSummary, summarise
 from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.collectives.summary import CollectivesSummary, summarise
 from shardwright.measure.collectives.timing import DeviceTimes, Member
 from shardwright.measure.hardware import MACHINE, fingerprint
 from shardwright.measure.printer import Progress

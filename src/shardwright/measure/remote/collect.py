@@ -11,15 +11,13 @@ from time import monotonic
 
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed
-from shardwright.measure.backends import check_backend
+from shardwright.measure.backends import check_backend, is_own
 from shardwright.measure.collection import Collection
 from shardwright.measure.hardware import Fingerprint, fingerprint
-from shardwright.measure.own_backend import is_own
 from shardwright.measure.printer import Progress
 from shardwright.measure.remote.crew import Crew
 from shardwright.measure.remote.node import MeasuringNode, NodeOptions
-from shardwright.measure.stock import to_revisit
-from shardwright.measure.summary import CollectSummary, summarise
+from shardwright.measure.stock import CollectSummary, summarise, to_revisit
 from shardwright.measure.timing import TimingPolicy
 
 

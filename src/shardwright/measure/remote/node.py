@@ -13,11 +13,10 @@ from shardwright.measure.backends import check_backend, default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.run import check_machine
 from shardwright.measure.device_work import Visit
-from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint
+from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint, import_torch
 from shardwright.measure.sampling import TableSet
 from shardwright.measure.stock import work_of
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.torch_package import import_torch
 from shardwright.measure.worker_client import Worker, WorkerOptions
 
 

@@ -8,8 +8,7 @@ import torch
 
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import FusedInput
-from shardwright.measure.checks.contract import check_outputs, check_views
-from shardwright.measure.checks.reference import Lookups
+from shardwright.measure.checks.reference import Lookups, check_outputs, check_views
 from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.collectives.records import keys_of, read_collectives, row_of, schema, step_ms
+from shardwright.measure.collectives.records import keys_of, read_collectives, row_of, schema, step_ms, summarise
 from shardwright.measure.collectives.sampling import ALL_GATHER, ALL_TO_ALL, CollectiveSample
-from shardwright.measure.collectives.summary import summarise
 from shardwright.measure.collectives.timing import DeviceTimes
 from shardwright.measure.hardware import MACHINE
 from shardwright.measure.samples import read_samples

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.collectives.group import GroupFailed, GroupHung, GroupOptions, RankGroup
-from shardwright.measure.collectives.runner import MOST_FAILURES, Runner
+from shardwright.measure.collectives.group import MOST_FAILURES, GroupFailed, GroupHung, GroupOptions, RankGroup, Runner
 from shardwright.measure.collectives.sampling import ALL_TO_ALL, CollectiveSample
 from shardwright.measure.collectives.timing import DeviceTimes
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.measure.collectives.volumes import all_to_all_volumes, ring_volumes, samples_of
+from shardwright.measure.collectives.sampling import all_to_all_volumes, ring_volumes, samples_of
 
 
 def test_samples_that_do_not_divide_go_to_the_first_devices() -> None:
