@@ -41,6 +41,18 @@ def test_ctrl_c_keeps_what_there_is(cache_folder):
     assert found.path.exists()
 
 
+def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder):
+    """Earlier sets count with the same batch size and optimizer only; those measured later are others."""
+    first = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=20))
+    second = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=24))
+    assert first.model is None
+    assert second.sets == first.sets + second.new_sets
+    assert second.path.exists()
+    assert second.accuracy.sets == second.sets
+    other = calibrate(TASK, minutes=3, visitor=FakeVisitor(interrupt_at=5))
+    assert other.sets == other.new_sets < 5
+
+
 def test_too_few_sets_make_no_model_and_say_so(cache_folder):
     found = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=10))
     assert found.model is None

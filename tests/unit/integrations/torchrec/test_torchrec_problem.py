@@ -207,12 +207,12 @@ def test_unknown_constraints_are_ignored_with_a_warning():
 def test_devices_are_priced_by_the_topologys_memory_bandwidth():
     task = problem_of(Model(), SHARDERS, topology(), 8).task
     works = [shard_work(task, sw.Shard.whole(table, 0)) for table in task.tables]
-    slow, fast = (default_cost_model(topology(hbm_mem_bw=bandwidth)) for bandwidth in (1e9, 4e9))
+    slow, fast = (default_cost_model(topology(hbm_mem_bw=bandwidth), task) for bandwidth in (1e9, 4e9))
     assert slow.encode(works) == pytest.approx(4 * fast.encode(works))
     assert slow.name == "cuda at 1000 GB/s/analytic"
     h100 = BandwidthModel("x", 3350e9).encode(works)
     assert h100 == pytest.approx(sw.cost.choice.cost_model_for("h100").encode(works))
-    assert default_cost_model(topology(device="cpu")).name.startswith("cpu")
+    assert default_cost_model(topology(device="cpu"), task).name.startswith("cpu")
 
 
 def allowed(rows, device="cpu", pooled=True, dim=48, types=("table_wise", "row_wise", "column_wise")):
