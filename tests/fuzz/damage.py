@@ -6,8 +6,10 @@ import json
 import math
 import os
 import shutil
+import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,8 +34,8 @@ def harm(rng: Random, path: Path, kind: str) -> str:
         path = rng.choice(sorted(entry for entry in path.iterdir() if entry.name != ".lock"))
     content = path.read_bytes()
     ways: list[Callable[[Random, bytes, Path], bytes]] = [_bytes]
-    if path.suffix == ".jsonl":
-        ways += [_lines] * 3
+    if path.suffix == ".sqlite":
+        ways += [_database] * 3
     elif kind in ("log", "store") and content[:4] == b"PAR1":
         ways += [_parquet] * 3
     elif content[8:9] == b"{" and kind != "log":
@@ -157,15 +159,24 @@ def _safetensors(rng: Random, content: bytes, path: Path) -> bytes:
     return struct.pack("<Q", len(text)) + text + bytes(numbers)
 
 
-def _lines(rng: Random, content: bytes, path: Path) -> bytes:
-    lines = content.decode().splitlines()
-    if not lines:
-        return rng.choice([b"[]\n", b"{}\n{}\n", b'{"identity": 1}\n{"sample": 0}\n', b"\xff\n", b"null"])
-    where = rng.randrange(len(lines))
-    lines[where] = rng.choice(
-        [lambda: json.dumps(_change(rng, json.loads(lines[where]))), lambda: lines[where][:20], lambda: "[1]"]
-    )()
-    return "\n".join(lines).encode("utf-8", "replace")
+def _database(rng: Random, content: bytes, path: Path) -> bytes:
+    """A value of a row is another, or of a column, or a table is gone."""
+    plain = [
+        value for value in VALUES if isinstance(value, (str, float, int, type(None))) and value not in (10**30, 10**400)
+    ]
+    values = [*plain, b"", b"\0" * 320, json.dumps(rng.choice(plain)), 2**62]
+    table = rng.choice(["hardware", "works", "sets", "visits", "collectives"])
+    with closing(sqlite3.connect(path)) as db:
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+        where = rng.choice(["", f"WHERE rowid = (SELECT rowid FROM {table} LIMIT 1)"])
+        value = rng.choice(values)
+        with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):  # some rules hold for harm too
+            if rng.random() < 0.1:
+                db.execute(rng.choice([f"DROP TABLE {table}", f"DELETE FROM {table}", "PRAGMA user_version = 9"]))
+            else:
+                db.execute(f"UPDATE {table} SET {rng.choice(columns)} = ? {where}", (value,))
+        db.commit()
+    return path.read_bytes()
 
 
 def _log(rng: Random, content: bytes, path: Path) -> bytes:

@@ -63,7 +63,9 @@ def collected(folder: Path, backend: str, samples: int = 2) -> None:
 
 
 def samples_in(store: Path) -> set[int]:
-    return {int(label.partition(":")[2]) for label in read_samples(store)["label"].to_pylist()}
+    return {
+        int(label.partition(":")[2]) for label in read_samples(store, hardware="kernels_of_mine")["label"].to_pylist()
+    }
 
 
 def builders(folder: Path) -> set[int]:

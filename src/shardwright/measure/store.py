@@ -326,13 +326,16 @@ def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
         raise InvalidInput(
             f"{folder}: is no sample store ({NAME} is missing); make one with: shardwright collect -o {folder}"
         )
-    alone = not os.access(folder, os.W_OK) and is_missing(f"{path}-wal")  # SQLite cannot put its log beside the file
+    # SQLite puts files beside the store for as long as it is read, and removes them only where it may write.
+    writable = os.access(folder, os.W_OK) and os.access(path, os.W_OK)
+    mode = "mode=rw" if writable else "mode=ro" if not is_missing(f"{path}-wal") else "mode=ro&immutable=1"
     with _told(path):
-        db = _connected(path, f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}")
+        db = _connected(path, f"{path.absolute().as_uri()}?{mode}")
         try:
             if _is_empty(db):  # of a process that was killed before it had made its tables
                 raise InvalidInput(f"{folder}: holds no samples; collect some: shardwright collect -o {folder}")
             _check(db, path)
+            db.execute("PRAGMA query_only = ON")
             yield db
         finally:
             db.close()

@@ -221,6 +221,13 @@ def test_a_store_on_a_medium_that_cannot_be_written_to_is_read(tmp_path: Path, m
     assert not list(tmp_path.glob("*-shm"))
 
 
+def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = (filled(tmp_path) / NAME).read_bytes()
+    read_samples(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert (tmp_path / NAME).read_bytes() == before
+
+
 def test_a_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="cannot be made"):
