@@ -222,14 +222,7 @@ def test_ranks_that_torchrun_started_share_one_store_and_survive_a_killed_one(tm
     assert done.stdout.count("4 samples in") == 1  # rank 0 alone says so
     assert "1 skipped" in done.stdout
     assert keys_of(read_collectives(store)) == [(0, 0), (0, 1), (1, 0), (3, 0), (4, 0)]
-<<<<<<< HEAD
-    table = read_collectives(store)
-    assert {
-        (world, hosts) for world, hosts in zip(*(table[name].to_pylist() for name in ("world", "hosts")), strict=True)
-    } == {(2, 1)}
-=======
     assert {(row["world"], row["hosts"]) for row in read_collectives(store).to_pylist()} == {(2, 1)}
->>>>>>> main
     assert not list(store.glob("*attempts*"))
 
 
