@@ -79,7 +79,7 @@ def test_devices_may_be_read_and_written():
     check_target(Path("/dev/null"), inputs=[Path("/dev/null")], outputs=[Path("/dev/null")])
 
 
-@pytest.mark.parametrize("name", ["identity.json", "part-00000.parquet", "new.parquet"])
+@pytest.mark.parametrize("name", ["identity.json", "samples.sqlite", "new.sqlite"])
 def test_files_of_a_store_are_not_written_over(tmp_path, name):
     with pytest.raises(InvalidInput, match="are the samples'"):
         check_target(tmp_path / name, inputs=[tmp_path])
