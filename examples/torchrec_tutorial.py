@@ -78,7 +78,7 @@ from shardwright.integrations.torchrec import plan_of  # noqa: E402
 from shardwright.integrations.torchrec.topology import default_cost_model  # noqa: E402
 
 shards = plan_of(theirs, planner.last_problem).shards
-cost = score(planner.last_problem.task, shards, default_cost_model(topology))
+cost = score(planner.last_problem.task, shards, default_cost_model(topology, planner.last_problem.task))
 print(f"TorchRec's: {seconds:.2f} s, predicted step {cost.step_ms:.3f} ms")
 
 # %% [markdown]
