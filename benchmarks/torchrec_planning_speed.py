@@ -141,7 +141,9 @@ def step_ms_of(plan: Any, model: Any, sharders: list[Any], planner: Any) -> floa
     from shardwright.integrations.torchrec.topology import default_cost_model
 
     problem = problem_of(model, sharders, planner._topology, _BATCH)
-    return score(problem.task, plan_of(plan, problem).shards, default_cost_model(planner._topology, problem.task)).step_ms
+    return score(
+        problem.task, plan_of(plan, problem).shards, default_cost_model(planner._topology, problem.task)
+    ).step_ms
 
 
 def model_of(tables: int, seed: int) -> Any:
