@@ -65,12 +65,12 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
         plans: the plans.
         kind: "cpu" or "cuda", what is measured on.
     """
-    found = [model for plan in plans if (model := _model_of(plan)) is not None]
+    found = [model for plan in plans if (model := model_of(plan)) is not None]
     for model in {model.name: model for model in found}.values():
         print_hardware_note(model, kind)
 
 
-def _model_of(plan: Plan) -> CostModel | None:
+def model_of(plan: Plan) -> CostModel | None:
     """The model that predicted a plan's times; None where it is neither bundled nor in the cache folder."""
     try:
         model = model_named(plan.cost_model, plan.task.topology.device)

@@ -59,7 +59,8 @@ def run(
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     require_torch("measuring", "measure")
-    from shardwright.cli.model_notes import print_origin_notes
+    from shardwright.cli.attempts import truth_line
+    from shardwright.cli.model_notes import model_of, print_origin_notes
     from shardwright.cli.same_task import check_same_task
     from shardwright.cost.score import without_synchronisation
     from shardwright.measure.plans import measure_plans
@@ -86,14 +87,15 @@ def run(
         (measured,) = measure_plans([checked], rounds=rounds, device=device, backend=backend, progress=report)
     unlike = other_device(checked.task.topology.device, device)
     document = _document(plan, checked, measured, tolerance, unlike)
-    off = document["relative_difference"]
+    off, metadata = document["relative_difference"], getattr(model_of(checked), "metadata", {})
+    state = document["controls_slower"] = measured.controls.slower_than(metadata)
     summary = (
         f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
         f"measured {ms(measured.compute_ms)} ms ({unlike or signed(off)})"
     )
-    emit(
-        {**document, "measured_on": measured_device(device)}, _view(checked, measured, unlike), summary, as_json=as_json
-    )
+    truth = [truth_line("plan", [1 + off], measured.controls, metadata)] if None not in (off, state) else []
+    view = _view(checked, measured, unlike)
+    emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
     if document["within_tolerance"] is False:
         note(
             f"error: the measured time differs from the predicted one by {signed(off)}, more than the tolerance of {percent(tolerance)}"

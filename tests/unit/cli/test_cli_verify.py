@@ -6,8 +6,11 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import cost_model_for
+from shardwright.cost.user_models import cache_folder, keep_model
 from shardwright.errors import MeasurementFailed
+from shardwright.measure.controls import Controls
 from shardwright.measure.plans import MeasuredPlan
+from tests.unit.cli.models import linear_model
 
 
 @pytest.fixture
@@ -39,6 +42,27 @@ def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_fi
     for value in (device.forward_ms, 1.1 * device.forward_ms, device.backward_ms, 1.1 * device.backward_ms):
         assert f" {value:.3f} " in outcome.out
     assert outcome.out.count("+10.0%") == 4 + 1
+
+
+def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli, task_file, monkeypatch, tmp_path):
+    model = replace(linear_model(), metadata={"name": "cpu/mine", "controls": "1,2,4"})
+    keep_model(model, cache_folder() / "models" / "mine.safetensors")
+    plan = sw.plan(sw.Task.load(task_file), cost_model=model)
+    plan.save(tmp_path / "plan.json")
+
+    def measure_plans(plans, **_):
+        forward, backward = (
+            np.array([1.1 * getattr(cost, phase) for cost in plan.cost.devices])
+            for phase in ("forward_ms", "backward_ms")
+        )
+        return [MeasuredPlan(plans[0], forward, backward, 1, Controls((1.05, 2.1, 4.2)))]
+
+    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    assert (
+        "plan +10.0% against prediction, controls +5.0%: model error +4.8%" in cli("verify", tmp_path / "plan.json").out
+    )
+    document = cli("verify", tmp_path / "plan.json", "--json").document
+    assert document["controls_slower"] == pytest.approx(1.05)
 
 
 @pytest.mark.parametrize(("tolerance", "code"), [(0.05, 1), (0.2, 0)])
