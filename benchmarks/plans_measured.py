@@ -18,8 +18,8 @@ import results_table
 from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
 
 import shardwright as sw
-from shardwright.cost import CostModel, cost_model_for
-from shardwright.cost.choice import given_cost_model
+from shardwright.cost import CostModel
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.measure.plans import measure_plans
 from shardwright.workload import paper_tasks
 
@@ -29,13 +29,17 @@ MEASURED_A_SECOND = 2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
-    model = given_cost_model(options.model) if options.model else cost_model_for("cpu")
-    placed = [
-        (devices, number, plan)
+    tasks = [
+        (devices, number, task)
         for devices in options.devices
         for number, task in enumerate(
             paper_tasks(options.tasks, devices=devices, seed=11, batch_size=BATCH_SIZE, device="cpu")
         )
+    ]
+    model = resolve_cost_model(options.model, tasks[0][2])
+    placed = [
+        (devices, number, plan)
+        for devices, number, task in tasks
         for plan in placed_plans(task, options.strategies, options.time_limit, model)
     ]
     count = options.rounds * sum(bool(held) for *_, plan in placed for held in plan.by_device)

@@ -101,6 +101,19 @@ def test_plans_measured(program, tmp_path):
     assert [row["rival"] for row in rows_of(page, "strategy | rival")][:1] == ["neuroshard"]
 
 
+def test_what_calibrating_gives_on_a_machine_that_no_model_knows(program, tmp_path):
+    program("cost_transfer").main(["--seeds", "1", "--sizes", "60"])
+    rows = rows_of((tmp_path / "cost_transfer.md").read_text(), "sets | model")
+    assert [(row["sets"] == "0", row["model"]) for row in rows] == [
+        (True, "the bundled model, as it is"),
+        (False, "the bundled model, scaled"),
+        (False, "the bundled model, fine-tuned"),
+        (False, "from nothing"),
+    ]
+    errors = [float(row["mean error"].rstrip("%")) for row in rows]
+    assert min(errors[1:]) < errors[0]
+
+
 def test_an_estimate_measures_nothing(program, tmp_path, capsys):
     program("plans_measured").main(["--tasks", "1", "--strategies", "random", "size", "--estimate"])
     assert "4 plans" in capsys.readouterr().err

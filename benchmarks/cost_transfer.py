@@ -1,0 +1,108 @@
+"""What a machine that no model knows can expect, before a calibration and after one of more and more sets.
+
+    python benchmarks/cost_transfer.py
+
+Every file of data/costs is held out in turn. A quarter of its sets is the test, by whole pairs; of the others, n are what a calibration
+would have measured. Models come from the bundled one, from the other processors' files where there are any, and from nothing. So the first
+row of a processor that the bundled model does not know is what a stranger sees, and the later ones are what measuring gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from results_table import write_results
+
+from shardwright.cost import cost_model_for
+from shardwright.cost.accuracy import accuracy, predict
+from shardwright.cost.adapting import recipes
+from shardwright.cost.dataset import Floats, Samples, join, samples_of
+from shardwright.cost.model import ComputeModel
+from shardwright.cost.pairs import pairs_of
+from shardwright.measure.caches import cache_bytes
+from shardwright.measure.samples import read_parquet
+from shardwright.threads import one_thread
+
+FOLDER = Path(__file__).parent.parent / "data" / "costs"
+SIZES = (50, 100, 200, 400, 800)
+TEST_SHARE = 0.25
+COLUMNS = ("sets", "model", "mean error", "median error", "Spearman", "random", "plans", "pairs", "several calls")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2, help="splits of each processor's sets, and trainings")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sets that a calibration measured")
+    options = parser.parse_args(arguments)
+    files = sorted(FOLDER.glob("*/*.parquet"))
+    held = {file: read_parquet(file) for file in files}
+    tables = []
+    for file, (hardware, table) in held.items():
+        first = table.filter(pc.equal(table["repeat"], 0))
+        others = [samples_of(other) for name, (_, other) in held.items() if name.parent != file.parent]
+        with one_thread():
+            rows = list(_rows(first, others, options.sizes, options.seeds))
+        tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python benchmarks/cost_transfer.py {given}".rstrip()
+    write_results("cost_transfer", "Costs on a machine that no model knows", tables, command)
+
+
+def _rows(table: pa.Table, others: Sequence[Samples], sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:
+    """One row for each number of sets and each way to come by a model: medians over the seeds of the errors' columns."""
+    samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
+    starts: dict[str, ComputeModel | None] = {"the bundled model": cost_model_for("cpu")}
+    if others:
+        starts["other processors"] = recipes(None, cache_bytes())["from nothing"](join(others), 0, 4.0)
+    for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
+        for origin, start in (starts | ({"nothing": None} if size else {})).items():
+            ways = recipes(start, cache_bytes()) if size else {"as it is": None}
+            for name, recipe in ways.items():
+                if start is not None and name == "from nothing":
+                    continue
+                found = []
+                for seed in range(seeds):
+                    test, rest = _split(samples, size, seed)
+                    model = recipe(samples.select(rest), seed, 1.0) if recipe else start
+                    found.append(_figures(predict(model, samples), samples, kinds, test))
+                count = int(rest.sum())
+                yield [count, f"{origin}, {name}" if start is not None else name, *_texts(np.nanmedian(found, axis=0))]
+
+
+def _split(samples: Samples, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """`(n,)` whether a set is a test, and whether it is one of those to learn from; the sets of a pair stay together."""
+    group = pairs_of(list(samples.labels)).group
+    names, member = np.unique(group, return_inverse=True)
+    place = np.random.default_rng(seed).permutation(len(names))[member]
+    test = place < TEST_SHARE * len(names)
+    counted = np.cumsum(np.bincount(place[~test], minlength=len(names)))
+    return test, ~test & (counted[place] <= size)
+
+
+def _figures(predicted: Floats, samples: Samples, kinds: np.ndarray, test: np.ndarray) -> list[float]:
+    found = accuracy(lambda _: predicted[test], samples.select(test), samples)
+    error = np.abs(predicted.sum(axis=1) / samples.times.sum(axis=1) - 1)
+    calls = np.bincount(samples.calls[1], minlength=len(samples))
+    groups = (
+        test & (kinds == "random"),
+        test & np.isin(kinds, ("policy", "neighbour")),
+        test & (kinds == "pair"),
+        test & (calls > 1),
+    )
+    parts = [float(error[each].mean()) if each.any() else float("nan") for each in groups]
+    return [found.mean_error, found.median_error, found.spearman, *parts]
+
+
+def _texts(figures: np.ndarray) -> list[str]:
+    texts = ["–" if np.isnan(figure) else f"{figure:.1%}" for figure in figures]
+    return [*texts[:2], f"{figures[2]:.3f}", *texts[3:]]
+
+
+if __name__ == "__main__":
+    main()

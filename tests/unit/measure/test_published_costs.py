@@ -1,0 +1,28 @@
+"""The measured costs in data/costs can be read, say what they were measured on, and stay small."""
+
+import re
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from shardwright.measure.samples import read_parquet
+
+FOLDER = Path(__file__).parents[3] / "data" / "costs"
+FILES = sorted(FOLDER.glob("*/*.parquet"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_a_file_of_costs(path):
+    hardware, table = read_parquet(path)
+    numbers = re.findall(r"(?:family|model) (\d+)", hardware["processor"])
+    assert path.parent.name.endswith("-".join(numbers))
+    assert path.stem == hardware["backend"]
+    assert set(table["kind"].unique().to_pylist()) <= {"random", "policy", "neighbour", "pair"}
+    assert pc.min(table["forward_ms"]).as_py() > 0
+    assert pc.min(table["backward_ms"]).as_py() > 0
+
+
+def test_all_files_together_are_small():
+    assert FILES
+    assert sum(path.stat().st_size for path in FILES) <= 10e6
