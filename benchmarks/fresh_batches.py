@@ -17,10 +17,9 @@ import results_table
 
 from shardwright.measure import fused
 from shardwright.measure.caches import cache_bytes
-from shardwright.measure.cores import ReservedCore
 from shardwright.measure.device_work import Visit
 from shardwright.measure.sampling import SampleSpace, TableSet
-from shardwright.measure.session import Session
+from shardwright.measure.worker import ReservedCore, Session
 from shardwright.task.table import row_bytes
 from shardwright.workload.pools import table_pool
 

@@ -154,7 +154,7 @@ def in_sectors(works: WorkArrays, size: Floats) -> Floats:
 
 
 def fused_calls(samples: Samples) -> npt.NDArray[np.int64]:
-    """`(n,)` fused calls of each set: see `shardwright.measure.groups`."""
+    """`(n,)` fused calls of each set: see `shardwright.measure.backend`."""
     works = samples.works
     kinds = np.stack(
         [samples.owner, works.samples, works.pooled, works.weight_size, np.where(works.pooled > 0, 0, works.dim)]

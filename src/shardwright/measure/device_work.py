@@ -1,16 +1,22 @@
-"""What a device has to do, which is what is measured: its shards, and one timing of them."""
+"""What a device has to do, which is what is measured: its shards, also as JSON for other processes, and one timing of them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.task.access import AccessProfile
 from shardwright.task.task import Task
+
+Json: TypeAlias = dict[str, Any]
 
 QUIET = 1.5
 """Highest state of the machine, over its usual one, at which a visit counts as undisturbed."""
@@ -81,6 +87,26 @@ def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
 def arena_bytes(works: Iterable[DeviceWork]) -> int:
     """Room that the largest of these works needs for its tables."""
     return max((work.table_bytes for work in works), default=0) + _PAGE
+
+
+def encode_work(work: ShardWork) -> Json:
+    """A work as plain JSON values; the access profile in full, point by point."""
+    return {
+        "rows": work.rows,
+        "dim": work.dim,
+        "samples": work.samples,
+        "lookups": work.lookups,
+        "pooled": work.pooled,
+        "dtype": work.dtype,
+        "access": [work.access.rows.tolist(), work.access.share.tolist()],
+    }
+
+
+def decode_work(values: Mapping[str, Any]) -> ShardWork:
+    """The inverse of `encode_work`."""
+    rows, share = values["access"]
+    plain = {key: values[key] for key in ("rows", "dim", "samples", "lookups", "pooled", "dtype")}
+    return ShardWork(**plain, access=AccessProfile(np.array(rows), np.array(share)))
 
 
 def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.measure.arena import Arena
-from shardwright.measure.backend import Backend, FusedCall, FusedInput
+from shardwright.measure.backend import Backend, FusedCall, FusedInput, KernelGroup, kernel_groups
 from shardwright.measure.caches import cache_bytes
 from shardwright.measure.fresh import fresh_batches
-from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.workload.batches import Batch, Scatter, draw_batch
 

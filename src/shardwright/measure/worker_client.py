@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, cast
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.device_work import DeviceWork, Visit, encode_work
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.wire import encode_work
 
 # malloc asks for transparent huge pages; without them, address translation adds noise.
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"

@@ -9,7 +9,7 @@ import shardwright as sw
 from shardwright.cost import AnalyticModel, compute_ms, cost_model_for, device_ms, score
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.measure.groups import kernel_groups
+from shardwright.measure.backend import kernel_groups
 from shardwright.sharding import Shard, memory_account, shard_work
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of

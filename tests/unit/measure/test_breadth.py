@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.groups import kernel_groups
+from shardwright.measure.backend import kernel_groups
 from shardwright.measure.sampling import BREADTHS, MAX_POOLING, SampleSpace, TableSet, breadth_named
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.workload.pools import table_pool

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shardwright.measure.arena import Arena
+from shardwright.measure.backend import kernel_groups
 from shardwright.measure.backends import load_backend
-from shardwright.measure.groups import kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

@@ -15,12 +15,11 @@ import torch.utils.deterministic
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.arena import Arena
-from shardwright.measure.backend import Backend, FusedCall
+from shardwright.measure.backend import Backend, FusedCall, KernelGroup, kernel_groups
 from shardwright.measure.backends import is_own, load_backend
 from shardwright.measure.checks import reference
 from shardwright.measure.checks.reference import check_outputs, check_views
 from shardwright.measure.fused import fused_input
-from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

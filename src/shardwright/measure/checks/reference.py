@@ -9,8 +9,7 @@ from itertools import pairwise
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import EPSILON, FusedCall, FusedInput
-from shardwright.measure.groups import KernelGroup
+from shardwright.measure.backend import EPSILON, FusedCall, FusedInput, KernelGroup
 
 _BETA1, _BETA2 = 0.9, 0.999
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.backend import FusedInput
+from shardwright.measure.backend import FusedInput, KernelGroup, kernel_groups
 from shardwright.measure.checks.reference import Lookups, check_outputs, check_views
-from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

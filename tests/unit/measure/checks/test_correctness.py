@@ -10,12 +10,11 @@ import torch
 from shardwright.errors import MeasurementFailed
 from shardwright.measure import embedding_bag
 from shardwright.measure.arena import Arena
-from shardwright.measure.backend import FusedCall, FusedInput
+from shardwright.measure.backend import FusedCall, FusedInput, KernelGroup, kernel_groups
 from shardwright.measure.backends import load_backend
 from shardwright.measure.checks import correctness as module
 from shardwright.measure.checks import reference
 from shardwright.measure.checks.correctness import check_kernels
-from shardwright.measure.groups import KernelGroup, kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.measure.wire import decode_work, encode_work
+from shardwright.measure.device_work import decode_work, encode_work
 from shardwright.sharding.work import ShardWork
 from tests.strategies import access_profiles
 

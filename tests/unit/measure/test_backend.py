@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.measure.groups import kernel_groups
+from shardwright.measure.backend import kernel_groups
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
