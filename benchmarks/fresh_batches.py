@@ -16,8 +16,8 @@ import numpy as np
 import results_table
 
 from shardwright.measure import fused
-from shardwright.measure.caches import cache_bytes
 from shardwright.measure.device_work import Visit
+from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import SampleSpace, TableSet
 from shardwright.measure.worker import ReservedCore, Session
 from shardwright.task.table import row_bytes

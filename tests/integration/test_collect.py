@@ -20,12 +20,11 @@ from shardwright.cli.main import main as command_line
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure.collect import collect, main
-from shardwright.measure.collection import Collection
 from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.measuring import MOST_VISITS
 from shardwright.measure.samples import read_samples
 from shardwright.measure.sampling import SampleSpace
-from shardwright.measure.stock import CollectSummary
+from shardwright.measure.stock import Collection, CollectSummary
 from shardwright.measure.store import reading
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker_client import Worker, WorkerOptions

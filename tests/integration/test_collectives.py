@@ -37,7 +37,7 @@ RANK = """
 import os, signal, time
 from pathlib import Path
 from shardwright.measure.collectives import rank
-from shardwright.measure.collectives.operations import build_passes
+from shardwright.measure.collectives.timing import build_passes
 from shardwright.measure.collectives.sampling import CollectiveSample
 
 measure = rank.answer

@@ -22,10 +22,10 @@ from shardwright.cli.train_stores import read_stores
 from shardwright.cluster import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect
-from shardwright.measure.collection import Collection
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.remote import collect_on_cluster
 from shardwright.measure.samples import fingerprints, read_samples
+from shardwright.measure.stock import Collection
 
 pytestmark = [needs_ray, pytest.mark.slow]
 

@@ -17,9 +17,8 @@ from shardwright.cost.communication import communication_ms
 from shardwright.cost.pricing import Floats
 from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.controls import Controls
 from shardwright.measure.device_work import DeviceWork, Visit, device_works, encode_work
-from shardwright.measure.measuring import settled, time_of
+from shardwright.measure.measuring import Controls, settled, time_of
 from shardwright.sharding.plan import Plan
 
 _DRAWS = 400

@@ -27,10 +27,8 @@ from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.cost.user_models import cache_folder, keep_model, path_for, task_digest
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
-from shardwright.measure.caches import cache_bytes
-from shardwright.measure.controls import control_works
-from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
-from shardwright.measure.measuring import Measurer, check_device
+from shardwright.measure.hardware import Fingerprint, available_memory, cache_bytes, device_memory, fingerprint
+from shardwright.measure.measuring import Measurer, check_device, control_works
 from shardwright.search.loading import load_search
 from shardwright.search.registry import strategy_named
 from shardwright.task import Task

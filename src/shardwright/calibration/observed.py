@@ -9,9 +9,8 @@ import numpy as np
 
 from shardwright.calibration.sets import Set
 from shardwright.cost.dataset import Samples, join, samples_of_works
-from shardwright.measure.controls import Controls
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.measuring import settled, time_of
+from shardwright.measure.measuring import Controls, settled, time_of
 
 Keep = Callable[[Set, Visit], None]
 

@@ -25,10 +25,9 @@ from shardwright.cost.score import scored
 from shardwright.cost.user_models import cache_folder
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
-from shardwright.measure.controls import control_works
 from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.hardware import available_memory, device_memory, fingerprint
-from shardwright.measure.measuring import Measurer, check_device
+from shardwright.measure.measuring import Measurer, check_device, control_works
 from shardwright.search.loading import load_search
 from shardwright.search.registry import strategy_named
 from shardwright.sharding.plan import Plan

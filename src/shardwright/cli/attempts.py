@@ -20,7 +20,7 @@ from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.measure.controls import Controls
+    from shardwright.measure.measuring import Controls
     from shardwright.measure.plans import MeasuredPlan
     from shardwright.sharding.runtimes import Runtime
 

@@ -40,7 +40,7 @@ from shardwright.cli.ray_option import RayAddress
 from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import is_own
-from shardwright.measure.collection import seconds_or_default
+from shardwright.measure.stock import seconds_or_default
 from shardwright.task.units import parse_bytes
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")

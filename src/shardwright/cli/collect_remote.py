@@ -25,12 +25,11 @@ def kernels_collected_on(
         output: the store.
         backend: its name.
         seconds: time after which to stop.
-        **options: of `shardwright.measure.collection.Collection`.
+        **options: of `shardwright.measure.stock.Collection`.
     """
     from shardwright.cluster import open_cluster
-    from shardwright.measure.collection import Collection
     from shardwright.measure.remote import collect_on_cluster
-    from shardwright.measure.stock import summary_text
+    from shardwright.measure.stock import Collection, summary_text
 
     collection = Collection(**options)
     with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:

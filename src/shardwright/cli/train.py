@@ -120,7 +120,7 @@ def run(
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
     from shardwright.cost.training import TrainingOptions, train
-    from shardwright.measure.caches import cache_bytes
+    from shardwright.measure.hardware import cache_bytes
 
     with progress("training", total=epochs) as report:
         trained = train(

@@ -18,7 +18,7 @@ from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.network import ComputeNetwork
 from shardwright.cost.pairs import pairs_of
 from shardwright.errors import InvalidInput
-from shardwright.measure.caches import cache_bytes
+from shardwright.measure.hardware import cache_bytes
 
 FEWEST_SETS = 50
 SHARES = (0.8, 0.1, 0.1)  # training, validation, test, as in NeuroShard

@@ -15,12 +15,20 @@ from time import monotonic
 from shardwright.errors import MeasurementFailed, ShardwrightError, printable
 from shardwright.measure.backends import BACKEND_HELP, check_backend, default_backend, is_own
 from shardwright.measure.checks.run import require_checked
-from shardwright.measure.collection import Collection, seconds_or_default
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Measurer
 from shardwright.measure.printer import Printer, Progress
 from shardwright.measure.sampling import BREADTHS
-from shardwright.measure.stock import CollectSummary, Stock, summarise, summary_text, to_revisit, work_of
+from shardwright.measure.stock import (
+    Collection,
+    CollectSummary,
+    Stock,
+    seconds_or_default,
+    summarise,
+    summary_text,
+    to_revisit,
+    work_of,
+)
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
@@ -52,7 +60,7 @@ def collect(
     """Measure random sets of tables into a sample store; call it again to resume after any interruption.
 
     Sample i follows from the seed and i alone. Every 20th sample is visited a second time, rebuilt from scratch. One that was disturbed
-    (see `shardwright.measure.sentinel`) is visited up to two more times, a minute later. Calling it again, with the machine quiet, so
+    (see `shardwright.measure.timing`) is visited up to two more times, a minute later. Calling it again, with the machine quiet, so
     improves a store that was collected on a busy machine. Samples of other machines, and of other collections, may lie in the same store.
     On a GPU a sample that cannot be measured is noted and skipped; on a CPU it ends the collection.
 

@@ -59,7 +59,7 @@ class Visit:
         forward_ms: lookups of all tables, in the mean over the batches; at the machine's usual state.
         backward_ms: backward of all tables, optimizer included; likewise.
         batches: how many batches there were.
-        sentinel: state of the machine meanwhile over its usual one; see `shardwright.measure.sentinel`.
+        sentinel: state of the machine meanwhile over its usual one; see `shardwright.measure.timing`.
         usual_ms: the usual state: milliseconds that the sentinel took as a rule in this process.
         measured_at: seconds since 1970.
         spent: seconds by step: build, batches, warm-up, runs.

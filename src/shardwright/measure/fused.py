@@ -10,8 +10,8 @@ import numpy as np
 
 from shardwright.measure.arena import Arena
 from shardwright.measure.backend import Backend, FusedCall, FusedInput, KernelGroup, kernel_groups
-from shardwright.measure.caches import cache_bytes
-from shardwright.measure.fresh import fresh_batches
+from shardwright.measure.device_batches import fresh_batches
+from shardwright.measure.hardware import cache_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.workload.batches import Batch, Scatter, draw_batch
 
@@ -25,7 +25,7 @@ _GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, 
 class DeviceCalls:
     """All fused calls of one device, run one after another: first all lookups, then all updates.
 
-    The runs have as many batches in turn as it takes that none finds its own rows in a cache (see `shardwright.measure.fresh`).
+    The runs have as many batches in turn as it takes that none finds its own rows in a cache (see `shardwright.measure.device_batches`).
 
     Args:
         works: the device's shards.

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.measure.controls import Controls
 from shardwright.measure.device_work import device_works
-from shardwright.measure.measuring import measure_works
+from shardwright.measure.measuring import Controls, measure_works
 from shardwright.measure.printer import Progress
 from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding.plan import Plan

@@ -25,8 +25,7 @@ from shardwright.measure.backends import load_backend
 from shardwright.measure.device_work import Visit, decode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.hardware import NO_CUDA, import_torch
-from shardwright.measure.sentinel import SENTINEL_BYTES, Sentinel
-from shardwright.measure.timing import TimingPolicy, clock_of, time_parts
+from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
 from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:

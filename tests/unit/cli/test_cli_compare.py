@@ -7,7 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.cli import attempts, compare
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.controls import Controls
+from shardwright.measure.measuring import Controls
 from shardwright.measure.plans import MeasuredPlan
 from shardwright.testing.tasks import impossible_task
 

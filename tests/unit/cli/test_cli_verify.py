@@ -8,7 +8,7 @@ import shardwright as sw
 from shardwright.cost import cost_model_for
 from shardwright.cost.user_models import cache_folder, keep_model
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.controls import Controls
+from shardwright.measure.measuring import Controls
 from shardwright.measure.plans import MeasuredPlan
 from tests.unit.cli.models import linear_model
 

@@ -12,10 +12,9 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import collect as module
 from shardwright.measure import measuring, stock
 from shardwright.measure.collect import MOST_IN_A_ROW, collect
-from shardwright.measure.collection import Collection
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.samples import read_samples
-from shardwright.measure.stock import CollectSummary, Stock, summary_text
+from shardwright.measure.stock import Collection, CollectSummary, Stock, seconds_or_default, summary_text
 from shardwright.task import Table
 from tests.unit.measure.rows import HERE
 from tests.unit.measure.workers import FakeWorker
@@ -190,7 +189,19 @@ def test_collections_share_a_store(tmp_path: Path, scripted: Callable[[Script], 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_times_that_cannot_be_are_refused(seconds: float) -> None:
-    from shardwright.measure.collection import seconds_or_default
+    from shardwright.measure.stock import seconds_or_default
 
     with pytest.raises(InvalidInput, match="must be greater than 0"):
         seconds_or_default(seconds, "cpu")
+
+
+@pytest.mark.parametrize("seconds", [0.0, -3.0, float("nan")])
+def test_a_time_that_is_none_is_refused(seconds):
+    with pytest.raises(InvalidInput, match=r"--seconds is .*, must be greater than 0"):
+        seconds_or_default(seconds, "cpu")
+
+
+def test_only_a_gpu_has_a_limit_by_itself():
+    assert seconds_or_default(None, "cpu") is None
+    assert seconds_or_default(None, "cuda") == 1400
+    assert seconds_or_default(3.0, "cuda") == 3.0

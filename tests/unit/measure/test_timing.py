@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
-from shardwright.measure import timing as timing_module
-from shardwright.measure.sentinel import at_state
-from shardwright.measure.timing import CpuClock, CudaClock, HeadStart, Steady, TimingPolicy, time_parts
+from shardwright.measure import timing as module
+from shardwright.measure.arena import Arena
+from shardwright.measure.timing import (
+    CpuClock,
+    CudaClock,
+    HeadStart,
+    Sentinel,
+    Steady,
+    TimingPolicy,
+    at_state,
+    time_parts,
+)
 
 
 @dataclass
@@ -84,7 +95,7 @@ def test_times_are_converted_to_the_usual_state() -> None:
 
 
 def test_each_run_has_the_state_that_was_read_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing_module, "_STATE_LASTS_S", 0.0)
+    monkeypatch.setattr(module, "_STATE_LASTS_S", 0.0)
     machine, slow = Restless(2.0, 2.0, 8.0, 8.0), at_state(1.0, 2.0, 8.0)
     clock = ScriptedClock(lambda call: [[1.0], [1.0 * at_state(1.0, 2.0, 5.0)], [slow]][call])
     timing = time_parts([nothing], clock, TimingPolicy("median", warm_up=0, passes=3, runs=1), machine)
@@ -180,3 +191,49 @@ def test_the_gpu_is_flushed_and_kept_busy_before_each_part(monkeypatch: pytest.M
         "wait",
     ]
     assert log[0] == f"idle {int(0.1 * 20_000_000 / 8)}"
+
+
+class Machine:
+    """A clock on which everything takes `elapsed` ms."""
+
+    def __init__(self) -> None:
+        self.elapsed = 1.0
+        self.timed = 0
+
+    def time(self, parts: Sequence[Callable[[int], None]], run: int) -> list[float]:
+        for part in parts:
+            part(run)
+        self.timed += 1
+        return [self.elapsed for _ in parts]
+
+
+def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Sentinel, Machine]:
+    for name, value in {"SENTINEL_BYTES": 2**18, "_REMEMBERED": 500}.items():
+        monkeypatch.setattr(module, name, value)
+    machine = Machine()
+    return Sentinel(Arena(2**20, torch.device("cpu")), machine), machine
+
+
+def test_a_slow_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentinel, machine = make(monkeypatch)
+    assert sentinel.usual_ms == sentinel.read() == 1
+    machine.elapsed = 1.3
+    assert sentinel.beyond_usual(sentinel.read()) == 1.3
+    machine.elapsed = 1.0
+    assert sentinel.beyond_usual(sentinel.read()) == 1.0
+
+
+def test_a_machine_that_stays_slow_is_usual_then_but_times_keep_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentinel, machine = make(monkeypatch)
+    machine.elapsed = 1.3
+    for _ in range(600):
+        sentinel.read()
+    assert sentinel.beyond_usual(1.3) == 1.0
+    assert sentinel.usual_ms == 1.0
+
+
+@given(st.floats(0.1, 100), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.1, 10))
+def test_times_convert_from_state_to_state(ms: float, first: float, second: float, third: float) -> None:
+    assert at_state(ms, first, first) == pytest.approx(ms)
+    assert at_state(at_state(ms, first, second), second, third) == pytest.approx(at_state(ms, first, third))
+    assert (at_state(ms, first, second) > ms) == (second > first)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from shardwright.measure.controls import control_works
 from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.measuring import control_works
 
 Answer = Callable[[DeviceWork, int], Visit]
 

@@ -1,8 +1,7 @@
 """Collectives measured for real: processes with torch.distributed (gloo on CPUs, NCCL on GPUs), into the sample store.
 
 sampling.py    what is measured, and the bytes that it puts on the links: sample i follows from the seed and i alone
-operations.py  a sample as calls of torch.distributed
-timing.py      common starts, start delays, medians
+timing.py      a sample as calls of torch.distributed; common starts, start delays, medians
 rank.py        the program of one rank
 membership.py  how processes become ranks of a group
 group.py       the ranks of this machine as processes: started, asked, watched, ended; what happens when one hangs or dies

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from shardwright.measure.controls import control_works
 from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.measuring import control_works
 from tests.pools import UnrulyPool
 
 HARDWARE = {
