@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from time import monotonic
 
 import numpy as np
@@ -17,8 +14,9 @@ from shardwright.cost.communication import communication_ms
 from shardwright.cost.pricing import Floats
 from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.device_work import DeviceWork, Visit, device_works, encode_work
+from shardwright.measure.device_work import DeviceWork, Visit, device_works
 from shardwright.measure.measuring import Controls, settled, time_of
+from shardwright.measure.store import SampleStore, work_id
 from shardwright.sharding.plan import Plan
 
 _DRAWS = 400
@@ -67,54 +65,13 @@ class Candidate:
 
 
 @dataclass
-class VisitLog:
-    """Visits in a file of JSON lines, each written at once, so that the same command goes on where it was stopped.
-
-    Attributes:
-        path: the file; None where nothing is kept.
-    """
-
-    path: Path | None = None
-
-    def add(self, work: DeviceWork, visit: Visit) -> None:
-        """Keep a visit."""
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps({"work": work_key(work), **asdict(visit)}))
-
-    def read(self) -> dict[str, list[Visit]]:
-        """The visits so far by the key of their work; a line that was cut short is left out."""
-        found: dict[str, list[Visit]] = {}
-        if self.path is None or not self.path.exists():
-            return found
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                values = json.loads(line)
-                key = values.pop("work")
-                visit = Visit(**values)
-                if min(visit.forward_ms, visit.backward_ms) >= 0 and math.isfinite(
-                    visit.forward_ms + visit.backward_ms
-                ):
-                    found.setdefault(str(key), []).append(visit)
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue
-        return found
-
-
-def work_key(work: DeviceWork) -> str:
-    """Digits that tell a work from all others."""
-    text = json.dumps([[encode_work(one) for one in work.works], work.seeds, work.optimizer])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@dataclass
 class Bench:
     """What was measured so far, and what can be concluded from it.
 
     Attributes:
         visitor: times kernels.
         controls: works that are visited first, last, and now and then.
-        log: keeps visits.
+        store: keeps visits, and has those of earlier commands; None where nothing is kept.
         rng: order of the visits.
         until: `time.monotonic()` from which on nothing is visited.
         told: called before each visit.
@@ -123,7 +80,7 @@ class Bench:
 
     visitor: Visitor
     controls: Sequence[DeviceWork]
-    log: VisitLog
+    store: SampleStore | None
     rng: np.random.Generator
     until: float
     told: Callable[[], None]
@@ -131,7 +88,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self._visits: dict[DeviceWork, list[Visit]] = {}
-        self._earlier = self.log.read()
+        self._usual_ms = self.store.usual_ms() if self.store is not None else None
         self._normal: dict[DeviceWork, Floats] = {}
         self._count = self._failures = 0
 
@@ -184,7 +141,7 @@ class Bench:
 
     def samples(self) -> tuple[list[DeviceWork], Floats, Floats]:
         """All works of plans, with `(n, 2)` times and their standard errors."""
-        works = [work for work in self._visits if work not in set(self.controls)]
+        works = [work for work, visits in self._visits.items() if visits and work not in set(self.controls)]
         times = np.array([self._time(work) for work in works]).reshape(-1, 2)
         return works, times, np.array([self._error(work) for work in works]).reshape(-1, 2) * times
 
@@ -197,10 +154,7 @@ class Bench:
     def _known(self, work: DeviceWork) -> list[Visit]:
         """Visits of this command and of earlier ones."""
         if work not in self._visits:
-            earlier = self._earlier.pop(work_key(work), []) if self._earlier else []
-            if not earlier:
-                return []
-            self._visits[work] = earlier
+            self._visits[work] = self.store.visits(work) if self.store is not None else []
         return self._visits[work]
 
     def _lacks(self, work: DeviceWork, quiet: int) -> bool:
@@ -221,12 +175,12 @@ class Bench:
                 raise
             return
         self._failures = 0
-        self._known(work)
-        self._visits.setdefault(work, []).append(visit)
-        self.log.add(work, visit)
+        self._known(work).append(visit)
+        if self.store is not None:
+            self.store.add(work, visit, kind="control" if work in self.controls else "tune")
 
     def _time(self, work: DeviceWork) -> tuple[float, float]:
-        return time_of(self._known(work)) if work.works else (0.0, 0.0)
+        return time_of(self._known(work), self._usual_ms) if work.works else (0.0, 0.0)
 
     def _noise(self) -> Floats:
         """`(2,)` standard deviation of a quiet visit, as a share of the time, over all works that were visited twice or more."""
@@ -253,7 +207,6 @@ class Bench:
         for device, work in enumerate(candidate.works):
             if work.works:
                 if work not in self._normal:
-                    seed = int(work_key(work)[:12], 16)
-                    self._normal[work] = np.random.default_rng(seed).standard_normal((_DRAWS, 2))
+                    self._normal[work] = np.random.default_rng(work_id(work)).standard_normal((_DRAWS, 2))
                 drawn[:, device] = np.array(self._time(work)) * (1 + self._error(work) * self._normal[work])
         return candidate.step_ms(drawn)

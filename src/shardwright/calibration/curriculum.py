@@ -86,7 +86,8 @@ class Curriculum:
         if self.task is not None:
             sets += list(task_sets(self.task, _CHOICE * left, self._rng))
         groups += [(one,) for one in disputed_ones(sets, models, self.seconds, left)]
-        return [groups[place] for place in self._rng.permutation(len(groups))]
+        fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
+        return [fitting[place] for place in self._rng.permutation(len(fitting))]
 
     def _plans(self, model: CostModel) -> list[Group]:
         name = self._name("plan")

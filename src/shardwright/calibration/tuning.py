@@ -12,7 +12,7 @@ from time import monotonic
 
 import numpy as np
 
-from shardwright.calibration.bench import Bench, VisitLog
+from shardwright.calibration.bench import Bench
 from shardwright.calibration.calibrating import Visitor
 from shardwright.calibration.keeping import calibration_lock
 from shardwright.calibration.sets import fitted_task
@@ -26,8 +26,9 @@ from shardwright.cost.user_models import cache_folder
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
 from shardwright.measure.device_work import arena_bytes
-from shardwright.measure.hardware import available_memory, device_memory, fingerprint
+from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device, control_works
+from shardwright.measure.store import SampleStore
 from shardwright.search.loading import load_search
 from shardwright.search.registry import strategy_named
 from shardwright.sharding.plan import Plan
@@ -122,22 +123,24 @@ def tune(
         tell(0.0, 60 * minutes, "loading the searches")
         for name in ("certified", "neuroshard"):
             load_search(strategy_named(name), base, warm=name == "certified")
-        store = _Store.of(fitted, json.dumps(machine, sort_keys=True))
+        kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
         clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
-        bench = Bench(
-            measurer, controls, store.log, np.random.default_rng([seed, 1]), clock + 60 * minutes,
-            lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
-        )  # fmt: skip
-        run = Tuner(
-            fitted, runs_on, base, bench, seed=seed, seconds=60 * minutes, keep=store.keep, earlier=store.best()
-        )
-        try:
-            run.run()
-        finally:
-            if isinstance(measurer, Measurer):
-                measurer.close()
-    metadata = getattr(base, "metadata", {})
+        with SampleStore(cache_folder() / "samples", machine) as store:
+            bench = Bench(
+                measurer, controls, store, np.random.default_rng([seed, 1]), clock + 60 * minutes,
+                lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
+            )  # fmt: skip
+            run = Tuner(
+                fitted, runs_on, base, bench,
+                seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted),
+            )  # fmt: skip
+            try:
+                run.run()
+            finally:
+                if isinstance(measurer, Measurer):
+                    measurer.close()
+            slower = bench.of_controls().slower_than(getattr(base, "metadata", {}))
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
     return Tuned(
@@ -145,7 +148,7 @@ def tune(
         first=first,
         model=run.model,
         bound_ms=run.bound_ms,
-        slower=bench.of_controls().slower_than(metadata),
+        slower=slower,
         stopped=run.stopped,
         seconds=monotonic() - began,
         failed=tuple(bench.failed.values()),
@@ -179,41 +182,27 @@ def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> P
     return result
 
 
-@dataclass(frozen=True)
-class _Store:
-    """What tunings of one task on one machine leave behind.
+def _kept_plan(task: Task, machine: Fingerprint) -> Path:
+    """The file of the best plan that tunings of a task on a machine have found; its folder is made.
 
-    Attributes:
-        log: all visits.
-        path: file of the best plan.
-        task: the task.
+    Raises:
+        InvalidInput: the cache folder cannot be written to.
     """
+    told = json.dumps([machine, task_to_dict(task)], sort_keys=True)
+    folder = cache_folder() / "tuning"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: cannot be written to ({error.strerror}); name another cache folder with SHARDWRIGHT_CACHE"
+        ) from None
+    return folder / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.plan.json"
 
-    log: VisitLog
-    path: Path
-    task: Task
 
-    @classmethod
-    def of(cls, task: Task, machine: str) -> _Store:
-        """The store in the user's cache folder."""
-        digest = hashlib.sha256(f"{machine}{json.dumps(task_to_dict(task), sort_keys=True)}".encode()).hexdigest()[:16]
-        folder = cache_folder() / "tuning"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInput(
-                f"{folder}: cannot be written to ({error.strerror}); name another cache folder with SHARDWRIGHT_CACHE"
-            ) from None
-        return cls(VisitLog(folder / f"{digest}.jsonl"), folder / f"{digest}.plan.json", task)
-
-    def keep(self, best: Plan) -> None:
-        """Keep the best plan."""
-        best.save(self.path)
-
-    def best(self) -> Plan | None:
-        """The best plan of an earlier run; None where there is none that can be read."""
-        try:
-            found = Plan.load(self.path)
-        except InvalidInput:
-            return None
-        return replace(found, task=self.task) if task_to_dict(found.task) == task_to_dict(self.task) else None
+def _earlier(path: Path, task: Task) -> Plan | None:
+    """The best plan of an earlier run; None where there is none that can be read."""
+    try:
+        found = Plan.load(path)
+    except InvalidInput:
+        return None
+    return replace(found, task=task) if task_to_dict(found.task) == task_to_dict(task) else None

@@ -2,8 +2,10 @@
 
 import fcntl
 import platform
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shardwright import calibrate
@@ -51,6 +53,21 @@ def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder):
     assert second.accuracy.sets == second.sets
     other = calibrate(TASK, minutes=3, visitor=FakeVisitor(interrupt_at=5))
     assert other.sets == other.new_sets < 5
+
+
+def test_a_clock_that_jumps_changes_nothing(cache_folder, monkeypatch):
+    class Jumping(FakeVisitor):
+        def visit(self, work):
+            found = super().visit(work)
+            return replace(found, measured_at=1e9 * (1 if len(self.works) % 3 else -2))
+
+    monkeypatch.setattr(time, "time", lambda: float(np.random.default_rng().uniform(0, 4e9)))
+    first = calibrate(minutes=3, aim=0.001, visitor=Jumping(interrupt_at=24))
+    second = calibrate(minutes=3, aim=0.001, visitor=Jumping(interrupt_at=24))
+    assert first.stopped == second.stopped == "interrupted"
+    assert second.sets == first.sets + second.new_sets
+    assert second.accuracy.mean_error < 1
+    assert user_models()[0].name == second.model.name
 
 
 def test_too_few_sets_make_no_model_and_say_so(cache_folder):

@@ -5,18 +5,20 @@ import time
 import numpy as np
 import pytest
 
-from shardwright.calibration.bench import Bench, Candidate, VisitLog
+from shardwright.calibration.bench import Bench, Candidate
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.tuner import Tuner
 from shardwright.cost.score import scored
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
+from shardwright.measure.store import SampleStore
 from shardwright.search import plan
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Table, Task, Topology
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import tables
 from tests.unit.calibration.machines import HiddenMachine
+from tests.unit.measure.rows import HERE
 
 
 def a_task(seed: int, devices: int = 3) -> Task:
@@ -24,8 +26,8 @@ def a_task(seed: int, devices: int = 3) -> Task:
     return Task(same, Topology(devices_per_host=devices, memory="4 GB"), 1024)
 
 
-def a_bench(machine, log=None, seconds=30.0) -> Bench:
-    return Bench(machine, (), log or VisitLog(), np.random.default_rng(0), time.monotonic() + seconds, lambda: None)
+def a_bench(machine, store=None, seconds=30.0) -> Bench:
+    return Bench(machine, (), store, np.random.default_rng(0), time.monotonic() + seconds, lambda: None)
 
 
 def a_tuner(task, machine, bench, seconds=30.0, **more) -> Tuner:
@@ -87,15 +89,13 @@ def test_ctrl_c_returns_the_best_plan_so_far():
 
 
 def test_what_was_measured_before_is_not_measured_again(tmp_path):
-    task, log = a_task(1), VisitLog(tmp_path / "visits.jsonl")
-    machine = HiddenMachine(1)
-    first = a_tuner(task, machine, a_bench(machine, log))
-    first.run()
-    with log.path.open("a") as file:
-        file.write('\n{"work": "cut sh')
-    again = HiddenMachine(1)
-    second = a_tuner(task, again, a_bench(again, log), earlier=first.best.plan)
-    second.run()
+    task, machine, again = a_task(1), HiddenMachine(1), HiddenMachine(1)
+    with SampleStore(tmp_path, HERE) as store:
+        first = a_tuner(task, machine, a_bench(machine, store))
+        first.run()
+    with SampleStore(tmp_path, HERE) as store:
+        second = a_tuner(task, again, a_bench(again, store), earlier=first.best.plan)
+        second.run()
     assert not set(again.visited) & {work for work in machine.visited if machine.visited.count(work) > 4}
     assert len(again.visited) < len(machine.visited)
     assert second.result().measured_ms <= first.result().measured_ms * 1.02
