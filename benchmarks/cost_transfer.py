@@ -25,7 +25,7 @@ from shardwright.cost.adapting import recipes
 from shardwright.cost.dataset import Floats, Samples, join, samples_of
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.pairs import pairs_of
-from shardwright.measure.caches import cache_bytes
+from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.samples import read_parquet
 from shardwright.threads import one_thread
 

@@ -1,4 +1,4 @@
-"""Puts what lies elsewhere in the repository onto the site: measured results as pages, the examples as files to read."""
+"""Puts what lies elsewhere in the repository onto the site: measured results and costs as pages, the examples as files to read."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from mkdocs.structure.files import File, Files
 _FROM = {
     "benchmarks/results/*.md": "measurements",
     "benchmarks/results/*.svg": "measurements",
+    "data/costs/README.md": "costs",
     "examples/*": "examples",
 }
 

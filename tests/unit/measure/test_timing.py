@@ -208,7 +208,7 @@ class Machine:
 
 
 def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Sentinel, Machine]:
-    for name, value in {"SENTINEL_BYTES": 2**18, "_REMEMBERED": 500}.items():
+    for name, value in {"SENTINEL_BYTES": 2**18, "_READINGS_KEPT": 500}.items():
         monkeypatch.setattr(module, name, value)
     machine = Machine()
     return Sentinel(Arena(2**20, torch.device("cpu")), machine), machine

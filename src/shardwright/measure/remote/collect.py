@@ -19,12 +19,12 @@ from shardwright.errors import ClusterFailed, MeasurementFailed
 from shardwright.files import write_atomically
 from shardwright.measure.backends import check_backend, is_own
 from shardwright.measure.checks import CHECKS
-from shardwright.measure.collect import MOST_IN_A_ROW, Collection
+from shardwright.measure.collect import MOST_IN_A_ROW
 from shardwright.measure.hardware import Fingerprint, differences, fingerprint
 from shardwright.measure.printer import Progress
 from shardwright.measure.remote.node import Batch, Checked, Facts, MeasuringNode, NodeOptions, Outcome
 from shardwright.measure.sampling import TableSet
-from shardwright.measure.stock import CollectSummary, Stock, summarise, to_revisit
+from shardwright.measure.stock import Collection, CollectSummary, Stock, summarise, to_revisit
 from shardwright.measure.timing import TimingPolicy
 
 _BATCH = 4  # sets that a worker gets at a time: what is lost when it is killed
