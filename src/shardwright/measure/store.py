@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +86,7 @@ class SampleStore:
         with _told(self._path):
             self._db = _connected(self._path, f"{self._path.absolute().as_uri()}?mode=rwc")
             try:
-                self._db.execute("PRAGMA journal_mode = WAL")
+                _log_ahead(self._db)
                 self._make_or_check()
                 self._hardware = self._hardware_id()
             except BaseException:
@@ -362,6 +363,19 @@ def _connected(path: Path, address: str) -> sqlite3.Connection:
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
     db.execute("PRAGMA trusted_schema = OFF")
     return db
+
+
+def _log_ahead(db: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log; SQLite itself does not wait for another process that switches it at the same time."""
+    given_up = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > given_up:
+                raise
+            time.sleep(0.01)
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:

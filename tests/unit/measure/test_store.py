@@ -8,6 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,7 @@ def test_shards_are_kept_with_their_reuse() -> None:
 
 KILLED = """
 import sys
+import threading
 from tests.unit.measure.rows import HERE, visit, work
 from shardwright.measure.store import SampleStore
 store = SampleStore(sys.argv[1], HERE)
@@ -261,6 +264,19 @@ def test_a_store_that_is_held_by_another_process_is_told(tmp_path: Path, monkeyp
             store.add(work(5), visit())
         other._db.execute("ROLLBACK")
         store.add(work(5), visit())
+
+
+def test_several_make_one_store_at_once(tmp_path: Path) -> None:
+    for folder in (tmp_path / str(number) for number in range(20)):
+        together = threading.Barrier(4)
+
+        def opened(folder: Path = folder, together: threading.Barrier = together) -> None:
+            together.wait()
+            SampleStore(folder, HERE).close()
+
+        with ThreadPoolExecutor(4) as pool:
+            for one in [pool.submit(opened) for _ in range(4)]:
+                one.result()
 
 
 def test_a_copy_of_a_store_is_a_store(tmp_path: Path) -> None:
