@@ -3,7 +3,7 @@
     python benchmarks/search_quality.py --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
     python benchmarks/search_quality.py --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md
 
-Each is planned for the learned CPU model (batch 1,024) and for the analytic H100 model (batch 65,536). Every task is a row of the CSV
+Each is planned for the learned CPU model (batch 1,024) and for the published H100 model (batch 65,536). Every task is a row of the CSV
 file beside the page. A loss is a step longer than `neuroshard`'s by more than a millionth, or a task that only `neuroshard` placed.
 """
 

@@ -1,4 +1,4 @@
-"""Puts what lies elsewhere in the repository onto the site: measured results and costs as pages, the examples as files to read."""
+"""Puts what lies elsewhere in the repository onto the site: results, costs and published figures as pages, examples as files to read."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ _FROM = {
     "benchmarks/results/*.md": "measurements",
     "benchmarks/results/*.svg": "measurements",
     "data/costs/README.md": "costs",
+    "data/published/README.md": "published",
     "examples/*": "examples",
 }
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost import cost_model_for
+from shardwright.cost.published import CALL_MS, FACTORS
 from shardwright.sharding import Shard
-from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
+from shardwright.task import PRESETS, Constraints, Table, TableConstraint, Task, Topology
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -87,7 +88,7 @@ def test_search_scaling_measures_in_processes_of_their_own(program, tmp_path):
 def test_exact_gaps(program, tmp_path):
     program("exact_gaps").main(["--tasks", "1", "--sizes", "4x2", "--models", "h100"])
     (row,) = rows_of((tmp_path / "exact_gaps.md").read_text(), "tables")
-    assert (row["tables"], row["devices"], row["cost model"], row["tasks"]) == ("4", "2", "H100, analytic", "1 of 1")
+    assert (row["tables"], row["devices"], row["cost model"], row["tasks"]) == ("4", "2", "H100, published", "1 of 1")
     assert row["`certified` above the optimum: median"] == "0.00%"
 
 
@@ -112,6 +113,47 @@ def test_what_calibrating_gives_on_a_machine_that_no_model_knows(program, tmp_pa
     ]
     errors = [float(row["mean error"].rstrip("%")) for row in rows]
     assert min(errors[1:]) < errors[0]
+
+
+def test_the_model_of_gpus_is_what_the_published_figures_give(program, tmp_path):
+    """The figures in the package are those that the program fits; left-out sources and GPUs are within a factor of 2.5."""
+    pytest.importorskip("torchrec", reason="TorchRec's formula stands beside")
+    off_device = importlib.import_module("shardwright.integrations.torchrec.off_device")
+    costs = program("published_costs")
+    figures, _ = costs.fitted(costs.read_table())
+    told = [1e3 * CALL_MS[0], *FACTORS[0], 1e3 * CALL_MS[1], *FACTORS[1]]
+    assert figures == pytest.approx(told, rel=5e-3)
+    costs.main([])
+    page = (tmp_path / "published_costs.md").read_text()
+    found = [float(row["ns a lookup"]) for row in rows_of(page, "source | tables | rows | lookups")]
+    assert min(found) < 1e6 * off_device.FOUND_MS < max(found)
+    everything = [rows_of(page, head)[-1] for head in ("source | GPU", "GPU | rows")]
+    for row in everything:
+        assert float(row["median"]) <= 1.25
+        assert float(row["worst"]) <= 2.5
+    assert "<svg" in (tmp_path / "published_costs.svg").read_text()
+
+
+def test_links_from_published_collectives(program, tmp_path):
+    program("published_links").main([])
+    page = (tmp_path / "published_links.md").read_text()
+    fitted = {
+        (row["GPU"], row["fabric"], row["source"]): row
+        for row in rows_of(page, "GPU | fabric | ranks | hosts | collective")
+    }
+    exchanged = {(row["GPU"], row["fabric"]): row for row in rows_of(page, "GPU | fabric | ranks | hosts | source")}
+    inside, between = PRESETS["h100-8"].link_bandwidth
+    assert float(exchanged["h100", "nvlink"]["GB/s a rank"]) == pytest.approx(inside / 1e9, rel=0.01)
+    assert float(fitted["h100", "ib", "coreweave/nccl-tests"]["GB/s a rank"]) == pytest.approx(between / 1e9, rel=0.02)
+
+
+@pytest.mark.slow
+def test_plans_by_two_models_of_gpus(program, tmp_path):
+    pytest.importorskip("torchrec", reason="TorchRec plans, too")
+    program("published_plans").main(["--tasks", "2", "--seconds", "1", "--public"])
+    rows = rows_of((tmp_path / "published_plans.md").read_text(), "tasks | planned by")
+    assert [row["planned by"] for row in rows] == ["certified, published", "certified, stated", "torchrec"]
+    assert [float(row["step, published"]) >= 0.999 for row in rows] == [True] * 3
 
 
 def test_an_estimate_measures_nothing(program, tmp_path, capsys):

@@ -190,9 +190,9 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     assert {one["task"] for one in rows if one["strategy"] == "flexshard"} == {1}
     for one in rows:
         assert (one["measured_forward_ms"] > 0) == (one["predicted_forward_ms"] > 0) == (one["shards"] > 0)
-    assert {one["cost_model"] for one in rows} == {"h200/analytic"}
+    assert {one["cost_model"] for one in rows} == {"h200/published"}
     page = (tmp_path / "gpu_plans.md").read_text()
-    assert "5 plans of 2 tasks on 4 devices, batch 32, cost model h200/analytic" in page
+    assert "5 plans of 2 tasks on 4 devices, batch 32, cost model h200/published" in page
     assert page.count("\n| random | 1 |") == 2  # tasks with sequence tables have tables of their own
     tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
     assert len(tables) == 5

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
-from shardwright.cost.analytic import AnalyticModel
 from shardwright.cost.communication import communication_ms
+from shardwright.cost.published import PublishedModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
 from shardwright.search.flexshard.bound import communication_bound, plans_bound, tier_bound
@@ -69,9 +69,9 @@ def test_no_plan_is_below_the_bound_on_kernels_and_links(data):
         shards = [shard for deal in deals(task, task.tables, np.array(ends), everywhere) for shard in deal.shards()]
     else:
         shards = data.draw(plans(task))
-    bound, scope = plans_bound(with_memory(task, memory_account(task, shards).total), AnalyticModel("h100"))
+    bound, scope = plans_bound(with_memory(task, memory_account(task, shards).total), PublishedModel("h100"))
     assert scope == "all"
-    assert bound <= score(task, shards, AnalyticModel("h100")).step_ms * (1 + 1e-6) + 1e-12
+    assert bound <= score(task, shards, PublishedModel("h100")).step_ms * (1 + 1e-6) + 1e-12
 
 
 @given(st.data())

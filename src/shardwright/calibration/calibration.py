@@ -24,6 +24,7 @@ from shardwright.cost.dataset import Samples
 from shardwright.cost.files import bundled_models, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.origin import accuracy_metadata, device_type
+from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.cost.user_models import cache_folder, keep_model, path_for, task_digest
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
@@ -42,6 +43,7 @@ _ROOM_SHARE = 0.25  # of the memory that is free
 _BATCH_SIZE = {"cpu": 1024, "cuda": 65_536}  # where no task says
 _OPTIMIZER: Optimizer = "rowwise_adagrad"
 _PAGES = 4 << 20  # beside the tables of a set: each begins on a page of its own
+_LESSONS, _THOROUGH = 600, 3.0  # sets that the published figures of a GPU are learned from, and times the usual updates
 _FEWEST_NEW = 20  # sets on which an older model and the new one are compared
 
 
@@ -53,7 +55,7 @@ class Calibration:
         path: the model's file; None where none was saved.
         model: the model, with what it says of itself; None where there were too few sets for one.
         accuracy: its errors on sets that it had not seen; None likewise.
-        before: mean error of the bundled model on the same sets; None where there is none, or were too few.
+        before: mean error of the model that it starts from on the same sets; None where there is none, or were too few.
         recipe: how the model was made.
         sets: how many sets it was made of, those of earlier calibrations included.
         new_sets: how many of them were measured now.
@@ -138,14 +140,16 @@ def _calibrated(
     fitted, note = fitted_task(task, room) if task else (None, None)
     optimizer, batch_size = (task.optimizer, task.batch_size) if task else (_OPTIMIZER, _BATCH_SIZE[kind])
     controls = control_works(kind, optimizer)
-    start = _bundled(device)
     told(0.0, 0, None, "loading the searches")
+    start = _bundled(device)
     for name in STRATEGIES:
         load_search(strategy_named(name), start or cost_model_for(device))
     began = monotonic()
     with kept_samples(cache_folder() / "samples", machine, optimizer, batch_size) as kept:
         observed = Observed(kept.add, kept.earlier, kept.usual_ms)
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(observed))
+        if start is None and device in GPUS:
+            start = _published(device, optimizer, curriculum, cache_bytes(kind))
         ways = recipes(start, cache_bytes(kind))
         with _measuring(kind, room, visitor) as measurer:
             run = Calibrating(measurer, curriculum, observed, controls, ways, start, seconds, aim, told)
@@ -227,6 +231,12 @@ def _bundled(device: str) -> ComputeModel | None:
     """The bundled learned model of a device type."""
     path = bundled_models().get(device)
     return _model_at(path) if path is not None else None
+
+
+def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
+    """What is published of a GPU as a model that can be fine-tuned."""
+    lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
+    return recipes(None, caches)["from nothing"](lessons, 0, _THOROUGH)
 
 
 def _model_at(path: Path) -> ComputeModel | None:

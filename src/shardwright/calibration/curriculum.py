@@ -9,8 +9,10 @@ import numpy as np
 
 from shardwright.calibration.choosing import VisitSeconds, disputed_ones, quick_ones
 from shardwright.calibration.sets import Group, Set, cut_pair, plan_sets, random_sets, task_sets
+from shardwright.cost.dataset import Samples, samples_of_works
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.origin import kind_of_table
+from shardwright.cost.score import device_ms
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
@@ -68,6 +70,14 @@ class Curriculum:
             sets += list(task_sets(self.task, count, self._rng))
         chosen = quick_ones(sets, model, self.seconds, count, self._rng) if model else sets[:count]
         return [(one,) for one in chosen]
+
+    def told_by(self, model: CostModel, count: int) -> Samples:
+        """Random sets, and of a task some of its own, with the times that a model tells: to teach another model what this one knows."""
+        sets = list(random_sets(self._space, 0, count))
+        if self.task is not None:
+            sets += list(task_sets(self.task, count, np.random.default_rng(self.seed)))
+        works = [one.work.works for one in sets]
+        return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
     def next_sets(self, count: int, models: Sequence[ComputeModel]) -> list[Group]:
         """About so many sets: devices of plans and their neighbours, pairs, and what the models disagree about."""

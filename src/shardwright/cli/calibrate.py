@@ -101,7 +101,7 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
         ["mean error", percent(errors.mean_error)],
         ["median error", percent(errors.median_error)],
         *[[f"mean error of {count} shards", percent(error)] for count, error in errors.by_tables.items()],
-        ["mean error of the bundled model", percent(found.before)],
+        ["mean error of the default model", percent(found.before)],
         ["rank correlation", f"{errors.spearman:.4f}"],
     ]
     title = f"on {found.sets} sets, each predicted by models that have not seen it"
@@ -118,7 +118,7 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
 
 
 _MADE = {
-    "scaled": "by scaling the bundled one",
-    "fine-tuned": "from the bundled one",
+    "scaled": "by scaling the default one",
+    "fine-tuned": "from the default one",
     "from nothing": "from these sets alone",
 }

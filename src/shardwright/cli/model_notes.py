@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwright.cli.output import note
 from shardwright.cost import CostModel
-from shardwright.cost.choice import model_named
+from shardwright.cost.choice import model_behind
 from shardwright.cost.origin import learned_elsewhere, provenance, unlike
 from shardwright.cost.score import score
 from shardwright.cost.user_models import machine_with
@@ -73,7 +73,7 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
 def model_of(plan: Plan) -> CostModel | None:
     """The model that predicted a plan's times; None where it is neither bundled nor in the cache folder."""
     try:
-        model = model_named(plan.cost_model, plan.task.topology.device)
+        model = model_behind(plan)
     except InvalidInput:
         return None
     if plan.cost is None or model.name != plan.cost_model:

@@ -65,7 +65,7 @@ def verify_on_torchrec(
 
 def _saved(plan: Plan, file: Path) -> Plan:
     """The shards of a saved TorchRec plan, priced by the cost model of the plan."""
-    from shardwright.cost.choice import model_named
+    from shardwright.cost.choice import model_behind
     from shardwright.cost.score import scored
     from shardwright.integrations.torchrec.conversion import plan_of
     from shardwright.integrations.torchrec.plan_files import load_sharding_plan
@@ -74,7 +74,7 @@ def _saved(plan: Plan, file: Path) -> Plan:
     found = plan_of(load_sharding_plan(file), running_problem(plan.task, "cpu"))
     loaded = replace(plan, shards=found.shards, strategy=file.name, cost=None, bound_ms=None, search_s=None)
     loaded.check()
-    return scored(loaded, model_named(plan.cost_model, plan.task.topology.device))
+    return scored(loaded, model_behind(plan))
 
 
 def _document(file: Path, sharding_plan: Path | None, run: PlanRun) -> dict[str, Any]:

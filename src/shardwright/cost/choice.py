@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwright.cost.analytic import MEMORY_BANDWIDTH, AnalyticModel
 from shardwright.cost.files import bundled_models, load_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.origin import unlike
+from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.cost.user_models import best_user_model, named_user_model
 from shardwright.errors import InvalidInput
-from shardwright.task import Task
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Optimizer, Task
 
 
-def cost_model_for(device: str) -> CostModel:
-    """The bundled learned model of a device type, or the analytic one where none has been trained yet.
+def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> CostModel:
+    """The bundled learned model of a device type, or the one from published figures where none has been trained yet.
 
     Raises:
         InvalidInput: there is neither.
@@ -22,9 +23,9 @@ def cost_model_for(device: str) -> CostModel:
     bundled = bundled_models()
     if device in bundled:
         return load_model(bundled[device])
-    if device in MEMORY_BANDWIDTH:
-        return AnalyticModel(device)
-    known = ", ".join(sorted({*bundled, *MEMORY_BANDWIDTH}))
+    if device in GPUS:
+        return PublishedModel(device, optimizer)
+    known = ", ".join(sorted({*bundled, *GPUS}))
     raise InvalidInput(
         f"topology: no cost model for device {device!r}; bundled are {known}. Measure and train one "
         "('shardwright collect', 'shardwright train') and pass it as cost_model, or --model on the command line"
@@ -54,7 +55,7 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
     device = task.topology.device
     own = best_user_model(task)
     if own is None:
-        return cost_model_for(device)
+        return cost_model_for(device, task.optimizer)
     found, model = own
     if device in bundled_models():
         bundled = load_model(bundled_models()[device])
@@ -63,10 +64,10 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
     return model
 
 
-def model_named(name: str, device: str) -> CostModel:
-    """The model that priced a plan: one of this name that was calibrated here, else the bundled one of the plan's device.
+def model_behind(plan: Plan) -> CostModel:
+    """The model that priced a plan: one of its name that was calibrated here, else the one of the plan's devices.
 
     Raises:
         InvalidInput: there is neither.
     """
-    return named_user_model(name) or cost_model_for(device)
+    return named_user_model(plan.cost_model) or cost_model_for(plan.task.topology.device, plan.task.optimizer)

@@ -1,4 +1,4 @@
-r"""What the blocks of a plan send over the links, and how long that takes: analytic, from the topology alone.
+r"""What the blocks of a plan send over the links, and how long that takes, from the topology alone.
 
 The bytes are those of `cost.sequences`, by kind; with the default exchange (no de-duplication, whole gradients), in short:
 

@@ -70,6 +70,16 @@ class GroupedModel:
         """That of the model of kernels."""
         return self.base.name
 
+    @property
+    def cut_error(self) -> float:
+        """That of the model of kernels; 0 where it says nothing of it."""
+        return float(getattr(self.base, "cut_error", 0.0))
+
+    @property
+    def narrowest(self) -> int | None:
+        """Likewise the columns of the narrowest block that searches cut."""
+        return getattr(self.base, "narrowest", None)
+
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, latent + 2)` encodings, with forward and backward ms of what synchronising each shard adds."""
         columns = [(work.rows, work.dim, work.samples, DTYPE_BYTES[work.dtype]) for work in works]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.cost.choice import model_named
+from shardwright.cost.choice import model_behind
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
@@ -63,7 +63,7 @@ def entry_of(
     unlike = measured and not_comparable(plan.task.topology.device, measured.device)
     notes = [f"Kernels are {unlike}."] if unlike else []
     try:
-        model = cost_model or model_named(plan.cost_model, plan.task.topology.device)
+        model = cost_model or model_behind(plan)
     except InvalidInput as error:
         if plan.cost is None:
             raise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwright.cost.files import bundled_models
+from shardwright.cost.published import CALL_MS, FACTORS
 from shardwright.search.heuristics import HEURISTICS
 from shardwright.search.learned.policy_files import bundled_policy
 from shardwright.search.policies import takes_policy, with_policy
@@ -95,9 +96,11 @@ def policy_version(strategy: str, device: str, policy: Path | None = None) -> st
 
 
 def model_version(device: str) -> str:
-    """As in "model 0123abcd": what the bundled cost model's bytes are; "analytic" where there is none."""
+    """As in "model 0123abcd": what the bundled cost model's bytes are; as in "published h100 0123abcd", its figures where there is none."""
     path = bundled_models().get(device)
-    return f"analytic {device}" if path is None else f"model {digest(path)}"
+    if path is not None:
+        return f"model {digest(path)}"
+    return f"published {device} {hashlib.sha256(repr((CALL_MS, FACTORS)).encode()).hexdigest()[:8]}"
 
 
 def torchrec_version() -> str:

@@ -7,7 +7,7 @@
 4. Plans of others, uniform ones, `greedy`'s and `neuroshard`'s, are improved too where they are not far behind.
 5. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
    Starts and kicks run on two threads; what they find does not depend on how many there are.
-6. What is cut or replicated for a gain of less than a thousandth is put whole again.
+6. What is cut or replicated for a gain of less than a thousandth, or than the cost model's error on cuts (`cut_error`), is put whole again.
 7. The bound is tightened with what the best plan rules out.
 
 It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
@@ -152,7 +152,7 @@ class Certified:
                         self._others(task, session, seen)
                 self._kicks(prepared, session, seed)
                 if warm is None:
-                    session.simplify(_SIMPLER)
+                    session.simplify(_SIMPLER, getattr(cost_model, "cut_error", 0.0))
             except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):

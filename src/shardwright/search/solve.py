@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -75,13 +76,45 @@ def plan(
         time_limit = 0.0
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
-    if start is not None and isinstance(chosen, WarmStrategy):
-        found = chosen.search_from(limited, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
-    else:
-        found = chosen.search(limited, model, seed=seed, deadline=deadline)
+
+    def search(of: Task) -> Plan:
+        if start is not None and isinstance(chosen, WarmStrategy):
+            return chosen.search_from(of, model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
+        return chosen.search(of, model, seed=seed, deadline=deadline)
+
+    found = _searched(search, chosen, limited, model, start)
     seconds = time.monotonic() - begin
     found.check()
     return _with_bound(scored(replace(found, task=task, search_s=seconds), model), limited, model)
+
+
+def _searched(
+    search: Callable[[Task], Plan], chosen: Strategy, task: Task, model: CostModel, start: Plan | None
+) -> Plan:
+    """A plan whose column blocks are as wide as the cost model's figures; with narrower ones where nothing else keeps the limits.
+
+    A plan to start from that has narrower ones may keep them.
+    """
+    narrowest = getattr(model, "narrowest", None)
+    if narrowest is not None and (start is None or not _cut_below(start, narrowest)):
+        limits = {table.name: task.constraints.of(table.name) for table in task.tables}
+        wide = {
+            name: replace(limit, min_columns=max(limit.min_columns or 0, narrowest)) for name, limit in limits.items()
+        }
+        wider = replace(task, constraints=replace(task.constraints, tables=wide))
+        if chosen.supports(wider) is None and prove_infeasible(wider) is None:
+            try:
+                found = search(wider)
+                scope = "wide" if found.bound_scope == "blocks" else found.bound_scope
+                return replace(found, task=task, bound_scope=scope)
+            except InfeasibleTask:
+                pass
+    return search(task)
+
+
+def _cut_below(plan: Plan, columns: int) -> bool:
+    tables = plan.task.table_by_name
+    return any(shard.dim < min(columns, tables[shard.table].dim) for shard in plan.shards)
 
 
 def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:

@@ -7,9 +7,10 @@ from typing import Literal, TypeAlias
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
 
-BoundScope: TypeAlias = Literal["blocks", "all", "links"]
+BoundScope: TypeAlias = Literal["blocks", "wide", "all", "links"]
 BOUND_SCOPES: dict[str, str] = {
     "blocks": "over all plans but grids, replicas on some devices only, and blocks finer than 4 columns or a sixteenth of the rows",
+    "wide": "over all plans but grids, replicas on some devices only, and blocks finer than 32 columns or a sixteenth of the rows",
     "all": "over all plans, tiers and replicas included",
     "links": "over all plans, tiers and replicas included, of the links alone",
 }

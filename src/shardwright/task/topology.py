@@ -127,12 +127,16 @@ def _this_machine() -> Topology:
     return Topology(devices_per_host=cores, device="cpu", memory=physical // 2 // cores)
 
 
-# Bandwidths are per device and direction, as the vendors publish them. Memory is 85% of the card's: the rest is left to
-# the dense layers, activations and the allocator (TorchRec's default reservation is 15% too).
+# Bandwidths are per device and direction. Latencies, NVLink from A100s on, and links between hosts from H100s on are what others have
+# published of collectives (`benchmarks/published_links.py`): all-to-alls inside hosts of H100s and GB300s, whose links H200s and B200s
+# have, and on 16 GPUs of two hosts; all-reduces elsewhere. The others are as the vendors state them. Memory is 85% of the card's: the rest
+# is left to the dense layers, activations and the allocator (TorchRec's default reservation is 15% too).
 PRESETS: dict[str, Topology] = {
     f"rtx2080ti-{count}": Topology(1, count, "rtx2080ti", 9_350_000_000, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)
 } | {
-    "a100-8": Topology(1, 8, "a100", 68_000_000_000, 300e9, 25e9, 0.02, 0.04),
-    "h100-8": Topology(1, 8, "h100", 68_000_000_000, 450e9, 50e9, 0.02, 0.04),
-    "h200-8": Topology(1, 8, "h200", 119_850_000_000, 450e9, 50e9, 0.02, 0.04),
+    "v100-8": Topology(1, 8, "v100", 27_200_000_000, 150e9, 12.5e9, 0.05, 0.035),
+    "a100-8": Topology(1, 8, "a100", 68_000_000_000, 208e9, 25e9, 0.05, 0.035),
+    "h100-8": Topology(1, 8, "h100", 68_000_000_000, 335e9, 48e9, 0.032, 0.035),
+    "h200-8": Topology(1, 8, "h200", 119_850_000_000, 335e9, 48e9, 0.036, 0.035),
+    "b200-8": Topology(1, 8, "b200", 153_000_000_000, 625e9, 48e9, 0.053, 0.035),
 }

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from shardwright import calibrate
-from shardwright.cost import cost_model_for, resolve_cost_model
+from shardwright.calibration.calibration import _published
+from shardwright.calibration.curriculum import Curriculum
+from shardwright.calibration.sets import random_sets
+from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
+from shardwright.cost.adapting import error_of
+from shardwright.cost.dataset import samples_of_works
 from shardwright.cost.user_models import user_models
 from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.sampling import SampleSpace
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of
+from shardwright.workload.pools import table_pool
 from tests.unit.calibration.conftest import FakeVisitor
 
 TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_host=2, memory="1 GB"))
@@ -128,3 +135,12 @@ def test_a_task_that_does_not_fit_is_measured_with_fewer_rows(cache_folder):
 
 def test_the_bundled_model_is_left_as_it_is(cache_folder):
     assert cost_model_for("cpu").metadata.get("calibrated_at") is None
+
+
+def test_a_gpus_calibration_starts_from_what_is_published_of_it():
+    curriculum = Curriculum(None, 65_536, "rowwise_adagrad", 8 << 30, "h100")
+    start = _published("h100", "rowwise_adagrad", curriculum, (50 << 20, 100 << 20))
+    space = SampleSpace(table_pool("dlrm-2021"), seed=1, batch_sizes=(65_536,), room_bytes=8 << 30)
+    sets = [one.work.works for one in random_sets(space, 0, 60)]
+    published = np.array([device_ms(PublishedModel("h100"), works) for works in sets])
+    assert error_of(start, samples_of_works(sets, published)) < 0.05

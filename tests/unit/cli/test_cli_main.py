@@ -110,7 +110,8 @@ from shardwright import __main__, interrupts
 interrupts.end_at_once()
 print(flush=True)
 sys.argv = ["shardwright", "learn", "dreamshard", "--tasks", "/nope", "-o", "/tmp/nope"]  # which imports torch
-__main__.main()
+if __main__.main() == interrupts.CODE:
+    sys.exit(interrupts.CODE)
 import time
 time.sleep(60)
 """

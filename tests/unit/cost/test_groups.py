@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.analytic import AnalyticModel
 from shardwright.cost.groups import GroupedModel, with_groups
+from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score, synchronisation_ms, without_synchronisation
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
@@ -14,7 +14,7 @@ from shardwright.search.engine.blocks import Blocks, Tables
 from shardwright.sharding import Plan, Shard
 from shardwright.task import ShardingGroups, Table, Task, Topology
 
-MODEL = AnalyticModel("h100")
+MODEL = PublishedModel("h100")
 BAG, HALF = Table("bag", 1000, 64, 3.0), Table("half", 500, 32, 2.0, dtype="fp16")
 BYTES = {"bag": 1000 * 64 * 4, "half": 500 * 32 * 2}
 STATE = {"bag": 4 * 1000, "half": 4 * 500}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright as sw
-from shardwright.cost import AnalyticModel, compute_ms, cost_model_for, device_ms, score
+from shardwright.cost import compute_ms, cost_model_for, device_ms, score
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure.backend import kernel_groups
@@ -97,15 +97,7 @@ def test_nan_predictions_stop_with_the_models_name():
         sw.plan(task_of(3, 2), strategy="size", cost_model=Broken())
 
 
-def test_the_analytic_model_reads_bytes_over_bandwidth():
-    task = sw.Task([sw.Table("t", 1000, 100, pooling=10)], sw.Topology(device="h200"), 1000)
-    forward, backward = compute_ms(task, [Shard.whole(task.tables[0], 0)], AnalyticModel("h200"))[0]
-    bytes_forward = 10_000 * (8 + 400) + 4 * 100_000
-    assert forward == pytest.approx(0.02 + bytes_forward / (4800e9 * 0.6) * 1e3)
-    assert backward > forward
-
-
 def test_a_device_type_nobody_knows_is_refused_with_the_remedy():
     with pytest.raises(InvalidInput, match="no cost model for device 'abacus'.*shardwright train"):
         cost_model_for("abacus")
-    assert cost_model_for("a100").name == "a100/analytic"
+    assert cost_model_for("a100").name == "a100/published"

@@ -3,8 +3,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import shardwright as sw
 from shardwright.cost import cost_model_for, resolve_cost_model
-from shardwright.cost.choice import model_named
+from shardwright.cost.choice import model_behind
 from shardwright.cost.origin import provenance, unlike
 from shardwright.cost.user_models import (
     best_user_model,
@@ -38,15 +39,16 @@ def kept(name, **changed):
     return path
 
 
-def test_a_model_of_this_machine_is_taken_where_the_tasks_devices_are_its_own(cache_folder):
+def test_a_model_behind_this_machine_is_taken_where_the_tasks_devices_are_its_own(cache_folder):
     assert best_user_model(TASK) is None
     kept("mine")
     assert resolve_cost_model(None, TASK).name == "mine"
     elsewhere = replace(TASK, topology=Topology.preset("h100-8"))
     assert best_user_model(elsewhere) is None
-    assert resolve_cost_model(None, elsewhere).name == "h100/analytic"
-    assert model_named("mine", "cpu").name == "mine"
-    assert model_named("unheard of", "cpu").name == cost_model_for("cpu").name
+    assert resolve_cost_model(None, elsewhere).name == "h100/published"
+    plan = sw.plan(TASK, strategy="size")
+    assert plan.cost_model == model_behind(plan).name == "mine"
+    assert model_behind(replace(plan, cost_model="unheard of")).name == cost_model_for("cpu").name
 
 
 def test_the_one_made_for_the_task_comes_before_a_better_one_for_any(cache_folder):
@@ -67,7 +69,7 @@ def test_a_model_that_does_not_cover_the_task_gives_way_to_one_that_does(cache_f
     assert resolve_cost_model(None, TASK).name == "covering"
 
 
-def test_a_model_of_other_hardware_or_libraries_is_not_taken(cache_folder):
+def test_a_model_behind_other_hardware_or_libraries_is_not_taken(cache_folder):
     kept("other", hardware="device_kind cpu, processor Other CPU, cores 2, backend fbgemm, torch 2, fbgemm 1")
     assert best_user_model(TASK) is None
 

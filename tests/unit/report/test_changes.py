@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 import shardwright as sw
-from shardwright.cost import AnalyticModel, cost_model_for, scored
+from shardwright.cost import PublishedModel, cost_model_for, scored
 from shardwright.cost.score import score
 from shardwright.report.changes import priced_changes
 from shardwright.report.marginal import marginals
@@ -12,7 +12,7 @@ from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.units import format_bytes
 from shardwright.workload import random_task
 
-MODEL = AnalyticModel("h100")
+MODEL = PublishedModel("h100")
 
 
 def lopsided(**fields):
@@ -59,8 +59,8 @@ def test_a_change_saves_what_pricing_the_changed_plan_says():
 
 
 def test_what_lacks_memory_says_how_much():
-    topology = replace(lopsided().task.topology, memory=["2 GB", "2 GB", "1 MB", "1 MB"])
-    plan = lopsided(topology=topology, batch_size=16_384)
+    topology = replace(lopsided().task.topology, memory=["8 GB", "8 GB", "1 MB", "1 MB"])
+    plan = lopsided(topology=topology, batch_size=65_536)
     found = [one for one in changes_of(plan) if one.kind == "memory" and "'heavy'" in one.text]
     changes = {one.text.split(" of ")[0]: one for one in found}
     heavy = plan.task.tables[0]

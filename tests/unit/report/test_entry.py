@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost import AnalyticModel, cost_model_for
+from shardwright.cost import PublishedModel, cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.report import bottlenecks, entry_of, report_page
 from shardwright.report.entry import distinct_names
@@ -24,8 +24,8 @@ def test_a_plan_without_a_cost_is_scored_and_says_so():
 
 
 def test_shares_by_another_model_are_said_to_be():
-    entry = entry_of(mixed_plan(), "mixed", cost_model=AnalyticModel("h100"))
-    assert "Shares of tables are by cost model h100/analytic" in entry.notes[0]
+    entry = entry_of(mixed_plan(), "mixed", cost_model=PublishedModel("h100"))
+    assert "Shares of tables are by cost model h100/published" in entry.notes[0]
     assert entry.cost == mixed_plan().cost
 
 

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from shardwright import plan
-from shardwright.cost.analytic import AnalyticModel
+from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.groups import GroupSize, GroupSizes, each_size, plan_groups
 from shardwright.sharding.groups import group_task
 from shardwright.task import Constraints, ShardingGroups, Table, TableConstraint, Task, Topology
 
-MODEL = AnalyticModel("h100")
+MODEL = PublishedModel("h100")
 QUICK = {"cost_model": MODEL, "strategy": "certified"}
 TABLES = [Table(f"t{i}", 20_000 * (i + 1), 16 * (1 + i % 3), 2.0 + 3 * (i % 4)) for i in range(5)]
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.cost import PublishedModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.certified import Certified
+from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of
 
@@ -172,3 +174,60 @@ def test_rounding_does_not_lift_the_bound_above_the_step():
     for count in (1, 2, 3):
         plan = sw.plan(sw.Task(tables[:count], sw.Topology(devices_per_host=1), 512))
         assert 0 <= plan.gap < 1e-6
+
+
+class Narrower(PublishedModel):
+    """The same costs for searches that may cut blocks of any width, and trust every gain."""
+
+    narrowest = None
+    cut_error = 0.0
+
+
+CUT = TableConstraint(("table_wise", "column_wise"))
+
+
+def few_tables(memory="1 TB", rows=20_000_000, **fields):
+    tables = [Table(f"t{i}", rows, 128, 10.0) for i in range(3)]
+    topology = Topology.preset("h100-8", memory=memory)
+    return Task(tables, topology, 65_536, constraints=Constraints({table.name: CUT for table in tables}), **fields)
+
+
+def narrowest(plan):
+    return min(shard.dim for shard in plan.shards)
+
+
+@pytest.mark.parametrize("strategy", ["certified", "neuroshard"])
+def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
+    task = few_tables(optimizer="adam")
+    wide = sw.plan(task, strategy=strategy, cost_model=PublishedModel("h100", "adam"))
+    assert narrowest(wide) >= 32
+    assert wide.bound_scope == "wide"
+    assert wide.task is task
+    free = sw.plan(task, strategy="certified", cost_model=Narrower("h100", "adam"))
+    assert narrowest(free) < 32
+    assert free.bound_scope == "blocks"
+    again = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100", "adam"), start=wide)
+    assert narrowest(again) >= 32
+    kept = sw.plan(
+        task, strategy="certified", cost_model=PublishedModel("h100", "adam"), start=free, move_cost=float("inf")
+    )
+    assert kept.shards == free.shards
+
+
+def test_narrow_blocks_are_cut_where_memory_forces_it():
+    task = few_tables(memory="700 MB", rows=3_000_000)  # a block of 32 columns has 384 MB: only one fits a device
+    found = sw.plan(task, strategy="certified", cost_model=PublishedModel("h100"))
+    assert narrowest(found) < 32
+    assert found.bound_scope == "blocks"
+
+
+def test_a_cut_below_the_models_error_is_not_made():
+    tables = [Table(f"t{i}", 500_000, 64, 5.0 * (1 + i % 4)) for i in range(12)]
+    task = Task(tables, Topology.preset("h100-8"), 65_536)
+
+    class Doubtful(Narrower):
+        cut_error = 0.5
+
+    sure, doubtful = (sw.plan(task, strategy="certified", cost_model=model("h100")) for model in (Narrower, Doubtful))
+    assert len(doubtful.shards) < len(sure.shards)
+    assert doubtful.cost.step_ms >= sure.cost.step_ms

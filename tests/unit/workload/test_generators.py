@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task import Table
+from shardwright.task import PRESETS, Table
 from shardwright.workload.generators import halved_dims, paper_tasks, random_task, split_pool
 from shardwright.workload.pools import table_pool
 
@@ -101,7 +101,7 @@ def test_fill_none_takes_any_draw():
 def test_device_sets_the_links_and_the_cost_model():
     task = random_task(0, pool=SMALL_POOL, tables=2, devices=3, device="h200", memory="1 GB")
     assert (task.topology.device, task.topology.devices, task.topology.hosts) == ("h200", 3, 1)
-    assert task.topology.link_bandwidth[0] == 450e9
+    assert task.topology.link_bandwidth == PRESETS["h200-8"].link_bandwidth
     assert random_task(0, pool=SMALL_POOL, tables=2, devices=3, device="cpu").topology.devices == 3
 
 

@@ -7,7 +7,8 @@ of accesses beyond the hottest c × rows rows: 1 − profile(c × rows). Over al
     Σ lookups × (1 − profile(c × rows)) × bytes of a row / bandwidth    subject to    Σ c × bytes of the table <= what devices have
 
 is minimal where the next row of every cache would save the same time per byte: profiles are concave, so taking their segments in order of
-density is exact. A table whose segments are all taken needs no cache at all and stays in device memory.
+density is exact. A table whose segments are all taken needs no cache at all and stays in device memory; in all others each lookup takes a
+fixed time more, to find its row in the cache (`FOUND_MS`).
 
 A load factor that the user names is kept, unless statistics come with it (`CacheParams.stats`): then it is the least, as for TorchRec's
 `EmbeddingOffloadScaleupProposer`, and their miss rate counts in place of the profile's. Where it is not convex,
@@ -27,7 +28,14 @@ import numpy.typing as npt
 from torchrec.distributed.types import CacheStatistics
 
 from shardwright.integrations.torchrec.conversion import KernelChoice
-from shardwright.integrations.torchrec.off_device import CACHED, OFF_DEVICE, STORES, bandwidth_of, store_cache_bytes
+from shardwright.integrations.torchrec.off_device import (
+    CACHED,
+    FOUND_MS,
+    OFF_DEVICE,
+    STORES,
+    bandwidth_of,
+    store_cache_bytes,
+)
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -54,7 +62,7 @@ class _Cachable:
         floor: least share that the cache may hold.
         ceiling: largest share that fits.
         points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
-        missed: `(k,)` ms that missed rows take in a step with that share cached, convex.
+        missed: `(k,)` ms that missed rows, and finding the others, take in a step with that share cached, convex.
     """
 
     name: str
@@ -213,6 +221,8 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     points = np.linspace(0.0, 1.0, _STEPS) if _statistics(place) else table.access.rows / table.access.rows[-1]
     slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
+    if kernel in CACHED:
+        missed += np.where(points < 1.0, table.pooling * problem.task.batch_size * FOUND_MS, 0.0)
     kept = _convex(points, missed)
     noted = table.rows if kernel in CACHED else 0
     return _Cachable(

@@ -29,7 +29,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import DataType
 
-from shardwright.cost.analytic import MEMORY_BANDWIDTH
+from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
 from shardwright.search.torchrec import SHARDING_TYPES, compute_device, expressible_types, why_not_expressible
 from shardwright.sharding.work import ShardWork
@@ -176,8 +176,8 @@ def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTo
     options: dict[str, Any] = {place: memory[0]}
     if not equal:
         options["custom_topology_data"] = CustomTopologyData({place: list(memory)}, topology.devices)
-    if topology.device in MEMORY_BANDWIDTH:
-        options["hbm_mem_bw"] = MEMORY_BANDWIDTH[topology.device] / 1e3
+    if topology.device in GPUS:
+        options["hbm_mem_bw"] = GPUS[topology.device].bandwidth / 1e3
     intra, inter = topology.link_bandwidth
     return TorchRecTopology(
         world_size=topology.devices,

@@ -47,6 +47,14 @@ _HOST_ROWS = (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
 _MEGABYTE = 1 << 20
 
 
+FOUND_MS = 2.4e-6
+"""Time to find the row of a lookup in a cache on the device.
+
+Published forward passes with a cache take so much more on an H100 than those without: 2.2 to 2.9 ns where a million rows are looked up
+and all are cached, by `benchmarks/published_costs.py`.
+"""
+
+
 def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
     """Bytes per ms at which rows come that a device does not hold."""
     return float(topology.ssd_mem_bw if kernel == KEY_VALUE else topology.hbm_to_ddr_mem_bw)

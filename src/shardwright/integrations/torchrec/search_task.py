@@ -17,7 +17,7 @@ from torchrec.distributed.planner.constants import MIN_CW_DIM
 from shardwright.integrations.torchrec.caching import cached_share, device_share, least_cache, missed_rows
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.limits import NARROWEST
-from shardwright.integrations.torchrec.off_device import CACHED, KEY_VALUE, STORES, bandwidth_of
+from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.plan import Plan
@@ -102,7 +102,10 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
     access = table.access.block(0, rows) if rows < table.rows else table.access
     if abs(access.total_rows - rows) > 0.5:
         access = AccessProfile.uniform(rows)
-    pooling = table.pooling * (1 + missed * max(slower - 1, 0)) if table.pooled else table.pooling
+    found = (
+        FOUND_MS * problem.topology.hbm_mem_bw / (table.weight_bytes / table.rows) if choice.kernel in CACHED else 0.0
+    )
+    pooling = table.pooling * (1 + missed * max(slower - 1, 0) + found) if table.pooled else table.pooling
     return replace(table, rows=rows, pooling=pooling, access=access)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from shardwright.cost.choice import model_named
+from shardwright.cost.choice import model_behind
 from shardwright.cost.model import CostModel
 from shardwright.report.figures.style import axes, label, shown_name
 from shardwright.report.marginal import Floats, marginals
@@ -73,7 +73,7 @@ def memory_matrix(plan: Plan) -> Floats:
 
 
 def _times(plan: Plan, cost_model: CostModel | None) -> Floats:
-    found = marginals(plan, cost_model or model_named(plan.cost_model, plan.task.topology.device))
+    found = marginals(plan, cost_model or model_behind(plan))
     result = np.full((len(plan.task.tables), plan.task.topology.devices), np.nan)
     result[found.cells[:, 0], found.cells[:, 1]] = np.maximum(found.cell_ms.sum(axis=1), 0.0)
     return result

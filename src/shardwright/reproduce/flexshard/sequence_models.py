@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost import AnalyticModel, traffic
+from shardwright.cost import PublishedModel, traffic
 from shardwright.cost.flows import INTER
 from shardwright.errors import InfeasibleTask
 from shardwright.search import strategy_named
@@ -28,7 +28,7 @@ BATCH = 4096
 """Samples of a device."""
 LATENCY = (0.02, 0.04)
 """Ms inside a host and between hosts."""
-_MODEL = AnalyticModel("h100")  # asked for pooled tables only, of which there are none here
+_MODEL = PublishedModel("h100")  # asked for pooled tables only, of which there are none here
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ WORLDS = (
         1024,
         "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts; cost model learned from kernels",
     ),
-    World("a100", 65_536, "A100s, 68 GB each, 300 GB/s inside a host and 25 GB/s between hosts; analytic cost model"),
+    World(
+        "a100",
+        65_536,
+        "A100s, 68 GB each, 208 GB/s inside a host and 25 GB/s between hosts; cost model from published figures",
+    ),
 )
 
 

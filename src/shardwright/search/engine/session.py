@@ -132,10 +132,14 @@ class Session:
             self._keep(state)
         return stuck
 
-    def simplify(self, worse: float) -> None:
-        """Put cut and spread items whole, cheap ones first, as long as the step grows by no more than `worse` of it in all.
+    def simplify(self, worse: float, cut_error: float = 0.0) -> None:
+        """Put cut and spread items whole, cheap ones first, where the cost model does not tell which is better.
 
-        A cost model does not tell such plans apart, and every block and kernel call less is one less for it to be wrong about.
+        Every block and kernel call less is one less for it to be wrong about.
+
+        Args:
+            worse: part of the step time that all of them together may add to it.
+            cut_error: part of an item's time by which its cuts may be mispriced. Shared out to the devices, it is what the item may add.
         """
         assert self.best is not None
         setting, most = self.assembly.setting, self.best_ms * (1 + worse)
@@ -147,7 +151,10 @@ class Session:
             state = copy_state(self.best)
             clear_item(setting, state, item)
             add_piece(state, setting, item, int(setting.first[item + 1] - setting.first[item]))
-            if place_greedily(state, setting, 0.0) < 0 and (found := self._value(state)) <= most:
+            doubt = cut_error * float(setting.price[whole[item]]) / setting.memory.size
+            if place_greedily(state, setting, 0.0) < 0 and (found := self._value(state)) <= max(
+                most, self.best_ms + doubt
+            ):
                 self.best, self.best_ms = state, found
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:

@@ -41,14 +41,15 @@ def communication_bound(task: Task) -> tuple[float, Relaxation | None]:
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
     """Ms below which no plan of a task with sequence tables is, tiers and all blocks included, and what that counts.
 
-    Kernels can be counted where a cost model's times are sums of parts of which cutting and replicating a table makes none smaller: then
+    Kernels can be counted where a cost model has a `superadditive` one below it, by which no cutting makes a table cheaper: then
     the busiest device takes at least what all tables whole would, shared out evenly.
     """
     links = communication_bound(task)[0]
-    pricing = cost_model.pricing
-    if not getattr(cost_model, "superadditive", False) or pricing.hidden.size or (pricing.linear < 0).any():
+    least = getattr(cost_model, "superadditive", None)
+    if least is None or least.pricing.hidden.size or (least.pricing.linear < 0).any():
         return links, "links"
-    whole = cost_model.encode([shard_work(task, Shard.whole(table, 0)) for table in task.tables])
+    pricing = least.pricing
+    whole = least.encode([shard_work(task, Shard.whole(table, 0)) for table in task.tables])
     kernels = float(pricing.price(whole.sum(axis=0) / task.topology.devices).sum())
     return kernels + links, "all"
 

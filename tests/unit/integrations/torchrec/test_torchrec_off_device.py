@@ -19,7 +19,7 @@ from torchrec.distributed.types import KeyValueParams
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, NoEvictionPolicy
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from shardwright.cost.analytic import AnalyticModel
+from shardwright.cost.published import PublishedModel
 from shardwright.integrations.torchrec import SavedPlanLoader, load_sharding_plan, save_sharding_plan
 from shardwright.integrations.torchrec.off_device import STORES, bucket_cuts
 from shardwright.integrations.torchrec.options import sharding_options
@@ -32,7 +32,7 @@ FUSED = {"learning_rate": 0.1}
 SHARDERS = [EmbeddingBagCollectionSharder(dict(FUSED)), EmbeddingCollectionSharder(dict(FUSED))]
 SHAPES = ((400_000, 64), (8_000_000, 64), (1000, 64))
 MEGABYTE = 1 << 20
-MODEL = AnalyticModel("h100")
+MODEL = PublishedModel("h100")
 
 
 def stored(kernel, megabytes=None, **fields):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost import AnalyticModel
+from shardwright.cost import PublishedModel
 from shardwright.reproduce.flexshard.sequence_models import EXCHANGES, cluster, model, sent, task_of, with_memory
 from shardwright.search import strategy_named
 from shardwright.sharding import memory_account
@@ -27,7 +27,7 @@ def test_memory_is_that_of_a_row_wise_plan_and_parts_of_its_rows():
     task = small_task()
     own, more = with_memory(task, 1.0, 1.5)
     account = memory_account(
-        own, strategy_named("row_wise").search(own, AnalyticModel("h100"), seed=0, deadline=None).shards
+        own, strategy_named("row_wise").search(own, PublishedModel("h100"), seed=0, deadline=None).shards
     )
     rows = (account.weights + account.optimizer).max()
     assert max(own.topology.memory_bytes) == account.total.max()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardwright.cost.analytic import AnalyticModel
+from shardwright.cost.published import PublishedModel
 from shardwright.search.engine.blocks import Blocks, Tables
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import OPTIMIZERS, Exchange, Table, Task, Topology
@@ -20,7 +20,7 @@ def test_blocks_and_replicas_of_every_type_take_the_bytes_of_the_account(optimiz
         for index in range(6)
         for rows, dim, copies in ((800, 16, 1), (200, 8, 1), (800, 16, 4))
     ]
-    found = Tables(task, AnalyticModel("h100")).costs(Blocks(*np.array(cases).T)).bytes
+    found = Tables(task, PublishedModel("h100")).costs(Blocks(*np.array(cases).T)).bytes
     shards = [
         Shard(tables[index].name, (0, rows), (0, dim), tuple(range(copies))) for index, rows, dim, copies in cases
     ]

@@ -1,0 +1,132 @@
+"""Plans for GPUs by the model from published figures and by bytes over stated bandwidth: what each makes, and what it says of the other's.
+
+    python benchmarks/published_plans.py --tasks 40
+
+Made-up tasks are NeuroShard's for 8 H100s at batch 65,536; public models are in full, on as many hosts of 8 H100s as hold them. TorchRec's
+planner is given pooling factors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from results_table import write_results
+from torchrec_quality import HOSTS
+
+import shardwright as sw
+from shardwright.cost import CostModel, PublishedModel, score
+from shardwright.cost.features import Floats, WorkArrays
+from shardwright.cost.pricing import Pricing
+from shardwright.cost.published import GPUS
+from shardwright.errors import InfeasibleTask
+from shardwright.search.torchrec import TorchRec
+from shardwright.sharding.work import ShardWork
+from shardwright.workload import paper_tasks, public_task
+
+HEADS = (
+    "tasks",
+    "planned by",
+    "shards a table",
+    "tables cut",
+    "narrowest block of a wider table",
+    "step, published",
+    "step, stated",
+)
+
+
+@dataclass(frozen=True)
+class StatedModel:
+    """Bytes over the stated bandwidth, of which kernels are taken to reach 60%, and a launch of 0.02 ms; linear."""
+
+    device: str = "h100"
+    name: str = "h100/stated bandwidth"
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, 2)` forward and backward ms."""
+        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
+
+    def encode_arrays(self, w: WorkArrays) -> Floats:
+        """`(n, 2)` likewise, of shards given as columns."""
+        outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
+        forward = w.lookups * (8 + w.row_bytes) + 4 * outputs
+        backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.row_bytes + 8)
+        return np.stack([forward, backward], axis=1) / (GPUS[self.device].bandwidth * 0.6) * 1e3
+
+    @property
+    def pricing(self) -> Pricing:
+        """The sums themselves, and a launch each way."""
+        nothing = np.zeros((0, 2))
+        return Pricing(nothing, np.zeros(0), nothing.T, np.eye(2), np.full(2, 0.02))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a search")
+    parser.add_argument("--public", nargs="*", default=list(HOSTS), choices=list(HOSTS))
+    options = parser.parse_args(arguments)
+    made_up = paper_tasks(options.tasks, devices=8, seed=11, batch_size=65_536, device="h100")
+    groups = {f"{options.tasks} made-up": made_up} if options.tasks else {}
+    for name in options.public:
+        groups[name] = [public_task(name, sw.Topology.preset("h100-8", hosts=HOSTS[name]))]
+    rows = [row for name, tasks in groups.items() for row in _rows(name, list(tasks), options.seconds)]
+    caption = (
+        "Steps are geometric means over those of `certified` under the same model. Shards and tables cut are medians and means over tasks; "
+        "the narrowest block is of a table wider than itself."
+    )
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python benchmarks/published_plans.py {given}".rstrip()
+    write_results("published_plans", "Plans for GPUs, by two models", [(caption, HEADS, rows)], command)
+
+
+def _rows(name: str, tasks: list[sw.Task], seconds: float) -> Iterator[list[object]]:
+    models: tuple[CostModel, CostModel] = (PublishedModel("h100"), StatedModel())
+    ways: dict[str, dict[str, Any]] = {
+        "certified, published": {"strategy": "certified", "cost_model": models[0], "time_limit": seconds},
+        "certified, stated": {"strategy": "certified", "cost_model": models[1], "time_limit": seconds},
+        "torchrec": {"strategy": TorchRec(), "cost_model": models[0], "time_limit": max(60.0, seconds)},
+    }
+    plans: dict[str, list[sw.Plan]] = {by: [] for by in ways}
+    for task in tasks:
+        try:
+            found = [sw.plan(task, **options) for options in ways.values()]
+        except InfeasibleTask:  # for all or for some: a task that not all can place compares nothing
+            continue
+        for kept, one in zip(plans.values(), found, strict=True):
+            kept.append(one)
+    name = f"{name} ({len(plans['torchrec'])} placed by all)" if len(tasks) > 1 else name
+    steps = {
+        by: np.array([[score(plan.task, plan.shards, model).step_ms for model in models] for plan in found])
+        for by, found in plans.items()
+    }
+    own = np.stack([steps[by][:, column] for column, by in enumerate(list(plans)[:2])], axis=1)
+    for by, found in plans.items():
+        cut = [cut_tables(plan) for plan in found]
+        ratio = np.exp(np.log(steps[by] / own).mean(axis=0))
+        shards = [len(plan.shards) / len(plan.task.tables) for plan in found]
+        share = np.mean([len(some) / len(plan.task.tables) for some, plan in zip(cut, found, strict=True)])
+        narrowest = Counter(min(widths) for widths in cut if widths)
+        told = ", ".join(
+            f"{width} ({count})" if len(found) > 1 else str(width) for width, count in sorted(narrowest.items())
+        )
+        yield [name, by, f"{np.median(shards):.2f}", f"{share:.0%}", told or "none", *(f"{one:.3f}" for one in ratio)]
+
+
+def cut_tables(plan: sw.Plan) -> list[int]:
+    """The narrowest column block of each table that is cut into columns."""
+    dims = plan.task.table_by_name
+    narrowest: dict[str, int] = {}
+    for shard in plan.shards:
+        if shard.dim < dims[shard.table].dim:
+            narrowest[shard.table] = min(shard.dim, narrowest.get(shard.table, shard.dim))
+    return list(narrowest.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Kernel times of GPUs that nobody has measured here, learned from figures that others have published.
+
+A call takes a fixed time each way, and its shards take the sum of what a GPU has to do for them:
+
+    forward   lookups, bags      cycles of the multiprocessors: an index, an address, a row to start; a bag to start and to end
+              cache              32-byte sectors of all rows looked up, through the second-level cache
+              memory             sectors of the rows that the cache does not hold
+              outputs            values written to memory
+    backward  sorted             cycles a lookup to sort and to group lookups by row
+              gradients          gradients of all lookups, through the cache; of all bags or unpooled lookups, from memory
+              updates            sectors of distinct rows and of their optimizer state, read and written
+
+Cycles are of all multiprocessors at the boost clock, the cache moves 64 bytes a cycle of each, memory what the vendor states. A figure
+of the table says how many times as long as at these rates a part takes. They are the same for all GPUs, and none is below 1 where bytes are
+counted: nothing is faster than the hardware. `benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
+
+Kernels work table by table, so each shard has the cache to itself: it holds the rows looked up most often, of which only the first
+lookup goes to memory. All parts are sums over shards, so the time is linear in them, and every bound is proven for it. Times are those of
+kernels on the GPU: a call of a few small tables is bound by the host, which takes some 0.3 ms to enqueue it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.cost.features import Floats, WorkArrays
+from shardwright.cost.pricing import Pricing
+from shardwright.errors import InvalidInput
+from shardwright.sharding.work import ShardWork
+
+SECTOR = 32  # bytes that memory moves at least
+_CACHE_BYTES_A_CYCLE = 64
+_VALUE = 4  # bytes of an output and of its gradient
+_HOLDS = 0.5  # part of a cache that random rows fill before they push each other out
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What vendors publish of a GPU.
+
+    Attributes:
+        bandwidth: bytes per second of its memory.
+        cache: bytes of the cache that all multiprocessors share.
+        processors: multiprocessors, or compute units.
+        clock: their boost clock, Hz.
+    """
+
+    bandwidth: float
+    cache: float
+    processors: int
+    clock: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of all multiprocessors in a millisecond."""
+        return self.processors * self.clock / 1e3
+
+
+GPUS = {
+    "rtx2080ti": Gpu(616e9, 5.5e6, 68, 1.545e9),
+    "v100": Gpu(900e9, 6e6, 80, 1.53e9),
+    "a100": Gpu(2039e9, 40e6, 108, 1.41e9),
+    "h100": Gpu(3350e9, 50e6, 132, 1.98e9),
+    "h200": Gpu(4800e9, 50e6, 132, 1.98e9),
+    "b200": Gpu(8000e9, 126e6, 148, 1.965e9),
+    "mi250": Gpu(1638e9, 8e6, 104, 1.7e9),  # one of its two dies, which is a device of its own
+    "mi300": Gpu(5300e9, 256e6, 304, 2.1e9),
+}
+"""The vendors' data sheets: full boards with the largest memory, SXM where there are several."""
+
+PARTS = (("lookups", "bags", "cache", "memory", "outputs"), ("sorted", "gradients", "updates"))
+FACTORS = ((3.515, 17.17, 1.0, 1.0, 1.085), (26.89, 1.455, 1.748))
+"""How many times as long as at the stated rates each of `PARTS` takes, forward and backward."""
+CALL_MS = (0.01904, 0.1192)
+"""Launches of a call, forward and backward."""
+STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
+"""Rows of optimizer state for each row of weights; row-wise Adagrad has one number, in a sector of its own."""
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A sum of what a GPU has to do, at rates learned from published figures; linear, hence convex.
+
+    Attributes:
+        device: device type; a key of `GPUS` unless `gpu` is given.
+        optimizer: whose state the backward pass reads and writes.
+        gpu: what is known of the device; by default what its vendor publishes.
+
+    Raises:
+        InvalidInput: the device is not known.
+    """
+
+    device: str
+    optimizer: str = "rowwise_adagrad"
+    gpu: Gpu | None = None
+
+    cut_error: ClassVar[float] = 0.1
+    """Share of a table's time by which halves against the whole may be mispriced: twice the median of `benchmarks/published_costs.py`."""
+    narrowest: ClassVar[int] = 32
+    """Columns of the narrowest blocks that searches cut, unless nothing else fits: below, a warp idles and a row is less than a line."""
+
+    def __post_init__(self) -> None:
+        if self.gpu is None and self.device not in GPUS:
+            raise InvalidInput(f"cost model: no figures of device {self.device!r}; known are {', '.join(GPUS)}")
+
+    @classmethod
+    def of_bandwidth(cls, device: str, bandwidth: float, optimizer: str = "rowwise_adagrad") -> PublishedModel:
+        """The model of a GPU of which only the bytes per second of its memory are known: all else as in the GPU nearest to it."""
+        nearest = min(GPUS.values(), key=lambda gpu: abs(np.log(gpu.bandwidth / bandwidth)))
+        return cls(f"{device} at {bandwidth / 1e9:.0f} GB/s", optimizer, replace(nearest, bandwidth=bandwidth))
+
+    @property
+    def name(self) -> str:
+        """As in "h200/published"."""
+        return f"{self.device}/published"
+
+    @property
+    def superadditive(self) -> PublishedModel:
+        """A cheaper model by which no cutting and replicating of a table makes it cost less: one whose cache holds everything."""
+        return replace(self, gpu=replace(self._gpu, cache=np.inf))
+
+    @cached_property
+    def _gpu(self) -> Gpu:
+        return self.gpu or GPUS[self.device]
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, 2)` forward and backward ms of each shard, launches aside."""
+        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
+
+    def encode_arrays(self, works: WorkArrays) -> Floats:
+        """`(n, 2)` likewise, of n shards given as columns."""
+        forward, backward = parts(works, self._gpu, self.optimizer)
+        return np.stack([forward @ FACTORS[0], backward @ FACTORS[1]], axis=1)
+
+    @property
+    def pricing(self) -> Pricing:
+        """The sums themselves, and the launches of a call."""
+        nothing = np.zeros((0, 2))
+        return Pricing(nothing, np.zeros(0), nothing.T, np.eye(2), np.array(CALL_MS))
+
+
+def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
+    """`(n, 5)` forward and `(n, 3)` backward ms of the `PARTS` of n shards, at the rates that vendors state."""
+    sectors = np.ceil(works.row_bytes / SECTOR) * SECTOR
+    bags = np.where(works.pooled > 0, works.samples, works.lookups)
+    cache, memory = gpu.cycles * _CACHE_BYTES_A_CYCLE, gpu.bandwidth / 1e3
+    values = _VALUE * works.dim
+    forward = (
+        works.lookups / gpu.cycles,
+        bags / gpu.cycles,
+        works.lookups * sectors / cache,
+        (works.lookups - _hits(works, sectors, gpu.cache)) * sectors / memory,
+        bags * values / memory,
+    )
+    state = STATE_ROWS[optimizer] * np.ceil(values / SECTOR) * SECTOR + SECTOR * (optimizer == "rowwise_adagrad")
+    backward = (
+        works.lookups / gpu.cycles,
+        works.lookups * values / cache + bags * values / memory,
+        2 * works.distinct * (sectors + state) / memory,
+    )
+    return np.stack(forward, axis=1), np.stack(backward, axis=1)
+
+
+def _hits(works: WorkArrays, sectors: Floats, cache: float) -> Floats:
+    """`(n,)` lookups that find their row in a cache of the rows looked up most often: all but the first of each of them."""
+    size = works.reuse_rows * sectors[:, None]
+    hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
+    fits = np.clip((_HOLDS * cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
+    hits: Floats = (fits * np.maximum(works.reuse_lookups - works.reuse_rows, 0.0)).sum(axis=1)
+    return hits
