@@ -16,9 +16,11 @@ test: setup
 setup: $(READY)
 
 # torch and FBGEMM come in matched pairs (pyproject.toml, extra "measure"); where a CPU build of torch is on the package index, pip takes it.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(wildcard native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Shardwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): run make PYTHON=/path/to/python3.11"; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  { echo "Shardwright's engine is C++: install a compiler first (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install)"; exit 1; }
 	@echo "Making the environment in $(VENV) (torch and FBGEMM are large; this takes a minute or more) …"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[measure,learn,torchrec,report,ray,docs,examples,dev]'

@@ -16,10 +16,9 @@ from shardwright.calibration.calibrating import Calibrating, Told, Visitor
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.keeping import calibration_lock, kept_samples
 from shardwright.calibration.observed import Observed
-from shardwright.calibration.sets import STRATEGIES, fitted_task
+from shardwright.calibration.sets import fitted_task
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Validated, error_of, recipes
-from shardwright.cost.choice import cost_model_for
 from shardwright.cost.dataset import Samples
 from shardwright.cost.files import bundled_models, load_model, telling_name
 from shardwright.cost.model import ComputeModel
@@ -30,8 +29,6 @@ from shardwright.errors import InvalidInput
 from shardwright.measure.backends import default_backend
 from shardwright.measure.hardware import Fingerprint, available_memory, cache_bytes, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device, control_works
-from shardwright.search.loading import load_search
-from shardwright.search.registry import strategy_named
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
 
@@ -140,10 +137,7 @@ def _calibrated(
     fitted, note = fitted_task(task, room) if task else (None, None)
     optimizer, batch_size = (task.optimizer, task.batch_size) if task else (_OPTIMIZER, _BATCH_SIZE[kind])
     controls = control_works(kind, optimizer)
-    told(0.0, 0, None, "loading the searches")
     start = _bundled(device)
-    for name in STRATEGIES:
-        load_search(strategy_named(name), start or cost_model_for(device))
     began = monotonic()
     with kept_samples(cache_folder() / "samples", machine, optimizer, batch_size) as kept:
         observed = Observed(kept.add, kept.earlier, kept.usual_ms)

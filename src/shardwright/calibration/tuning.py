@@ -29,8 +29,6 @@ from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device, control_works
 from shardwright.measure.store import SampleStore
-from shardwright.search.loading import load_search
-from shardwright.search.registry import strategy_named
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime
 from shardwright.sharding.shard import Shard
@@ -120,9 +118,6 @@ def tune(
     room = int(_ROOM_SHARE * (available_memory() if kind == "cpu" else device_memory()))
     fitted, note = fitted_task(task, room)
     with calibration_lock(cache_folder()):
-        tell(0.0, 60 * minutes, "loading the searches")
-        for name in ("certified", "neuroshard"):
-            load_search(strategy_named(name), base, warm=name == "certified")
         kept = _kept_plan(fitted, machine)
         controls = control_works(kind, task.optimizer)
         clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))

@@ -56,7 +56,7 @@ def run(
     from shardwright.task import Task
 
     wanted = Task.load(task) if task is not None else None
-    with progress("calibrating", detail="starting", compiles=True) as report:
+    with progress("calibrating", detail="starting") as report:
 
         def told(seconds: float, sets: int, error: float | None, what: str) -> None:
             known = f", error {percent(error)}" if error is not None else ""

@@ -66,7 +66,7 @@ def run(
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
         make_folder(output)
-    with progress("planning", compiles=True) as report:
+    with progress("planning") as report:
         attempts = plan_with_each(
             placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
         )

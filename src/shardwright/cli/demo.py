@@ -117,7 +117,7 @@ def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int
     """Plan a task with every strategy, save the plans, and measure as many of them as there is time for."""
     from shardwright.search import strategy_names
 
-    with progress("planning", compiles=True) as report:
+    with progress("planning") as report:
         attempts = plan_with_each(task, strategy_names(task), cost_model, report, seed=seed, time_limit=_SEARCH_S)
     save_each(attempts, folder)
     chosen = affordable(attempts, _MEASURE_S)
@@ -164,7 +164,7 @@ def _scale(quick: bool) -> float:
 def _calibrated(task: Task, seconds: float, seed: int) -> Calibration:
     from shardwright.calibration import calibrate
 
-    with progress("calibrating", compiles=True) as report:
+    with progress("calibrating") as report:
 
         def told(took: float, sets: int, error: float | None, what: str) -> None:
             known = f", error {percent(error)}" if error is not None else ""

@@ -106,7 +106,7 @@ def run(
     with (
         _resumable(checkpoint),
         learning_fleet(ray, device, how.actors, simulated=simulated) as fleet,
-        progress("learning", detail="the first step", compiles=True) as report,
+        progress("learning", detail="the first step") as report,
         one_thread(),
         TrainingRecord(log, report) as record,
     ):

@@ -118,7 +118,7 @@ def run(
     print_model_notes(cost_model, placed, task)
 
     def search(price: float) -> sw.Plan:
-        with progress("searching", compiles=True), about(task):
+        with progress("searching"), about(task):
             return sw.plan(
                 placed,
                 strategy=chosen,
@@ -134,7 +134,7 @@ def run(
     if sharding_group_size is None:
         found = search(move_cost).with_rank_maps(maps)
     else:
-        with progress("searching", compiles=True), about(task), Place(str(task)).naming():
+        with progress("searching"), about(task), Place(str(task)).naming():
             sizes = plan_groups(
                 placed,
                 sharding_group_size=size,

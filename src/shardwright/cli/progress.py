@@ -22,8 +22,6 @@ from rich.text import Text
 
 from shardwright.errors import printable
 
-_COMPILING = "compiling (the first time on this machine)"
-
 
 class Report(Protocol):
     """Says how far the work is."""
@@ -58,14 +56,13 @@ class RemainingColumn(TimeRemainingColumn):
 
 
 @contextmanager
-def progress(title: str, total: float | None = None, detail: str = "", *, compiles: bool = False) -> Iterator[Report]:
+def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
     """A line with a bar, a clock and what is being done, which is gone when the work is done.
 
     Args:
         title: what the work is.
         total: how much there is to do; without, the line shows that time passes.
         detail: what is being done until the work says more.
-        compiles: whether the work runs compiled searches; the line then says while they are compiled.
     """
     shown = sys.stderr.isatty()
     console = Console(stderr=True, force_terminal=shown)
@@ -86,12 +83,4 @@ def progress(title: str, total: float | None = None, detail: str = "", *, compil
         def report(done: float, total: float | None = None, detail: str = "") -> None:
             bars.update(bar, completed=done, total=total, detail=printable(detail))
 
-        if not (compiles and shown):
-            yield report
-            return
-        from shardwright.jit import compilation_told
-
-        with compilation_told(
-            lambda begins: bars.update(bar, description=f"{title}: {_COMPILING}" if begins else title, refresh=True)
-        ):
-            yield report
+        yield report

@@ -66,7 +66,7 @@ def run(
     with Place(str(model or task)).naming():
         cost_model = resolve_cost_model(model, placed)
     print_model_notes(cost_model, placed)
-    with progress("tuning", detail="starting", compiles=True) as report, about(task):
+    with progress("tuning", detail="starting") as report, about(task):
         found = sw.tune(
             placed,
             minutes=minutes,

@@ -21,7 +21,6 @@ from shardwright.task.task import Task
 UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM = "not supported", "no plan exists", "no plan in time", "no room found"
 """Why a task was not placed: the strategy cannot plan such a task; by proof; at the time limit; the search found no place for a table."""
 FAILURES = (UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM)
-_COMPILED = ("neuroshard", "certified", "autoshard", "dreamshard", "dreamshard+")
 _MOST_TEXT = 300
 
 
@@ -38,7 +37,6 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
         The row of `row_of`, and the plan; None where the strategy placed the task not.
     """
     model = model or _model(task.topology.device)
-    _warm_up(entrant.name, task.topology.device)
     begin = time.monotonic()
     try:
         found = plan(task, strategy=entrant.strategy, cost_model=model, seed=seed, time_limit=entrant.time_limit)
@@ -100,15 +98,3 @@ def _reason(task: Task, entrant: Entrant, seconds: float) -> str:
 @cache
 def _model(device: str) -> CostModel:
     return cost_model_for(device)
-
-
-@cache
-def _warm_up(strategy: str, device: str) -> None:
-    """Load a strategy's compiled code once in this process, so that no search pays for that."""
-    if strategy in _COMPILED:
-        from shardwright.search.registry import strategy_named
-        from shardwright.workload import random_task
-
-        task = random_task(0, tables=12, devices=2, device=device, batch_size=1024)
-        if strategy_named(strategy).supports(task) is None:
-            plan(task, strategy=strategy, cost_model=_model(device))

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from shardwright._engine import sort_by_place
 from shardwright.runtime.buffers import Buffers
-from shardwright.runtime.compiled import sort_by_place
 from shardwright.runtime.process_groups import Members
 from shardwright.runtime.routing import Codes
 from shardwright.runtime.sums import Groups, summed

@@ -44,7 +44,7 @@ class Ranking:
 
     Attributes:
         maps: by table.
-        arrays: base, bits, before, ranked and stops, as `compiled.find_codes` wants them.
+        arrays: base, bits, before, ranked and stops, as `_engine.find_codes` wants them.
     """
 
     def __init__(self, placement: Placement, maps: Mapping[str, RankMap], device: torch.device) -> None:

@@ -43,12 +43,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.pricing import Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import Choice, Loads, Prices, Relaxation, ms_per_byte
+from shardwright.search.programme import Programme
+from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]
@@ -99,6 +99,7 @@ class BoundProof:
         self._calls = max(1.0, _kinds_of_calls(self._relaxation) / catalog.task.topology.devices)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
+        self._others: dict[tuple[bytes, int], float] = {}
 
     def solve(self, phases: Floats = ALL_PHASES, deadline: float | None = None) -> Bound:
         """The best bound over the pieces that are left.
@@ -110,7 +111,8 @@ class BoundProof:
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
         prices = first_prices(self._task, self._pricing.mix, self._relaxation.calls, phases)
-        columns: list[Loads] = []
+        everywhere, kinds = self._relaxation.everywhere, self._relaxation.calls
+        programme = Programme(self._task, self._pricing, kinds, self._calls, everywhere, int(group.max()) + 1, phases)
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
@@ -119,10 +121,11 @@ class BoundProof:
                 best = Bound(value, prices, choice)
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
-            columns.append(self._relaxation.sums(choice, group, group.max() + 1))
-            least, prices = _programme(
-                self._task, self._pricing, self._calls, self._relaxation.everywhere, columns, phases
-            )
+            programme.add(self._relaxation.sums(choice, group, programme.groups))
+            solved = programme.solve()
+            if solved is None:  # the bound so far stands
+                break
+            least, prices = solved
             # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
@@ -181,7 +184,7 @@ class BoundProof:
         The phases that `own` `(4,)` counts are those of that device, the others those of the mean device.
         """
         costs, mix = self._relaxation.catalog.forms.costs, own[:2] @ self._pricing.mix
-        rest = 0.0 if own.all() else max(0.0, self.solve(ALL_PHASES - own).ms)
+        rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
         if own[:2].any():
             bias, calls = self._pricing.hidden_bias, len(prices.vector)
@@ -195,6 +198,13 @@ class BoundProof:
                 found = self._least_device_with(np.hstack([mix * share, np.tile(own[:2], (calls, 1))]), own)
                 pieces, others = np.maximum(pieces, found[0]), np.maximum(others, found[1])
         return rest + pieces + self._own_links(costs.served, own), rest + others
+
+    def _of_others(self, own: Floats) -> float:
+        """Ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
+        key = (own.tobytes(), int(self._relaxation.legal.sum()))  # pieces are only ever struck out
+        if key not in self._others:
+            self._others[key] = max(0.0, self.solve(ALL_PHASES - own).ms)
+        return self._others[key]
 
     def _least_device_with(self, vector: Floats, phases: Floats) -> tuple[Floats, Floats]:
         """Ms of kernels of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else lies on it."""
@@ -257,88 +267,6 @@ def _kinds_of_calls(relaxation: Relaxation) -> int:
         near = [kind for kind in kinds if kind & calls]
         kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
     return len(kinds)
-
-
-def _programme(
-    task: Task, pricing: Pricing, calls: float, everywhere: Ints, columns: list[Loads], phases: Floats
-) -> tuple[float, Prices]:
-    """Mix the columns so that the mean device costs least; returns what it costs, and the prices at which that is so.
-
-    Args:
-        task: the task.
-        pricing: the cost model's head.
-        calls: how many calls the mean device makes at least.
-        everywhere: calls of replicas alone: at least as many devices make one as the share of any table that is in it.
-        columns: a row a group of tables; each group takes a mixture of its rows.
-        phases: `(4,)` 1 for phases that count.
-    """
-    devices, mix, bias = task.topology.devices, phases[:2] @ pricing.mix, pricing.hidden_bias
-    vectors = np.concatenate([column.vectors for column in columns]) / devices
-    served, reduced = np.split(np.concatenate([column.links for column in columns]) / devices, 2, axis=1)
-    count, groups, units = len(vectors), len(columns[0].vectors), np.flatnonzero(mix > 0)
-    links = [link for link in range(2) if ms_per_byte(task.topology)[link] > 0]
-    each = ms_per_byte(task.topology)
-    forward = [served.sum(axis=1) * each[link] for link in links]
-    backward = [
-        served[:, 0] * each[link] + reduced[:, link] / task.topology.link_bandwidth[link] * 1e3 for link in links
-    ]
-    # Variables: shares of the columns, cost of each hidden unit of each call, shares of devices that make each call (the last one stands
-    # for all calls that no column has anything in), ms of the forward and of the backward links.
-    seen = np.flatnonzero(vectors.any(axis=(0, 2)))
-    hidden, other = seen.size * units.size, vectors.shape[1] - seen.size
-    loads = (vectors[:, seen[:, None], units] * mix[units]).reshape(count, hidden)
-    intercepts = np.hstack([np.kron(np.eye(seen.size), (mix * bias)[units, None]), np.zeros((hidden, 1))])
-    rest = np.zeros((1, seen.size + 1))
-    rows = [
-        np.hstack([loads.T, -np.eye(hidden), intercepts, np.zeros((hidden, 2))]),
-        *(
-            np.hstack([loads_of[None], np.zeros((1, hidden)), rest, slack])
-            for of_pass, slack in ((forward, [[-1.0, 0.0]]), (backward, [[0.0, -1.0]]))
-            for loads_of in of_pass
-        ),
-        np.hstack([np.zeros((1, count + hidden)), rest - 1.0, np.zeros((1, 2))]),
-        *_rows_of_replicas(vectors, groups, seen, everywhere, count + hidden),
-    ]
-    limits = np.concatenate([np.zeros(hidden), np.tile(-_latency(task)[links], 2), [-calls]])
-    matrix = np.vstack(rows)
-    made = np.append(
-        np.full(seen.size, pricing.bias @ phases[:2]), pricing.bias @ phases[:2] + mix @ np.maximum(bias, 0.0)
-    )
-    one_each = np.zeros((groups, count + hidden + seen.size + 3))
-    one_each[np.arange(count) % groups, np.arange(count)] = 1.0
-    found = linprog(
-        np.concatenate([vectors[:, :, -2:].sum(axis=1) @ phases[:2], np.ones(hidden), made, phases[2:]]),
-        A_ub=matrix,
-        b_ub=np.append(limits, np.zeros(len(matrix) - limits.size)),
-        A_eq=one_each,
-        b_eq=np.ones(groups),
-        bounds=[(0, None)] * (count + hidden) + [(0, 1)] * seen.size + [(0, other)] + [(0, None)] * 2,
-        method="highs",
-    )
-    if found.x is None:  # numbers beyond the solver's reach: the bound so far stands
-        return -np.inf, first_prices(task, pricing.mix, vectors.shape[1], phases)
-    duals = -np.asarray(found.ineqlin.marginals)
-    weight = np.tile(bias > 0, (vectors.shape[1], 1)).astype(np.float64)
-    weight[seen[:, None], units] = np.clip(duals[:hidden], 0.0, 1.0).reshape(seen.size, units.size)
-    shares = np.zeros((2, 2))
-    shares[:, links] = np.maximum(duals[hidden : hidden + 2 * len(links)].reshape(2, -1), 0.0)
-    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
-    if links:
-        shares[shares.sum(axis=1) < 0.5, links[0]] = 1.0
-    vector = np.hstack([mix * weight, np.tile(phases[:2], (len(weight), 1))])
-    return float(found.fun or 0.0) + float(pricing.once @ phases[:2]), Prices(vector, shares * phases[2:, None])
-
-
-def _rows_of_replicas(vectors: Floats, groups: int, seen: Ints, everywhere: Ints, before: int) -> list[Floats]:
-    """Rows that keep the shares of columns with replicas below the shares of devices that make their calls; see `_programme`."""
-    rows = []
-    for place in np.flatnonzero(np.isin(seen, everywhere)):
-        replicas = np.flatnonzero(vectors[:, seen[place]].any(axis=1))
-        of_group = np.zeros((groups, before + seen.size + 3))
-        of_group[replicas % groups, replicas] = 1.0
-        of_group[:, before + place] = -1.0
-        rows.append(of_group[np.unique(replicas % groups)])
-    return rows
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:

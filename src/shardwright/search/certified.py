@@ -39,7 +39,8 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import Session, Start
+    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.starts import Start
 
 _STARTS = (
     (0.5, 1.0, 1.0),
@@ -132,7 +133,6 @@ class Certified:
     ) -> Plan:
         from shardwright.search.engine.preparation import prepare
         from shardwright.search.engine.session import Session
-        from shardwright.search.engine.warm_session import WarmSession
 
         try:
             prepared = prepare(task, cost_model, deadline)
@@ -141,8 +141,7 @@ class Certified:
         if warm:
             warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
-            kind = WarmSession if warm else Session
-            session = kind(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
+            session = Session(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
             try:
                 if warm is None or warm.resume(session, prepared, late=session.late):
                     stuck = self._starts(task, prepared, session)
@@ -172,7 +171,7 @@ class Certified:
 
     def _others(self, task: Task, session: Session, seen: BestPlan) -> None:
         """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
-        from shardwright.search.engine.session import Start
+        from shardwright.search.engine.starts import Start
 
         session.survey([Start(np.inf, kind=kind) for kind in KINDS])
         seen.attempt(NeuroShard(), part=_OTHERS)
@@ -199,7 +198,7 @@ class Certified:
         Returns:
             An item that never found a device, or -1.
         """
-        from shardwright.search.engine.session import Start
+        from shardwright.search.engine.starts import Start
 
         stuck = -1
         for weight, part in _MEMORY:

@@ -12,10 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.search.engine.blocks import BlockCosts, Blocks
+from shardwright._engine import cheapest_widths, least_bottlenecks
+from shardwright.search.engine.blocks import BlockCosts, Blocks, priced
 from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
-from shardwright.search.engine.parts import priced
-from shardwright.search.engine.shortest import cheapest_widths, least_bottlenecks
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 

@@ -18,7 +18,6 @@ from shardwright.search.best import ROUNDING
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.others import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.loading import load_search
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStrategy
@@ -72,8 +71,6 @@ def plan(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
-    if time_limit and not load_search(chosen, model, warm=start is not None):
-        time_limit = 0.0
     begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
 

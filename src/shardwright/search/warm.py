@@ -81,9 +81,6 @@ class WarmStart:
 
     def resume(self, session: Session, prepared: Prepared, *, late: bool) -> bool:
         """Take up the plan, and improve it unless it is late; whether starting anew as well may pay."""
-        from shardwright.search.engine.warm_session import WarmSession
-
-        assert isinstance(session, WarmSession)
         if not session.resume(self._carried, self._task, improve=not late):
             return True
         # A plan made anew holds few tables where they were: it pays only if it gains more than moving half of everything costs.

@@ -1,7 +1,6 @@
 import io
 
 import pytest
-from numba import njit
 
 from shardwright.cli.progress import progress
 
@@ -50,14 +49,3 @@ def test_without_a_total_the_line_counts_seconds_and_nothing_else(monkeypatch):
     assert "0:00:00" in shown
     assert "/?" not in shown
     assert "-:--" not in shown
-
-
-@pytest.mark.parametrize("compiles", [True, False])
-def test_compiling_is_said_while_it_lasts(monkeypatch, compiles):
-    terminal = stderr_as(monkeypatch, is_terminal=True)
-    fresh = njit(lambda value: value + 1)
-    with progress("searching", compiles=compiles) as report:
-        fresh(1.0)
-        compiled = terminal.getvalue()
-        report(1, 2)
-    assert ("compiling (the first time on this machine)" in compiled) == compiles

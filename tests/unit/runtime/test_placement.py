@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import torch
 
-from shardwright.runtime.compiled import sort_by_place
+from shardwright._engine import sort_by_place
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking, chosen_maps
 from shardwright.runtime.replica_sets import ALONE

@@ -10,7 +10,7 @@ from shardwright.errors import InvalidPlan
 from shardwright.search.column_blocks import equal_blocks
 from shardwright.search.engine.catalog import make_catalog
 from shardwright.search.engine.preparation import prepare
-from shardwright.search.engine.starts import start
+from shardwright.search.engine.starts import Start, start
 from shardwright.sharding.memory import memory_account
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.testing.model import SimpleCostModel
@@ -126,6 +126,6 @@ def test_tables_that_must_be_cut_are_cut_where_room_for_pieces_runs_out(limits):
     """Every table in its narrowest blocks would be 1,536 pieces, more than a search has room for."""
     task = equal([sw.Table(f"t{i}", 100 + i, 512, 10.0) for i in range(12)], limits=limits)
     prepared = prepare(task, MODEL)
-    state, stuck = start(prepared.assembly, 1e-9, 0.0, prepared.strain, prepared.spread_price)
+    state, stuck = start(prepared.assembly, Start(1e-9), prepared.strain, prepared.spread_price)
     assert stuck < 0
     sw.Plan(task, prepared.shards(state)).check()

@@ -92,7 +92,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         strategy: name of a strategy, or one of your own.
         cost_model: a model or its file; by default the bundled one for CPUs, else bytes over the topology's memory bandwidth.
         seed: the same inputs and seed give the same plan unless time cuts the search short.
-        time_limit: seconds of search, without what a process takes once to load compiled code; by default 0.2 + √(tables × devices) / 250:
+        time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250:
             0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on 128, 9.3 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
         sharding_group_size: for `DMPCollection`: ranks of a sharding group, or "auto" for the best size. The topology is then that of all

@@ -17,14 +17,10 @@ from shardwright.integrations.torchrec.moved import ssd_bytes
 from shardwright.integrations.torchrec.off_device import KEY_VALUE, STORES
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 from shardwright.integrations.torchrec.search_task import search_task
-from shardwright.search.engine import preparation, session
 from shardwright.search.solve import plan as find_plan
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
-
-_LOADED = (preparation, session)
-"""The search loads numba and scipy; here they load with TorchRec, which takes longer, and not in the first plan."""
 
 _FILLS = (0.95, 0.85, 0.7, 0.5, 0.0)
 """Parts of the memory of all devices that tables and caches may take, tried in turn: full devices may not be packable."""

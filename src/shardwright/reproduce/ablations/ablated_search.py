@@ -3,59 +3,24 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright._engine import greedy
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.search.engine.parts import Added
-from shardwright.search.engine.preparation import Prepared
-from shardwright.search.engine.session import Session, Start
-from shardwright.search.engine.state import State
+from shardwright.search.engine.blocks import Added
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.beam import Beam, Width
 from shardwright.search.neuroshard.encoding import Ints, encode
-from shardwright.search.neuroshard.inner import greedy, step_ticks
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces, step_ticks
 from shardwright.search.neuroshard.shards import shards_of
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.calls import Call
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Task
-
-
-class _AblatedSession(Session):
-    """A session whose starts are not improved, or not limited."""
-
-    local_search = True
-    strain_limits = True
-
-    def _started(self, how: Start) -> tuple[State | None, int]:
-        return super()._started(how if self.strain_limits else replace(how, limit=np.inf, spreading=np.inf))
-
-    def _improve(self, state: State) -> None:
-        if self.local_search:
-            super()._improve(state)
-
-
-def ablated_session(
-    prepared: Prepared, pool: ThreadPoolExecutor, deadline: float | None, *, local_search: bool, strain_limits: bool
-) -> Session:
-    """A session of `certified` without some of its parts.
-
-    Args:
-        prepared: the task, made ready.
-        pool: runs starts and kicks.
-        deadline: `time.monotonic()` at which improving ends; None for no limit.
-        local_search: starts are improved.
-        strain_limits: starts cut and spread tables so that no piece takes more than a share of a device.
-    """
-    session = _AblatedSession(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
-    session.local_search, session.strain_limits = local_search, strain_limits
-    return session
 
 
 @dataclass(frozen=True)
@@ -97,7 +62,7 @@ def _encoded_anew(
     vectors = np.zeros_like(pieces.vectors)
     parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # where those of the rows are
     vectors[parts] = encode(task, blocks, cost_model, calls).added.vectors
-    return pieces._replace(vectors=vectors)
+    return replace(pieces, vectors=vectors)
 
 
 def _blocks(unit: Unit, dim: int) -> list[Shard]:
@@ -108,13 +73,12 @@ def _blocks(unit: Unit, dim: int) -> list[Shard]:
 
 
 def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
-    """As `inner.best_by_links`, without passing over any bound."""
+    """As `_engine.best_by_links`, without passing over any bound."""
     best, chosen = np.inf, np.zeros(0, dtype=np.int64)
     for limit in [*limits[::-1], NO_LIMIT]:
         if limit == NO_LIMIT and np.isfinite(best):
             break  # as published: without a bound only where no bound lets every piece find a device
-        device = np.empty_like(state)
-        placed, _ = greedy(pieces, state, limit, device)
+        placed, _, device = greedy(pieces.native, state, limit)
         if placed == state.size and (ticks := step_ticks(pieces, state, device)) <= best:
             best, chosen = ticks, device
     return best, chosen

@@ -11,9 +11,10 @@ import numpy as np
 
 from shardwright.cost.model import CostModel, Floats
 from shardwright.cost.pricing import Pricing
-from shardwright.reproduce.ablations.ablated_search import UncachedNeuroShard, ablated_session
+from shardwright.reproduce.ablations.ablated_search import UncachedNeuroShard
 from shardwright.search.certified import Certified
 from shardwright.search.engine.preparation import prepare
+from shardwright.search.engine.session import Session
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStart
@@ -73,8 +74,14 @@ class AblatedCertified(Certified):
         if not self.tightening:
             prepared = replace(prepared, _proof=None)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = ablated_session(
-                prepared, pool, deadline, local_search=self.local_search, strain_limits=self.strain_limits
+            session = Session(
+                prepared.assembly,
+                prepared.strain,
+                prepared.spread_price,
+                pool,
+                deadline,
+                local_search=self.local_search,
+                strain_limits=self.strain_limits,
             )
             self._starts(task, prepared, session)
             if self.local_search:

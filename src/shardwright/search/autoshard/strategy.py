@@ -84,16 +84,15 @@ def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadli
 
     setting, order = _setting(arrays, weights)
     decoder = weights.decoder()
-    nothing = np.zeros((0, 0))
-    unit, assignment = decode(setting, decoder, order, nothing, nothing)
+    unit, assignment = decode(setting, decoder, order)
     order = _hardest_first(arrays)
     rng = np.random.default_rng(seed)
     tries = 1
     while unit >= 0 and tries < TRIES and (deadline is None or time.monotonic() < deadline):
         if tries > 1:
             order = np.concatenate([[unit], order[order != unit]])
-        noise = rng.gumbel(size=arrays.allowed.shape) if tries > 2 else nothing
-        unit, assignment = decode(setting, decoder, order, noise, nothing)
+        noise = rng.gumbel(size=arrays.allowed.shape) if tries > 2 else None
+        unit, assignment = decode(setting, decoder, order, noise)
         tries += 1
     if unit >= 0:
         raise _nowhere(arrays, unit, assignment, tries)

@@ -1,4 +1,4 @@
-"""A policy applied to a task, without torch: encoding with numpy, placing in compiled code.
+"""A policy applied to a task, with numpy alone: torch takes seconds to import.
 
 Letters: n units, d devices, q pre-activations of the cost heads (192), k heads (3), c and h hidden numbers of the cost features.
 
@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from shardwright.jit import compiled, inner
 from shardwright.search.dreamshard.weights import (
     ENCODING,
     FARTHEST,
@@ -28,14 +26,14 @@ from shardwright.search.dreamshard.weights import (
     SIZES,
     checked,
 )
-from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
+from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 
 STUCK = -1
 
 
 class Heads(NamedTuple):
-    """Weights that compiled code needs.
+    """Weights that placing needs.
 
     Attributes:
         mix: `(k, 64)` second layers of the cost heads, scaled to ms.
@@ -139,17 +137,7 @@ class Policy:
             order: units in the order in which they are placed; by predicted cost if not given.
             noise: `(n, d)` added to logits: of a Gumbel distribution, it makes the choice a sample of the policy.
         """
-        arrays = encoded.arrays
-        return np.asarray(
-            _place(
-                encoded.order if order is None else order,
-                encoded.hidden, encoded.start, 1.0 / encoded.even, encoded.load, encoded.start_load,
-                np.zeros((0, 0)) if noise is None else noise,
-                arrays.bytes, arrays.used, arrays.memory, arrays.allowed,
-                arrays.rivals if arrays.rivals.any() else np.zeros((0, 0), dtype=np.bool_),
-                *self.heads,
-            )
-        )  # fmt: skip
+        return _place(encoded, self.heads, encoded.order if order is None else order, noise)
 
     def _sums(self, name: str, arrays: PlacementArrays) -> tuple[Floats, Floats]:
         """`(n, 32)` encodings of the units and `(d, 32)` sums of those of settled shards."""
@@ -166,80 +154,42 @@ class Policy:
         return x * size
 
 
-@compiled
-def _place(
-    order: Ints, hidden: Floats, start: Floats, per_even: Floats, load: Floats, start_load: Floats, noise: Floats,
-    unit_bytes: Ints, used: Ints, memory: Ints, allowed: Bools, rivals: Bools,
-    mix: Floats, bias: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
-    urgency: Floats, power: Floats,
-) -> Ints:  # fmt: skip
+def _place(encoded: Encoded, heads: Heads, order: Ints, noise: Floats | None) -> Ints:
     """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
-    devices, nothing = used.size, np.zeros(hidden.shape[1])
-    states, loads, used = start.copy(), start_load.copy(), used.copy()
+    arrays, per_even = encoded.arrays, 1.0 / encoded.even
+    states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
+    apart = bool(arrays.rivals.any())
     assignment = np.full(order.size, STUCK)
-    costs, wide = np.empty(mix.shape[0]), np.empty(first.shape[0])
-    values, added = np.empty(devices), np.empty(devices)
-    for device in range(devices):
-        _shares(states[device], nothing, mix, bias, per_even, costs)
-        values[device] = _value(costs, wide, first, first_bias, second, second_bias, logit, urgency, power)
-    for unit in order:
-        best, highest = STUCK, -np.inf
-        for device in range(devices):
-            if not allowed[unit, device] or used[device] + unit_bytes[unit] > memory[device]:
-                continue
-            if rivals.size and np.any(rivals[unit] & (assignment == device)):
-                continue
-            _shares(states[device], hidden[unit], mix, bias, per_even, costs)
-            added[device] = _value(costs, wide, first, first_bias, second, second_bias, logit, urgency, power)
-            value = loads[device] + added[device] - values[device]
-            if noise.size:
-                value += noise[unit, device]
-            if value > highest or best < 0:
-                best, highest = device, value
-        if best < 0:
+    values = _values(states, heads, per_even)
+    for unit in order.tolist():
+        added = _values(states + encoded.hidden[unit], heads, per_even)
+        able = arrays.allowed[unit] & (used + arrays.bytes[unit] <= arrays.memory)
+        if apart:
+            theirs = assignment[arrays.rivals[unit]]
+            able[theirs[theirs >= 0]] = False
+        if not able.any():
             return assignment
+        logits = loads + added - values
+        if noise is not None:
+            logits += noise[unit]
+        best = int(np.argmax(np.where(able, logits, -np.inf)))
         assignment[unit] = best
-        used[best] += unit_bytes[unit]
-        loads[best] += load[unit]
+        used[best] += arrays.bytes[unit]
+        loads[best] += encoded.load[unit]
         values[best] = added[best]
-        for index in range(states.shape[1]):
-            states[best, index] += hidden[unit, index]
+        states[best] += encoded.hidden[unit]
     return assignment
 
 
-@inner
-def _shares(
-    state: Floats, added: Floats, mix: Floats, bias: Floats, per_even: Floats, shares: npt.NDArray[np.float64]
-) -> None:
-    """log(1 + costs of a device with a unit added, over those of an even share)."""
-    hidden = mix.shape[1]
-    for head in range(mix.shape[0]):
-        total = bias[head]
-        for index in range(hidden):
-            value = state[head * hidden + index] + added[head * hidden + index]
-            total += mix[head, index] * max(value, 0.0)
-        shares[head] = np.log1p(max(total, 0.0) * per_even[head])
-
-
-@inner
-def _value(
-    shares: Floats, wide: Floats, first: Floats, first_bias: Floats, second: Floats, second_bias: Floats, logit: Floats,
-    urgency: Floats, power: Floats,
-) -> float:  # fmt: skip
-    """How good it is for a device to have such shares."""
-    for row in range(first.shape[0]):
-        total = first_bias[row]
-        for column in range(shares.size):
-            total += first[row, column] * shares[column]
-        wide[row] = max(total, 0.0)
-    result = 0.0
-    for row in range(second.shape[0]):
-        total = second_bias[row]
-        for column in range(wide.size):
-            total += second[row, column] * wide[column]
-        result += logit[row] * max(total, 0.0)
-    for head in range(shares.size):
-        logarithm, steep = urgency[head] + power[head] * shares[head], max(power[head], 1.0)
-        beyond = np.expm1(max(logarithm - MOST_URGENT, 0.0) / steep)
-        result -= np.exp(min(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
-    return result
+def _values(states: Floats, heads: Heads, per_even: Floats) -> Floats:
+    """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share)."""
+    active = np.maximum(states, 0.0).reshape(len(states), *heads.mix.shape)
+    costs = np.einsum("dkh,kh->dk", active, heads.mix) + heads.bias
+    shares = np.log1p(np.maximum(costs, 0.0) * per_even)
+    wide = np.maximum(shares @ heads.first.T + heads.first_bias, 0.0)
+    good = np.maximum(wide @ heads.second.T + heads.second_bias, 0.0) @ heads.logit
+    logarithm, steep = heads.urgency + heads.power * shares, np.maximum(heads.power, 1.0)
+    beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
+    bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
+    found: Floats = good - bad.sum(axis=1)
+    return found

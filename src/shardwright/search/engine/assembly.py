@@ -1,25 +1,121 @@
-"""From a catalog to the arrays of the compiled search, and from its states back to shards."""
+"""From a catalog to the arrays of the engine, and from its solutions back to shards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
+from shardwright._engine import Problem, Solution, best_order
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import Bools, Catalog, row_units
-from shardwright.search.engine.home import NO_HOME, Home
 from shardwright.search.engine.items import allowed_devices, members_of, most_pieces, pieces_of, rivals_of, spreads_of
-from shardwright.search.engine.links import link_facts
-from shardwright.search.engine.ranges import first_units
-from shardwright.search.engine.state import NOTHING, Setting, State
 from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
 
-_ROOM = 4  # pieces an item on average, before splits stop
+NOTHING = -1
+"""No piece, device or spread."""
+
+
+class Home(NamedTuple):
+    """The plan to start from, in the terms of a search.
+
+    A device holds the units `[start, start + width)` of an item's form; where it held several ranges, the widest counts.
+
+    Attributes:
+        form: `(items,)` form of each item, or -1; `(0,)` without a plan.
+        first: `(items + 1,)` where the devices of each item begin; `(0,)` without a plan.
+        device: devices that hold a part, ascending for each item.
+        width: units they hold.
+        start: the first unit they hold.
+        unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 of tables that have to be made anew wherever they lie.
+        spread_ms: `(spreads,)` ms that taking each spread costs, over all its devices.
+        least_ms: `(items,)` ms that every way of an item costs at least: what no device holds has to be received by some.
+    """
+
+    form: Ints
+    first: Ints
+    device: Ints
+    width: Ints
+    start: Ints
+    unit_ms: Floats
+    spread_ms: Floats
+    least_ms: Floats
+
+
+_NO_INTS, _NO_FLOATS = np.zeros(0, dtype=np.int64), np.zeros(0)
+NO_HOME = Home(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS)
+"""No plan to start from."""
+
+
+class EngineArrays(NamedTuple):
+    """What stays the same in a search. Letters: d devices, h hidden units, f forms, r rows of the piece arrays; see `native/problem.hpp`.
+
+    Attributes:
+        first: `(f + 1,)` where the pieces of each form begin: one of w units is row `first[form] + w - 1`.
+        item: `(f,)` the item that a form cuts.
+        next_form: `(f,)` the item's next form, the first after the last; form i is one of item i.
+        equal: `(f,)` whether a piece of w units is w blocks.
+        part: `(r + 1,)` this and the next two: what each piece adds to the calls of its device, see `blocks.Added`.
+        call: see above.
+        vectors: see above.
+        bytes: `(r,)` memory of a piece.
+        served: `(r, 2)` bytes of values and of ids that its holder serves.
+        legal: `(r,)` whether a piece is allowed.
+        price: `(r,)` rough ms that a piece adds to its device.
+        most: `(items,)` most pieces.
+        allowed: `(items, d)` where pieces of an item may go; `(0, 0)` where all may go everywhere.
+        rivals: `(items, items)` which items may not share a device; `(0, 0)` where all may.
+        spread_first: `(items + 1,)` the spreads of each item.
+        spread_range: `(spreads, 2)` where the devices of each spread begin and end.
+        spread_device: devices of all spreads; equal sets share their place.
+        spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
+        spread_call: see above.
+        spread_vectors: see above.
+        spread_bytes: `(spreads,)`.
+        spread_served: `(spreads, 2)`.
+        spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
+        mix: `(2, h)`.
+        base: `(h + 2,)` the sums of a call with nothing in it.
+        once: `(2,)` ms that a device takes besides its calls. One without a piece is given them too: no maximum over devices changes.
+        memory: `(d,)` bytes.
+        links: `(6,)` see `link_facts`.
+    """
+
+    first: Ints
+    item: Ints
+    next_form: Ints
+    equal: Bools
+    part: Ints
+    call: Ints
+    vectors: Floats
+    bytes: Ints
+    served: Floats
+    legal: Bools
+    price: Floats
+    most: Ints
+    allowed: Bools
+    rivals: Bools
+    spread_first: Ints
+    spread_range: Ints
+    spread_device: Ints
+    spread_part: Ints
+    spread_call: Ints
+    spread_vectors: Floats
+    spread_bytes: Ints
+    spread_served: Floats
+    spread_reduced: Floats
+    mix: Floats
+    base: Floats
+    once: Floats
+    memory: Ints
+    links: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,22 +123,28 @@ class Assembly:
     """A search's arrays, and what its items are.
 
     Attributes:
-        setting: what stays the same in the search.
-        catalog: what it was made from.
+        arrays: what stays the same in the search.
+        catalog: what they were made from.
         members: `(items,)` tables of each item: one, or a colocated group.
         forms: `(forms,)` which of the catalog's forms each form is; of a group that of its first table.
         spread_devices: of each spread the ranks.
-        spread_replicated: of each spread whether they hold replicas.
+        spread_replicated: `(spreads,)` whether they hold replicas.
         home: the plan to start from.
     """
 
-    setting: Setting
+    arrays: EngineArrays
     catalog: Catalog
     members: tuple[tuple[int, ...], ...]
     forms: Ints
     spread_devices: tuple[Ints, ...]
-    spread_replicated: tuple[bool, ...]
+    spread_replicated: Bools
     home: Home = NO_HOME
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The arrays as the engine holds them."""
+        home = {f"home_{name}": array for name, array in self.home._asdict().items()}
+        return Problem(**self.arrays._asdict(), **home)
 
     @property
     def rows(self) -> Bools:
@@ -50,10 +152,29 @@ class Assembly:
         found: Bools = self.catalog.forms.rows[self.forms]
         return found
 
+    @cached_property
+    def whole(self) -> Ints:
+        """`(items,)` the row of each item in one piece."""
+        found: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
+        return found
 
-def assemble(
-    catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats, home: Home = NO_HOME
-) -> Assembly:
+    def units(self, form: int) -> int:
+        """How many units a form cuts its item into."""
+        return int(self.arrays.first[form + 1] - self.arrays.first[form])
+
+    def forms_of(self, item: int) -> list[int]:
+        """All forms of an item."""
+        found = [item]
+        while (form := int(self.arrays.next_form[found[-1]])) != item:
+            found.append(form)
+        return found
+
+    def spreads_of(self, item: int) -> range:
+        """All spreads of an item."""
+        return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
+
+
+def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats) -> Assembly:
     """The arrays of a search over a catalog.
 
     Args:
@@ -61,7 +182,6 @@ def assemble(
         cost_model: its head prices devices.
         vector_price: `(calls, h + 2)` rough ms a unit of each sum.
         links_price: `(2,)` rough ms a byte of values and of ids.
-        home: where pieces lay in the plan to start from.
     """
     task = catalog.task
     members = members_of(task)
@@ -71,7 +191,7 @@ def assemble(
     item = np.array([owner[int(table)] for table in catalog.forms.table[forms]], dtype=np.int64)
     spreads = spreads_of(catalog, members)
     ranges, devices = _device_ranges(spreads.devices)
-    setting = Setting(
+    arrays = EngineArrays(
         first=np.concatenate([[0], np.cumsum(parts.units)]).astype(np.int64),
         item=item,
         next_form=_rings(item),
@@ -80,7 +200,7 @@ def assemble(
         call=own.call,
         vectors=own.vectors,
         bytes=memory,
-        served=served,
+        served=np.ascontiguousarray(served),
         legal=legal,
         price=own.priced(vector_price) + served @ links_price,
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
@@ -100,14 +220,15 @@ def assemble(
         once=cost_model.pricing.once,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         links=link_facts(task.topology),
-        home_form=home.form,
-        home_first=home.first,
-        home_device=home.device,
-        home_width=home.width,
-        home_unit_ms=home.unit_ms,
-        home_spread_ms=home.spread_ms,
     )
-    return Assembly(setting, catalog, members, forms, spreads.devices, spreads.replicated)
+    return Assembly(arrays, catalog, members, forms, spreads.devices, np.array(spreads.replicated, dtype=bool))
+
+
+def link_facts(topology: Topology) -> Floats:
+    """`(6,)` devices, devices a host, ms a byte inside and between hosts, latency in ms inside and between hosts."""
+    near, far = topology.link_bandwidth
+    waits = topology.intra_latency_ms, topology.inter_latency_ms
+    return np.array([topology.devices, topology.devices_per_host, 1e3 / near, 1e3 / far, *waits])
 
 
 def _rings(item: Ints) -> Ints:
@@ -131,56 +252,48 @@ def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     return ranges, np.concatenate(parts)
 
 
-def empty_state(setting: Setting) -> State:
-    """A state without a piece."""
-    items, devices = setting.most.size, setting.memory.size
-    calls = 1 + max(int(setting.call.max(initial=0)), int(setting.spread_call.max(initial=0)))
-    room = _ROOM * items + 8 * devices + 64
-    hosts = -(-devices // int(setting.links[1]))
-    return State(
-        live=np.zeros(1, dtype=np.int64),
-        form=np.zeros(room, dtype=np.int64),
-        width=np.zeros(room, dtype=np.int64),
-        device=np.full(room, NOTHING),
-        near=np.full((room, 2), NOTHING),
-        kin=np.full((room, 2), NOTHING),
-        on=np.full(devices, NOTHING),
-        of=np.full(items, NOTHING),
-        pieces=np.zeros(items, dtype=np.int64),
-        spread=np.full(items, NOTHING),
-        sums=np.tile(setting.base, (devices, calls, 1)),
-        counts=np.zeros((devices, calls), dtype=np.int64),
-        priced=np.zeros((devices, calls, 2)),
-        served=np.zeros((devices, 2)),
-        reduced=np.zeros((devices, 2)),
-        by_host=np.zeros((hosts + 1, 2)),
-        used=np.zeros(devices, dtype=np.int64),
-        times=np.zeros((devices, 4)),
-        heat=np.zeros(devices),
-        weight=np.zeros(4),
-        scale=np.zeros(4),
-        squarings=np.zeros(1, dtype=np.int64),
-    )
-
-
-def shards_of(task: Task, assembly: Assembly, state: State) -> list[Shard]:
-    """The shards of a full state; devices keep the units they held in the plan to start from, where there is one."""
+def shards_of(task: Task, assembly: Assembly, solution: Solution) -> list[Shard]:
+    """The shards of a full solution; devices keep the units they held in the plan to start from, where there is one."""
     shards: list[Shard] = []
-    for item, spread in enumerate(state.spread):
+    for item, spread in enumerate(solution.spread_of.tolist()):
         if spread >= 0:
             devices = assembly.spread_devices[spread]
             for table in assembly.members[item]:
-                shards += spread_shards(task, table, devices, assembly.spread_replicated[spread])
-    count = int(state.live[0])
-    item_of = assembly.setting.item[state.form[:count]]
-    order = np.lexsort((state.device[:count], item_of))
-    for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if count else ():
-        form, devices, widths = int(state.form[pieces[0]]), state.device[pieces], state.width[pieces]
-        item = int(item_of[pieces[0]])
-        starts = first_units(assembly.home, item, form, devices, widths)
+                shards += spread_shards(task, table, devices, bool(assembly.spread_replicated[spread]))
+    form_of, width_of, device_of = solution.form, solution.width, solution.device
+    item_of = assembly.arrays.item[form_of]
+    order = np.lexsort((device_of, item_of))
+    for pieces in np.split(order, np.flatnonzero(np.diff(item_of[order])) + 1) if order.size else ():
+        form, devices, widths = int(form_of[pieces[0]]), device_of[pieces], width_of[pieces]
+        starts = first_units(assembly.home, int(item_of[pieces[0]]), form, devices, widths)
         for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
             shards += piece_shards(task, assembly, form, (start, stop), device)
     return shards
+
+
+def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -> Ints:
+    """The first unit of each piece of an item; the pieces cover its units without gaps.
+
+    They take the units that their devices held before, as far as possible.
+
+    Args:
+        home: what devices held before.
+        item: the item.
+        form: form of its pieces.
+        devices: `(n,)` a device each, no two equal.
+        widths: `(n,)` units of each.
+    """
+    order = np.arange(widths.size)
+    if home.first.size and home.form[item] == form:
+        held = {
+            int(home.device[place]): (int(home.start[place]), int(home.start[place] + home.width[place]))
+            for place in range(int(home.first[item]), int(home.first[item + 1]))
+        }
+        ranges = [held.get(device, (0, 0)) for device in devices.tolist()]
+        order = best_order(widths.tolist(), [start for start, _ in ranges], [stop for _, stop in ranges])
+    result = np.empty_like(widths)
+    result[order] = np.concatenate([[0], np.cumsum(widths[order])[:-1]])
+    return result
 
 
 def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
@@ -189,8 +302,7 @@ def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, in
         table = task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
         return [Shard(table.name, (start, stop), (0, table.dim), (device,))]
-    first = assembly.setting.first
-    whole, members = int(first[form + 1] - first[form]), assembly.members[assembly.setting.item[form]]
+    whole, members = assembly.units(form), assembly.members[assembly.arrays.item[form]]
     shards = []
     for index in members:
         table = task.tables[index]

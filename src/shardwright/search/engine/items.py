@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.search.engine.blocks import Floats, Ints
+from shardwright.search.engine.blocks import Added, Floats, Ints
 from shardwright.search.engine.catalog import Bools, Catalog
-from shardwright.search.engine.parts import Added
 from shardwright.task.task import Task
 
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwright._engine import Solution, cheapest_widths
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
-from shardwright.search.engine.blocks import Floats
+from shardwright.search.engine.blocks import Added, Floats
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.engine.parts import Added
-from shardwright.search.engine.shortest import cheapest_widths
 from shardwright.search.engine.starts import Strain
-from shardwright.search.engine.state import State
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.search.units import remedy_for
 from shardwright.sharding.shard import Shard
@@ -66,10 +64,10 @@ class Prepared:
                 break
         return self._bound.ms
 
-    def shards(self, state: State | None) -> list[Shard]:
-        """The shards of a full state."""
-        assert state is not None
-        return shards_of(self.task, self.assembly, state)
+    def shards(self, solution: Solution | None) -> list[Shard]:
+        """The shards of a full solution."""
+        assert solution is not None
+        return shards_of(self.task, self.assembly, solution)
 
     def name_of(self, item: int) -> str:
         """The tables of an item."""
@@ -106,8 +104,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
     assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
-    setting = assembly.setting
-    whole = setting.price[setting.first[1 : setting.most.size + 1] - 1]
+    whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
         task,
@@ -121,35 +118,35 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 
 
 def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
-    setting = assembly.setting
+    arrays = assembly.arrays
     devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
-    reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
-    kernels = Added(setting.spread_part, setting.spread_call, setting.spread_vectors).priced(prices.vector)
-    each = kernels + setting.spread_served @ served_price(task.topology, prices) + reduced
+    reduced = arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+    kernels = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors).priced(prices.vector)
+    each = kernels + arrays.spread_served @ served_price(task.topology, prices) + reduced
     total: Floats = devices * each
     return total
 
 
 def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> Strain:
     """Strain by phase, if every table takes its cheapest form."""
-    setting, pricing = assembly.setting, cost_model.pricing
+    arrays, pricing = assembly.arrays, cost_model.pricing
     both = pricing.mix.sum(axis=0)
     active = np.divide(prices.vector[:, :-2], both, out=np.zeros_like(prices.vector[:, :-2]), where=both > 0)
     ones = np.ones((len(active), 1))
     by_kernel = [np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)]
     forward, backward = prices.links @ ms_per_byte(task.topology)
-    reduced = setting.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+    reduced = arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
 
     def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
         kernels = [added.priced(of_phase) for of_phase in by_kernel]
         return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
 
-    _, uses = cheapest_widths(setting.first, np.where(setting.legal, setting.price, np.inf))
-    in_columns = int(setting.first[setting.most.size])
-    pieces, spreads = np.zeros(uses.size), np.zeros(setting.spread_bytes.size)
-    of_pieces = by_phase(Added(setting.part, setting.call, setting.vectors), setting.served, 0.0)
-    spread = Added(setting.spread_part, setting.spread_call, setting.spread_vectors)
-    of_spreads = by_phase(spread, setting.spread_served, reduced)
+    _, uses = cheapest_widths(arrays.first, np.where(arrays.legal, arrays.price, np.inf))
+    in_columns = int(arrays.first[arrays.most.size])
+    pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
+    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), arrays.served, 0.0)
+    spread = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors)
+    of_spreads = by_phase(spread, arrays.spread_served, reduced)
     for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
         goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
         if goal > 0:

@@ -1,21 +1,20 @@
-"""A first full state: every item in the way that is cheapest while no piece of it strains its device more than a limit."""
+"""First full solutions: every item in its cheapest way, or devices filled up where memory is tight."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.jit import compiled, inner
-from shardwright.search.engine.assembly import Assembly, empty_state
+from shardwright._engine import Solution, cheapest_widths
+from shardwright.search.engine.assembly import NOTHING, Assembly
 from shardwright.search.engine.blocks import Floats, Ints
-from shardwright.search.engine.placing import join_kin, place_greedily
-from shardwright.search.engine.shortest import cheapest_widths
-from shardwright.search.engine.state import NOTHING, Setting, State, add_piece, book_spread, may_lie
+from shardwright.search.engine.catalog import Bools
 
 
 class Strain(NamedTuple):
-    """The largest share that something takes of what the mean device spends on a phase.
+    """The largest share of what the mean device spends on a phase that a piece or a spread takes.
 
     Attributes:
         pieces: `(pieces,)` of single pieces.
@@ -26,66 +25,72 @@ class Strain(NamedTuple):
     spreads: Floats
 
 
-def start(
-    assembly: Assembly,
-    limit: float,
-    memory_weight: float,
-    strain: Strain,
-    spread_price: Floats,
-    memory_share: float = 1.0,
-    kind: str | None = None,
-) -> tuple[State, int]:
+@dataclass(frozen=True)
+class Start:
+    """How to make a first solution.
+
+    Attributes:
+        limit: most strain that a piece or a spread may put on a device; an item that cannot meet it takes the way that strains least.
+        memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
+        spreading: factor on the prices of spreads; infinite for none.
+        memory_share: share of the largest device's memory that a piece may take, likewise.
+        kind: sharding type of all items that may have it; None for any.
+    """
+
+    limit: float
+    memory_weight: float = 0.0
+    spreading: float = 1.0
+    memory_share: float = 1.0
+    kind: str | None = None
+
+
+def start(assembly: Assembly, how: Start, strain: Strain, spread_price: Floats) -> tuple[Solution, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
     Args:
         assembly: the search.
-        limit: strain that a piece or a spread may put on its devices; an item that can meet it in no way takes the way that strains least.
-        memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
+        how: limits and order.
         strain: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
-        memory_share: share of the largest device's memory that a piece may take, likewise.
-        kind: sharding type of all items that may have it; None for any.
 
     Returns:
-        The state, and an item that found no device, or -1.
+        The solution, and an item that found no device, or -1.
     """
-    setting = assembly.setting
-    state = empty_state(setting)
-    price = np.where(setting.legal, setting.price, np.inf)
-    if kind is not None:
-        price, spread_price = _of_one_kind(assembly, price, spread_price, kind)
-    room = memory_share * float(setting.memory.max())
-    load = np.maximum(strain.pieces / limit, setting.bytes / room)
-    spread_load = np.maximum(strain.spreads / limit, setting.spread_bytes / room)
-    smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), setting.first[:-1])
-    within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(setting.first))
-    of_form, uses = cheapest_widths(setting.first, np.where(within, price, np.inf))
+    arrays, solution = assembly.arrays, Solution(assembly.problem)
+    price, spread_price = np.where(arrays.legal, arrays.price, np.inf), spread_price * how.spreading
+    if how.kind is not None:
+        price, spread_price = _of_one_kind(assembly, price, spread_price, how.kind)
+    room = how.memory_share * float(arrays.memory.max())
+    load = np.maximum(strain.pieces / how.limit, arrays.bytes / room)
+    spread_load = np.maximum(strain.spreads / how.limit, arrays.spread_bytes / room)
+    smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), arrays.first[:-1])
+    within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(arrays.first))
+    of_form, uses = cheapest_widths(arrays.first, np.where(within, price, np.inf))
     # Ways that meet the limits compete by price, the others by how far they miss them, behind those.
     beyond = 1e6 * (1.0 + _largest(of_form) + _largest(spread_price))
     rank = np.where(np.isfinite(of_form) & (smallest > 1.0), beyond * (1.0 + smallest), of_form)
     spread_rank = np.where(spread_load > 1.0, beyond * (1.0 + spread_load), spread_price)
-    stuck = _choose(state, setting, rank, uses, spread_rank)
+    stuck = solution.choose(rank, uses, spread_rank)
     if stuck < 0:
-        piece = place_greedily(state, setting, memory_weight)
-        stuck = int(setting.item[state.form[piece]]) if piece >= 0 else NOTHING
+        piece = solution.place_greedily(how.memory_weight)
+        stuck = int(arrays.item[solution.form[piece]]) if piece >= 0 else NOTHING
     if stuck < 0:
-        join_kin(state, setting)
-    return state, int(stuck)
+        solution.join()
+    return solution, stuck
 
 
 def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: str) -> tuple[Floats, Floats]:
     """The prices of pieces and spreads, infinite for all ways but those of one sharding type, of items that may have it."""
-    setting, items = assembly.setting, assembly.setting.most.size
-    form = np.repeat(np.arange(setting.item.size), np.diff(setting.first))
+    arrays, items = assembly.arrays, assembly.arrays.most.size
+    form = np.repeat(np.arange(arrays.item.size), np.diff(arrays.first))
     whole = np.zeros(price.size, dtype=bool)
-    whole[setting.first[1:] - 1] = True
+    whole[arrays.first[1:] - 1] = True
     of_kind = ~assembly.rows[form] & (whole == (kind == "table_wise")) & np.isfinite(price)
     of_kind &= kind in ("table_wise", "column_wise")
-    hosts = [devices[[0, -1]] // setting.links[1] for devices in assembly.spread_devices]
-    on_host = np.array([first == last for first, last in hosts], dtype=bool) & (setting.memory.size > setting.links[1])
-    copies = np.array(assembly.spread_replicated, dtype=bool)
-    kinds = np.where(copies, "data_parallel", np.where(on_host, "table_row_wise", "row_wise"))
-    owner, item = np.repeat(np.arange(items), np.diff(setting.spread_first)), setting.item[form]
+    hosts = [devices[[0, -1]] // arrays.links[1] for devices in assembly.spread_devices]
+    on_host = np.array([first == last for first, last in hosts], dtype=bool) & (arrays.memory.size > arrays.links[1])
+    kinds = np.where(assembly.spread_replicated, "data_parallel", np.where(on_host, "table_row_wise", "row_wise"))
+    owner, item = np.repeat(np.arange(items), np.diff(arrays.spread_first)), arrays.item[form]
     able = np.isin(np.arange(items), np.concatenate([item[of_kind], owner[kinds == kind]]))
     return (
         np.where(of_kind | ~able[item], price, np.inf),
@@ -98,63 +103,81 @@ def _largest(values: Floats) -> float:
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
-@compiled
-def _choose(state: State, setting: Setting, rank: Floats, uses: Ints, spread_rank: Floats) -> int:
-    """Give every item its best way, as unplaced pieces or a booked spread; returns an item without any, or -1."""
-    items = setting.most.size
-    for item in range(items):
-        form, other = item, setting.next_form[item]
-        while other != item:
-            if rank[other] < rank[form]:
-                form = other
-            other = setting.next_form[other]
-        must_spread = rank[form] == np.inf
-        spread = _cheapest_spread(state, setting, item, spread_rank, must_spread)
-        if must_spread and spread < 0:
-            return item
-        if spread >= 0 and (must_spread or spread_rank[spread] < rank[form]):
-            state.spread[item] = spread
-            book_spread(state, setting, spread, 1)
-        elif not _cut(state, setting, form, uses, items - item - 1):
-            return item
-    return NOTHING
+def filled(assembly: Assembly) -> tuple[Solution, int]:
+    """Fill devices up, for tight memory.
+
+    The items that cannot be cut come first, then the others, large ones first: whole where there is room, else in the widest pieces that
+    fit. Even cuts would waste room: every block has buffers, and optimizer state for each of its rows, so that many narrow blocks take
+    more memory than a few wide ones.
+
+    Returns:
+        The solution, and an item that found no room, or -1.
+    """
+    arrays, solution = assembly.arrays, Solution(assembly.problem)
+    items = arrays.most.size
+    size = arrays.bytes[assembly.whole]
+    cuttable = (arrays.most > 1) & (
+        (np.diff(arrays.first[: items + 1]) > 1) | (arrays.next_form[:items] != np.arange(items))
+    )
+    for waiting, item in zip(range(items - 1, -1, -1), np.lexsort((-size, cuttable)).tolist(), strict=True):
+        put = any(_put(assembly, solution, item, form, waiting) for form in assembly.forms_of(item))
+        if not put and not _spread(assembly, solution, item):
+            return solution, item
+    return solution, NOTHING
 
 
-@inner
-def _cheapest_spread(state: State, setting: Setting, item: int, price: Floats, must: bool) -> int:
-    """The cheapest spread of an item that fits beside those that are booked, or -1; an item with rivals is spread only if it must be."""
-    if setting.rivals.size and not must and setting.rivals[item].any():
-        return NOTHING
-    best, lowest = NOTHING, np.inf
-    for spread in range(setting.spread_first[item], setting.spread_first[item + 1]):
-        if best >= 0 and price[spread] >= lowest:
-            continue
-        fits = True
-        for index in range(setting.spread_range[spread, 0], setting.spread_range[spread, 1]):
-            device = setting.spread_device[index]
-            room = setting.memory[device] - state.used[device]
-            fits = fits and setting.spread_bytes[spread] <= room
-            fits = fits and (not setting.rivals.size or may_lie(state, setting, item, device))
-        if fits:
-            best, lowest = spread, price[spread]
-    return best
+def _put(assembly: Assembly, solution: Solution, item: int, form: int, waiting: int) -> bool:
+    """Place an item in pieces of a form, the widest that find room; nothing of it where they do not all find some.
+
+    Args:
+        assembly: the search.
+        solution: changed.
+        item: the item.
+        form: one of its forms.
+        waiting: items that come later; each has to find room for a piece.
+    """
+    arrays, begin, left = assembly.arrays, int(assembly.arrays.first[form]), assembly.units(form)
+    sizes, legal = arrays.bytes[begin : begin + left], arrays.legal[begin : begin + left]
+    room = np.where(_open(assembly, solution, item), arrays.memory - solution.used, -1)
+    pieces = min(int(arrays.most[item]), solution.room - waiting)
+    while left and pieces > 0:
+        enough = np.flatnonzero(room >= sizes[left - 1])
+        if legal[left - 1] and enough.size:
+            width, device = left, int(enough[np.argmin(room[enough])])
+        else:
+            device = int(np.argmax(room))
+            width = _widest(sizes, legal, left, int(room[device])) if pieces > 1 else 0
+        if not width:
+            break
+        solution.place(solution.add(form, width), device)
+        room[device] = -1
+        left, pieces = left - width, pieces - 1
+    if left:
+        solution.clear(item)
+    return not left
 
 
-@inner
-def _cut(state: State, setting: Setting, form: int, uses: Ints, waiting: int) -> bool:
-    """Add the chosen pieces; where these are more than allowed, or than there is room for, as many even ones as are. False for none."""
-    begin, units = setting.first[form], setting.first[form + 1] - setting.first[form]
-    room = state.form.size - state.live[0] - 2 * waiting  # an item that may not stay whole has two pieces
-    most = min(setting.most[setting.item[form]], room)
-    if uses[begin : begin + units].sum() <= most:
-        for width in range(1, units + 1):
-            for _ in range(uses[begin + width - 1]):
-                add_piece(state, setting, form, width)
-        return True
-    for count in range(min(most, units), 0, -1):
-        narrow = units // count
-        if setting.legal[begin + narrow - 1] and (units % count == 0 or setting.legal[begin + narrow]):
-            for piece in range(count):
-                add_piece(state, setting, form, units * (piece + 1) // count - units * piece // count)
+def _widest(sizes: Ints, legal: Bools, left: int, room: int) -> int:
+    """The widest piece of what is left that fits, and leaves something that may be a piece too; 0 where there is none."""
+    narrowest = int(np.argmax(legal)) + 1
+    widths = np.arange(1, left)
+    fits = legal[: left - 1] & (sizes[: left - 1] <= room) & (left - widths >= narrowest)
+    return int(widths[fits][-1]) if fits.any() else 0
+
+
+def _open(assembly: Assembly, solution: Solution, item: int) -> Bools:
+    """`(devices,)` whether pinning and rivals leave the item each device."""
+    arrays = assembly.arrays
+    if not arrays.allowed.size and not arrays.rivals.size:
+        return np.ones(arrays.memory.size, dtype=bool)
+    return np.array([solution.may_lie(item, device) for device in range(arrays.memory.size)])
+
+
+def _spread(assembly: Assembly, solution: Solution, item: int) -> bool:
+    """Take the first spread of an item that fits; whether there is one."""
+    free = _open(assembly, solution, item)
+    for spread in assembly.spreads_of(item):
+        if free[assembly.spread_devices[spread]].all() and solution.spread_fits(spread):
+            solution.take_spread(item, spread)
             return True
     return False

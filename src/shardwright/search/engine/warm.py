@@ -1,4 +1,4 @@
-"""A plan to start from, in the terms of a search: what each device holds of every item, and what a state would have to move.
+"""A plan to start from, in the terms of a search: what each device holds of every item, and the price of what it would have to receive.
 
 What a device holds of a table in column blocks is the same share of all its rows, so a piece of w row units on a device with the share s of
 the columns has to receive w (1 − s) units; the other way round likewise. Between pieces of one form the widths are subtracted.
@@ -11,13 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.jit import compiled
-from shardwright.search.engine.assembly import Assembly, spread_shards
+from shardwright.search.engine.assembly import NOTHING, Assembly, Home, spread_shards
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
-from shardwright.search.engine.home import Home
-from shardwright.search.engine.ranges import best_order, held_ranges, kept_units
-from shardwright.search.engine.state import NOTHING, Setting, State, forms_of
 from shardwright.sharding.carry import Carried
 from shardwright.sharding.diff import by_holder, element_bytes
 from shardwright.sharding.shard import Shard
@@ -47,10 +43,10 @@ def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> H
     table, blocks = task.tables[assembly.members[item][0]], shards[0]
     if not blocks or any(block.row_order != "id" for block in blocks):
         return None
-    forms = forms_of(assembly.setting, item)
+    forms = assembly.forms_of(item)
     if all(block.row_count == table.rows for block in blocks):
         form = _form_of_blocks(assembly, [form for form in forms if not assembly.rows[form]], table, blocks)
-        units = _units(assembly, form)
+        units = assembly.units(form)
         return _holding(form, blocks, "columns", np.arange(units + 1) * table.dim // units)
     row_form = next((form for form in forms if assembly.rows[form]), None)
     if all(block.dim == table.dim for block in blocks) and row_form is not None:
@@ -62,12 +58,8 @@ def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> H
 def _form_of_blocks(assembly: Assembly, forms: Sequence[int], table: Table, blocks: Sequence[Shard]) -> int:
     """The form with units as wide as the narrowest block, else the one with the most units."""
     narrowest = min(block.dim for block in blocks)
-    fitting = (form for form in forms if table.dim == narrowest * _units(assembly, form))
-    return next(fitting, max(forms, key=lambda form: _units(assembly, form)))
-
-
-def _units(assembly: Assembly, form: int) -> int:
-    return int(assembly.setting.first[form + 1] - assembly.setting.first[form])
+    fitting = (form for form in forms if table.dim == narrowest * assembly.units(form))
+    return next(fitting, max(forms, key=assembly.units))
 
 
 def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
@@ -94,7 +86,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
     """For each unit of a group's columns the devices that hold it of all its tables, or else one that holds it of most bytes of them."""
-    units = _units(assembly, item)
+    units = assembly.units(item)
     tables = [task.tables[table] for table in assembly.members[item]]
     sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
     held: dict[int, Floats] = {}
@@ -123,12 +115,12 @@ def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte:
         assembly: the arrays of the search.
         price_ms_per_byte: ms of step time that a byte to be received counts for.
     """
-    setting, items = assembly.setting, len(assembly.members)
+    arrays, items = assembly.arrays, len(assembly.members)
     holdings = [holding_of(carried, task, assembly, item) for item in range(items)]
     widest = [_widest(holding) for holding in holdings]
-    units = np.diff(setting.first)
+    units = np.diff(arrays.first)
     item_ms = price_ms_per_byte * np.array([_kept_bytes(carried, task, tables) for tables in assembly.members])
-    item_of_spread = np.repeat(np.arange(items), np.diff(setting.spread_first))
+    item_of_spread = np.repeat(np.arange(items), np.diff(arrays.spread_first))
     spread_ms = price_ms_per_byte * _spread_bytes(carried, task, assembly, holdings)
     least = item_ms * (1 - np.array([_covered(holding, units) for holding in holdings]))
     np.minimum.at(least, item_of_spread, spread_ms)
@@ -139,7 +131,7 @@ def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte:
         device=runs[:, 0].copy(),
         width=runs[:, 2] - runs[:, 1],
         start=runs[:, 1].copy(),
-        unit_ms=item_ms[setting.item] / units,
+        unit_ms=item_ms[arrays.item] / units,
         spread_ms=spread_ms,
         least_ms=least,
     )
@@ -147,53 +139,12 @@ def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte:
 
 def with_home(assembly: Assembly, home: Home) -> Assembly:
     """The same search, with a plan to start from."""
-    setting = assembly.setting._replace(
-        home_form=home.form,
-        home_first=home.first,
-        home_device=home.device,
-        home_width=home.width,
-        home_unit_ms=home.unit_ms,
-        home_spread_ms=home.spread_ms,
-    )
-    return replace(assembly, setting=setting, home=home)
-
-
-def moving_ms(assembly: Assembly, state: State) -> float:
-    """Price of the bytes that a full state has devices receive, beyond those that every plan has them receive; 0 without a home."""
-    home = assembly.home
-    if not home.first.size:
-        return 0.0
-    return float(_received_ms(state, assembly.setting, home)) - float(home.least_ms.sum())
-
-
-@compiled
-def _received_ms(state: State, setting: Setting, home: Home) -> float:
-    """Price of all that devices receive, with the units of each item arranged so that as many as possible stay."""
-    total = 0.0
-    for item in range(state.spread.size):
-        if state.spread[item] >= 0:
-            total += home.spread_ms[state.spread[item]]
-        elif home.unit_ms[item] > 0:
-            count, piece = state.pieces[item], state.of[item]
-            form = state.form[piece]
-            devices, widths = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-            for index in range(count):
-                devices[index], widths[index] = state.device[piece], state.width[piece]
-                piece = state.kin[piece, 0]
-            start, stop = held_ranges(home, item, devices)
-            stays = 0.0
-            if home.form[item] == form:
-                stays = float(kept_units(widths, start, stop, best_order(widths, start, stop)))
-            elif home.form[item] >= 0:
-                units = setting.first[home.form[item] + 1] - setting.first[home.form[item]]
-                stays = (widths * (stop - start)).sum() / units
-            total += home.unit_ms[form] * (widths.sum() - stays)
-    return total
+    return replace(assembly, home=home)
 
 
 def everything_ms(assembly: Assembly) -> float:
     """Price of all bytes that can be kept or moved."""
-    home, first = assembly.home, assembly.setting.first
+    home, first = assembly.home, assembly.arrays.first
     items = home.form.size
     return float(home.unit_ms[:items] @ np.diff(first)[:items])
 
@@ -230,7 +181,7 @@ def _kept_bytes(carried: Carried, task: Task, tables: Sequence[int]) -> float:
 
 def _spread_bytes(carried: Carried, task: Task, assembly: Assembly, holdings: Sequence[Holding | None]) -> Floats:
     """`(spreads,)` bytes that all devices of each spread together have to receive."""
-    first = assembly.setting.spread_first
+    first = assembly.arrays.spread_first
     received = [
         _bytes_for_spread(carried, task, assembly, holdings[item], item, spread)
         for item in range(len(assembly.members))
@@ -242,11 +193,11 @@ def _spread_bytes(carried: Carried, task: Task, assembly: Assembly, holdings: Se
 def _bytes_for_spread(
     carried: Carried, task: Task, assembly: Assembly, holding: Holding | None, item: int, spread: int
 ) -> float:
-    devices, copies = assembly.spread_devices[spread], assembly.spread_replicated[spread]
+    devices, copies = assembly.spread_devices[spread], bool(assembly.spread_replicated[spread])
     copied = float(devices.size) if copies else 1.0
     if holding is not None and not assembly.rows[holding.form]:  # a share of the columns is that share of any row block
-        units = _units(assembly, holding.form)
-        inside = np.zeros(assembly.setting.memory.size, dtype=bool)
+        units = assembly.units(holding.form)
+        inside = np.zeros(assembly.arrays.memory.size, dtype=bool)
         inside[devices] = True
         stays = sum(stop - start for device, start, stop in holding.runs if inside[device]) / units
         stays *= 1.0 if copies else 1.0 / devices.size

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
-from shardwright.search.engine.blocks import vectors_of
-from shardwright.search.engine.parts import Added
+from shardwright.search.engine.blocks import Added, vectors_of
 from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard

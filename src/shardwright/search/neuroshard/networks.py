@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
+from shardwright._engine import grid_placements, placement_times
 from shardwright.cost.model import CostModel
 from shardwright.search.neuroshard.encoding import TICKS, Floats, Ints
-from shardwright.search.neuroshard.inner import grid_placements, placement_times
 from shardwright.search.neuroshard.pieces import Pieces
 from shardwright.task.task import Task
 
@@ -57,8 +57,8 @@ class NetworkScore:
         return float(self._ticks(pieces, state, device[None])[0])
 
     def best_of_grid(self, pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
-        """As `inner.best_by_links`."""
-        found = grid_placements(pieces, state, limits)
+        """As `_engine.best_by_links`."""
+        found = grid_placements(pieces.native, state, limits)
         if not len(found):
             return float("inf"), np.zeros(0, dtype=np.int64)
         ticks = self._ticks(pieces, state, found)
@@ -67,7 +67,7 @@ class NetworkScore:
 
     def _ticks(self, pieces: Pieces, state: Ints, found: Ints) -> Floats:
         """`(k,)` ticks of `(k, n)` placements."""
-        ticks: Floats = np.rint(self.totals(*placement_times(pieces, state, found)).max(axis=-1) * TICKS)
+        ticks: Floats = np.rint(self.totals(*placement_times(pieces.native, state, found)).max(axis=-1) * TICKS)
         return ticks
 
 

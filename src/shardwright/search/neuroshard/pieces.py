@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
+from shardwright import _engine
 from shardwright.cost.communication import traffic
 from shardwright.cost.model import CostModel
-from shardwright.search.engine.devices import STALE
-from shardwright.search.engine.links import link_facts
+from shardwright.search.engine.assembly import link_facts
 from shardwright.search.neuroshard.encoding import Arrays, Bools, Floats, Ints, encode, single_ticks
 from shardwright.search.units import Unit, Units
 from shardwright.sharding.calls import Call
@@ -29,11 +29,12 @@ MULTIPLE = 4  # the columns of a half are divisible by it
 NO_LIMIT = np.iinfo(np.int64).max
 
 
-class Pieces(NamedTuple):
-    """What the compiled search reads. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What the inner search reads. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
 
     Attributes:
-        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.devices`.
+        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.blocks.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory.
@@ -46,11 +47,10 @@ class Pieces(NamedTuple):
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
-        links: `(6,)` see `engine.state.Setting`.
+        links: `(6,)` see `engine.assembly.link_facts`.
         reduced: `(d, 2)` bytes that fixed replicas send to reduce gradients, inside a host and between hosts.
-        sums: `(d, c, h + 2)` biases and fixed shards, as are the next five; see `engine.devices`.
-        counts: `(d, c)`.
-        priced: `(d, c, 2)`.
+        sums: `(d, c, h + 2)` biases and fixed shards by call, as are the next five.
+        counts: `(d, c)` shards in each call.
         fixed_served: `(d, 2)` bytes of values and of ids.
         fixed_dims: `(d,)` columns.
         used: `(d,)` bytes.
@@ -74,11 +74,20 @@ class Pieces(NamedTuple):
     reduced: Floats
     sums: Floats
     counts: Ints
-    priced: Floats
     fixed_served: Floats
     fixed_dims: Ints
     used: Ints
     occupied: Bools
+
+    @cached_property
+    def native(self) -> _engine.Pieces:
+        """The arrays as the engine holds them."""
+        return _engine.Pieces(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
+    """Step time of a placement `(n,)` of a state `(n,)` by the link model: the sum over the four phases of the maximum over devices."""
+    return _engine.step_ticks(pieces.native, state, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +205,6 @@ def _pieces(
         reduced=np.ascontiguousarray(flows.backward.sent.T),
         sums=sums,
         counts=counts,
-        priced=np.full((devices, len(calls), 2), STALE),
         fixed_served=served,
         fixed_dims=dims,
         used=memory_account(task, units.fixed).total,

@@ -10,8 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.search.engine.devices import STALE
-from shardwright.search.engine.parts import Added
+from shardwright.search.engine.blocks import Added
 from shardwright.search.neuroshard.beam import Placed
 from shardwright.search.neuroshard.encoding import Ints, encode
 from shardwright.search.neuroshard.pieces import Pieces
@@ -79,7 +78,8 @@ def _with_joined(
     joins = [[_columns(units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
     arrays, (devices, before) = encode(task, joins, cost_model, calls), pieces.counts.shape
     new = (devices, len(calls) - before)  # sequences of a width that no piece had are in calls of their own
-    longer = pieces._replace(
+    longer = replace(
+        pieces,
         **Added(pieces.part, pieces.call, pieces.vectors).then(arrays.added)._asdict(),
         bytes=np.concatenate([pieces.bytes, arrays.bytes]),
         dims=np.concatenate([pieces.dims, arrays.dims]),
@@ -87,7 +87,6 @@ def _with_joined(
         unit=np.append(pieces.unit, owners),
         sums=np.concatenate([pieces.sums, np.tile(pieces.base, (*new, 1))], axis=1),
         counts=np.concatenate([pieces.counts, np.zeros(new, dtype=np.int64)], axis=1),
-        priced=np.concatenate([pieces.priced, np.full((*new, 2), STALE)], axis=1),
     )
     rows = range(pieces.unit.size, pieces.unit.size + len(groups))
     return longer, {group[0]: row for group, row in zip(groups, rows, strict=True)}

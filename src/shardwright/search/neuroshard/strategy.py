@@ -84,19 +84,24 @@ class NeuroShard:
         Placement(task, units)  # raises where the fixed shards alone break a rule
         if not units.free:
             return Plan(task, units.fixed, self.name, seed)
+        from shardwright._engine import best_by_links
         from shardwright.search.neuroshard.beam import Beam, Width
-        from shardwright.search.neuroshard.inner import best_by_links, step_ticks
         from shardwright.search.neuroshard.networks import network_score
-        from shardwright.search.neuroshard.pieces import make_pieces
+        from shardwright.search.neuroshard.pieces import make_pieces, step_ticks
         from shardwright.search.neuroshard.shards import shards_of
 
         pieces, cuts = make_pieces(task, units, cost_model)
         by_networks = network_score(task, cost_model)
-        best_of_grid = by_networks.best_of_grid if by_networks else best_by_links
         limits = self._limits(pieces, cuts.whole)
         width = Width(self.tables_tried, self.beam_width, self.most_splits)
         threads = self.threads or len(os.sched_getaffinity(0))
-        found = Beam(cuts, lambda state: best_of_grid(pieces, state, limits), width, threads, deadline).search()
+
+        def best_of_grid(state: Ints) -> tuple[float, Ints]:
+            if by_networks:
+                return by_networks.best_of_grid(pieces, state, limits)
+            return best_by_links(pieces.native, state, limits)
+
+        found = Beam(cuts, best_of_grid, width, threads, deadline).search()
         if np.isinf(found.ticks):
             raise _nowhere(units, pieces, cuts.whole)
         shards = shards_of(task, units, pieces, cuts.calls, found, cost_model, by_networks or step_ticks)
@@ -112,10 +117,10 @@ class NeuroShard:
 
 def _nowhere(units: Units, pieces: Pieces, state: Ints) -> InfeasibleTask:
     """Names the first whole piece for which the greedy without a bound finds no device."""
-    from shardwright.search.neuroshard.inner import greedy
+    from shardwright._engine import greedy
     from shardwright.search.neuroshard.pieces import NO_LIMIT
 
-    placed, _ = greedy(pieces, state, NO_LIMIT, np.empty_like(state))
+    placed, _, _ = greedy(pieces.native, state, NO_LIMIT)
     row = state[placed]
     names, need = ", ".join(units.free[pieces.unit[row]].tables), format_bytes(int(pieces.bytes[row]))
     return InfeasibleTask(

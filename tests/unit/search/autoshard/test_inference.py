@@ -17,8 +17,6 @@ from shardwright.search.learned.environment import Environment, PlacementBatch
 from shardwright.testing.tasks import conformance_tasks, constrained_task
 from tests.unit.search.autoshard.made import random_network, random_policy, varied_task
 
-NOTHING = np.zeros((0, 0))
-
 
 def in_torch(
     network: AutoShardNetwork, arrays: PlacementArrays, order: np.ndarray, assignment: np.ndarray
@@ -55,7 +53,7 @@ def compare(seed: int, arrays: PlacementArrays) -> None:
     weights = AutoShardWeights(exported(network, {}))
     setting, order = _setting(arrays, weights)
     logits = np.empty(arrays.allowed.shape)
-    unit, assignment = decode(setting, weights.decoder(), order, NOTHING, logits)
+    unit, assignment = decode(setting, weights.decoder(), order, logits=logits)
     if unit >= 0:
         return
     expected = in_torch(network, arrays, order, assignment).numpy() - float(network.policy[-1].bias.detach())
@@ -100,8 +98,8 @@ def test_the_state_matters():
     weights = AutoShardWeights(random_policy(0))
     setting, order = _setting(arrays, weights)
     one, other = np.empty(arrays.allowed.shape), np.empty(arrays.allowed.shape)
-    decode(setting, weights.decoder(), order, NOTHING, one)
-    decode(setting, weights.decoder(), order[::-1].copy(), NOTHING, other)
+    decode(setting, weights.decoder(), order, logits=one)
+    decode(setting, weights.decoder(), order[::-1].copy(), logits=other)
     assert np.abs(one - other).max() > 1e-4
 
 
@@ -109,9 +107,9 @@ def test_equal_devices_are_taken_by_rank_and_roomier_ones_first():
     arrays = PlacementArrays.of(varied_task(0, 1, 4))
     weights = AutoShardWeights(random_policy(0))
     setting, order = _setting(arrays, weights)
-    assert decode(setting, weights.decoder(), order, NOTHING, NOTHING)[1].tolist() == [0]
+    assert decode(setting, weights.decoder(), order)[1].tolist() == [0]
     roomier = setting._replace(memory=setting.memory + np.array([0, 0, 1, 0]))
-    assert decode(roomier, weights.decoder(), order, NOTHING, NOTHING)[1].tolist() == [2]
+    assert decode(roomier, weights.decoder(), order)[1].tolist() == [2]
 
 
 def test_noise_decides_where_it_is_large():
@@ -121,7 +119,5 @@ def test_noise_decides_where_it_is_large():
     noise = np.zeros(arrays.allowed.shape)
     wanted = arrays.allowed.argmax(axis=1)
     noise[np.arange(len(arrays)), wanted] = 1e6
-    _, assignment = decode(
-        setting._replace(rivals=np.zeros((0, 0), dtype=bool)), weights.decoder(), order, noise, NOTHING
-    )
+    _, assignment = decode(setting._replace(rivals=np.zeros((0, 0), dtype=bool)), weights.decoder(), order, noise)
     assert assignment.tolist() == wanted.tolist()

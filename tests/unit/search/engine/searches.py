@@ -4,10 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from shardwright.search.engine.objective import refresh_times
 from shardwright.search.engine.preparation import Prepared, prepare
-from shardwright.search.engine.session import Session, Start
-from shardwright.search.engine.starts import start
+from shardwright.search.engine.session import Session
+from shardwright.search.engine.starts import Start, start
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()
@@ -19,11 +18,12 @@ def session_of(task, model=MODEL) -> tuple[Prepared, Session]:
 
 
 def placed(prepared: Prepared, limit=np.inf, spreading=1.0):
-    """A full state as the greedy start leaves it."""
-    state, stuck = start(prepared.assembly, limit, 0.0, prepared.strain, prepared.spread_price * spreading)
+    """A full solution as the greedy start leaves it."""
+    how = Start(limit, spreading=spreading)
+    solution, stuck = start(prepared.assembly, how, prepared.strain, prepared.spread_price)
     assert stuck < 0
-    refresh_times(state, prepared.assembly.setting)
-    return state
+    solution.refresh()
+    return solution
 
 
 __all__ = ["MODEL", "Start", "placed", "session_of"]

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwright.search.engine.home import NO_HOME, Home
-from shardwright.search.engine.ranges import first_units
+from shardwright.search.engine.assembly import NO_HOME, Home, first_units
 
 
 def home_of(runs: dict[int, tuple[int, int]], form=0) -> Home:

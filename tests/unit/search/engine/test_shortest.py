@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwright.search.engine.shortest import cheapest_widths
+from shardwright._engine import cheapest_widths
 
 
 def compositions(units):

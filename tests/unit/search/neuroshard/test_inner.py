@@ -1,16 +1,18 @@
-"""The compiled inner search against its rules, one by one."""
+"""The native inner search against its rules, one by one."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from shardwright import _engine
 from shardwright.cost import score
 from shardwright.search.neuroshard.beam import Placed, candidates, halved
 from shardwright.search.neuroshard.encoding import TICKS
-from shardwright.search.neuroshard.inner import best_by_links, device_times, greedy, grid_placements, step_ticks
 from shardwright.search.neuroshard.networks import NetworkScore, network_score
-from shardwright.search.neuroshard.pieces import NO_LIMIT, make_pieces
+from shardwright.search.neuroshard.pieces import NO_LIMIT, make_pieces, step_ticks
 from shardwright.search.neuroshard.shards import shards_of
 from shardwright.search.units import take_apart
 from shardwright.testing.model import SimpleCostModel
@@ -41,27 +43,25 @@ def test_the_grid_passes_over_runs_that_would_repeat_another(seed):
     limits = np.floor(np.linspace(1, 1.5, 11) * mean).astype(np.int64)
     each = []
     for limit in limits[::-1]:
-        device = np.empty_like(state)
-        if greedy(pieces, state, int(limit), device)[0] == state.size and not any((device == d).all() for d in each):
+        placed, _, device = _engine.greedy(pieces.native, state, int(limit))
+        if placed == state.size and not any((device == d).all() for d in each):
             each.append(device)
-    found = grid_placements(pieces, state, limits)
+    found = _engine.grid_placements(pieces.native, state, limits)
     assert len(found) > 1
     np.testing.assert_array_equal(found, each)
 
 
 def test_a_bound_on_dims_is_kept():
     pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
-    device = np.empty_like(cuts.whole)
-    assert greedy(pieces, cuts.whole, 32, device) == (8, 32)
+    *found, device = _engine.greedy(pieces.native, cuts.whole, 32)
+    assert found == [8, 32]
     assert np.bincount(device).tolist() == [2, 2, 2, 2]
-    assert greedy(pieces, cuts.whole, 31, device) == (4, 16)
+    assert _engine.greedy(pieces.native, cuts.whole, 31)[:2] == (4, 16)
 
 
 def test_ties_go_to_the_lowest_rank():
     pieces, cuts = pieces_of(equal_tables(6, 4))
-    device = np.empty_like(cuts.whole)
-    greedy(pieces, cuts.whole, NO_LIMIT, device)
-    assert device.tolist() == [0, 1, 2, 3, 0, 1]
+    assert _engine.greedy(pieces.native, cuts.whole, NO_LIMIT)[2].tolist() == [0, 1, 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -85,7 +85,7 @@ def test_a_placement_costs_what_its_shards_cost(seed):
     )
     cost = score(task, shards, MODEL)
     assert ticks == pytest.approx(cost.step_ms * TICKS, abs=2)
-    times, dims = device_times(pieces, state, device)
+    (times,), (dims,) = _engine.placement_times(pieces.native, state, device[None])
     np.testing.assert_allclose(times, [[d.forward_ms, d.backward_ms] for d in cost.devices], rtol=1e-12)
     assert dims.tolist() == [sum(s.dim for s in shards if rank in s.devices) for rank in range(4)]
 
@@ -95,8 +95,10 @@ def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win():
     pieces, cuts = pieces_of(task)
     mean = pieces.dims[cuts.whole].sum() / 4
     limits = np.floor(np.linspace(1, 1.5, 11) * mean).astype(np.int64)
-    scores = [step_ticks(pieces, cuts.whole, device) for device in grid_placements(pieces, cuts.whole, limits)]
-    ticks, device = best_by_links(pieces, cuts.whole, limits)
+    scores = [
+        step_ticks(pieces, cuts.whole, device) for device in _engine.grid_placements(pieces.native, cuts.whole, limits)
+    ]
+    ticks, device = _engine.best_by_links(pieces.native, cuts.whole, limits)
     assert ticks == min(scores) == step_ticks(pieces, cuts.whole, device)
 
 
@@ -133,9 +135,9 @@ def test_by_networks_too_the_lowest_of_equal_bounds_wins():
             return 1000.0 - 0 * dims
 
     pieces, cuts = pieces_of(equal_tables(8, 4, dim=16))
-    pieces = pieces._replace(mix=0 * pieces.mix, vectors=0 * pieces.vectors)  # every occupied device costs the same
+    pieces = replace(pieces, mix=0 * pieces.mix, vectors=0 * pieces.vectors)  # every occupied device costs the same
     limits = np.array([32, 48, 64])
-    found = grid_placements(pieces, cuts.whole, limits)
+    found = _engine.grid_placements(pieces.native, cuts.whole, limits)
     assert len(found) > 1
     _, device = NetworkScore(Free(), 10).best_of_grid(pieces, cuts.whole, limits)
     assert device.tolist() == found[-1].tolist()

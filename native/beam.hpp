@@ -1,0 +1,177 @@
+// NeuroShard's inner search: a greedy for every bound on the devices' columns, and what its placements cost.
+//
+// Letters: n pieces, d devices, g bounds, k placements. A *state* is the sorted rows (n,) of the pieces, see search/neuroshard/pieces.py.
+#pragma once
+
+#include "problem.hpp"
+
+namespace shardwright {
+
+struct Pieces {
+    Parts parts;       // (r,) what a piece adds to the calls of its device
+    Ints bytes, dims;  // (r,) memory and columns
+    Floats served;     // (r, 2)
+    Ints unit;         // (r,) whose piece it is
+    Bools forbidden;   // (u, d) where no piece of a unit may lie
+    Bools rivals;      // (u, u) which units may not share a device; empty where all may
+    Head head;
+    Floats base;       // (h + 2,) the sums of a call with nothing in it
+    Ms once;           // what a device with a piece takes besides its calls
+    Ints memory;       // (d,) bytes
+    Links links;
+    Floats reduced;    // (d, 2) bytes that fixed replicas send to reduce gradients, by link
+    Floats sums;       // (d, c, h + 2) of biases and fixed shards, as are the next five
+    Ints counts;       // (d, c)
+    Floats fixed_served;  // (d, 2)
+    Ints fixed_dims, used;  // (d,)
+    Bools occupied;    // (d,) whether a fixed shard lies there
+
+    int devices() const { return static_cast<int>(memory.size()); }
+    std::size_t units() const { return forbidden.size() / memory.size(); }
+};
+
+inline constexpr double TICKS = 1e6;  // in a ms: times are compared in whole ns, so that rounding does not decide
+
+// Devices as they fill up.
+class Loads {
+  public:
+    explicit Loads(const Pieces& of)
+        : pieces_(of), calls_(of.counts.size() / of.memory.size()), width_(of.base.size()), sums_(of.sums.begin(), of.sums.end()),
+          counts_(of.counts.begin(), of.counts.end()), ms_(of.counts.size()), dims(of.fixed_dims.begin(), of.fixed_dims.end()) {
+        for (std::size_t place = 0; place < counts_.size(); ++place)
+            if (counts_[place]) ms_[place] = call_ms(of.head, sums_.data() + place * width_);
+    }
+
+    void add(int device, std::int64_t row) {
+        const Parts& parts = pieces_.parts;
+        for (auto part = parts.begin[row]; part < parts.begin[row + 1]; ++part) {
+            const std::size_t place = device * calls_ + parts.call[part];
+            const double* vector = parts.vectors.data() + part * width_;
+            double* sums = sums_.data() + place * width_;
+            for (std::size_t column = 0; column < width_; ++column) sums[column] += vector[column];
+            ++counts_[place];
+            ms_[place] = Ms{-1.0, 0.0};  // to be priced when it is asked for
+        }
+        dims[device] += pieces_.dims[row];
+    }
+
+    Ms times(int device) {
+        Ms total = pieces_.once;
+        for (std::size_t place = device * calls_; place < (device + 1) * calls_; ++place) {
+            if (ms_[place].forward < 0.0) ms_[place] = call_ms(pieces_.head, sums_.data() + place * width_);
+            total.forward += ms_[place].forward;
+            total.backward += ms_[place].backward;
+        }
+        return total;
+    }
+
+    double ticks(int device) {
+        const Ms ms = times(device);
+        return std::rint((ms.forward + ms.backward) * TICKS);
+    }
+
+  private:
+    const Pieces& pieces_;
+    std::size_t calls_, width_;
+    std::vector<double> sums_;
+    std::vector<std::int64_t> counts_;
+    std::vector<Ms> ms_;
+
+  public:
+    std::vector<std::int64_t> dims;  // columns of each device
+};
+
+// Place the pieces in order, each on the device that then has the lowest fused time among those with room; `limit`: most columns on a device.
+// Fills `device` (n,); returns how many pieces found one, and the most columns on a device after those.
+inline std::pair<std::size_t, std::int64_t> greedy(const Pieces& p, Ints state, std::int64_t limit, std::span<std::int64_t> device) {
+    const int devices = p.devices();
+    Loads loads(p);
+    std::vector<std::int64_t> used(p.used.begin(), p.used.end());
+    std::vector<double> ticks(devices, 0.0);  // an empty device runs nothing
+    std::vector<char> blocked(p.forbidden.begin(), p.forbidden.end());
+    for (int rank = 0; rank < devices; ++rank)
+        if (p.occupied[rank]) ticks[rank] = loads.ticks(rank);
+    std::size_t placed = 0;
+    for (; placed < state.size(); ++placed) {
+        const auto row = state[placed];
+        const auto unit = static_cast<std::size_t>(p.unit[row]);
+        int best = NONE;
+        for (int rank = 0; rank < devices; ++rank)
+            if ((best < 0 || ticks[rank] < ticks[best]) && p.dims[row] <= limit - loads.dims[rank] && used[rank] + p.bytes[row] <= p.memory[rank] &&
+                !blocked[unit * devices + rank])
+                best = rank;
+        if (best < 0) break;
+        device[placed] = best;
+        loads.add(best, row);
+        used[best] += p.bytes[row];
+        ticks[best] = loads.ticks(best);
+        if (!p.rivals.empty())
+            for (std::size_t other = 0; other < p.units(); ++other) blocked[other * devices + best] |= p.rivals[unit * p.units() + other];
+    }
+    return {placed, *std::max_element(loads.dims.begin(), loads.dims.end())};
+}
+
+// The different placements that the greedy finds for `limits` (g,), ascending; highest limit first. A run whose devices never hold more than a
+// lower limit would have gone the same way under that limit: such limits are passed over. Only where no limit lets every piece find a device
+// is one more run made without a limit. None where even that fails.
+inline std::vector<std::vector<std::int64_t>> grid_placements(const Pieces& p, Ints state, Ints limits) {
+    constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();
+    std::vector<std::vector<std::int64_t>> found;
+    std::vector<std::int64_t> device(state.size());
+    const auto run = [&](std::int64_t limit) {
+        const auto [placed, reached] = greedy(p, state, limit, device);
+        if (placed == state.size()) found.push_back(device);
+        return reached;
+    };
+    std::int64_t reached = no_limit;
+    for (auto limit = limits.rbegin(); limit != limits.rend(); ++limit)
+        if (*limit < reached) reached = run(*limit);
+    if (found.empty()) run(no_limit);
+    return found;
+}
+
+// Forward and backward kernel ms of each device of a placement, 0 on empty ones; with the columns of each in `dims`.
+inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, std::vector<std::int64_t>& dims) {
+    Loads loads(p);
+    std::vector<char> occupied(p.occupied.begin(), p.occupied.end());
+    for (std::size_t piece = 0; piece < state.size(); ++piece) {
+        loads.add(static_cast<int>(device[piece]), state[piece]);
+        occupied[device[piece]] = true;
+    }
+    std::vector<Ms> times(p.devices());
+    for (int rank = 0; rank < p.devices(); ++rank)
+        if (occupied[rank]) times[rank] = loads.times(rank);
+    dims = loads.dims;
+    return times;
+}
+
+// Step time of a placement by the link model: the sum over the four phases of the maximum over devices.
+inline double step_ticks(const Pieces& p, Ints state, Ints device) {
+    std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.near) + 1);
+    for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[2 * rank], p.fixed_served[2 * rank + 1]};
+    for (std::size_t piece = 0; piece < state.size(); ++piece)
+        served[device[piece]] += {p.served[2 * state[piece]], p.served[2 * state[piece] + 1]};
+    Bytes all;
+    for (int rank = 0; rank < p.devices(); ++rank) {
+        by_host[p.links.host_of(rank)] += served[rank];
+        all += served[rank];
+    }
+    std::vector<std::int64_t> dims;
+    Ms calls, links;
+    for (const Ms& of : device_times(p, state, device, dims)) calls = {std::max(calls.forward, of.forward), std::max(calls.backward, of.backward)};
+    for (int rank = 0; rank < p.devices(); ++rank) {
+        const Ms of = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.reduced[2 * rank], p.reduced[2 * rank + 1]});
+        links = {std::max(links.forward, of.forward), std::max(links.backward, of.backward)};
+    }
+    return std::rint((calls.forward + links.forward + links.backward + calls.backward) * TICKS);
+}
+
+// The placement of the grid with the lowest `step_ticks`, the lowest limit among equals; infinite where there is none.
+inline std::pair<double, std::vector<std::int64_t>> best_by_links(const Pieces& p, Ints state, Ints limits) {
+    std::pair<double, std::vector<std::int64_t>> best{std::numeric_limits<double>::infinity(), {}};
+    for (auto& device : grid_placements(p, state, limits))
+        if (const double ticks = step_ticks(p, state, device); ticks <= best.first) best = {ticks, std::move(device)};
+    return best;
+}
+
+}  // namespace shardwright

@@ -1,0 +1,91 @@
+// Local search: change what the hottest devices hold until nothing helps.
+#pragma once
+
+#include "moves.hpp"
+#include "stop.hpp"
+
+namespace shardwright {
+
+inline constexpr int TARGETS = 16;      // coldest devices that a change considers
+inline constexpr int CUT_TARGETS = 4;   // of these, the coldest, that cutting a piece considers
+inline constexpr double WORTH = 1e-6;   // of the step time: gains below are not worth a change
+inline constexpr int MOST_CHANGES = 200'000;  // of one descent: a stop for degenerate cost models
+
+// The places of `values` in ascending order; equal ones keep theirs.
+inline std::vector<int> ascending(const std::vector<double>& values) {
+    std::vector<int> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int one, int other) { return values[one] < values[other]; });
+    return order;
+}
+
+// Relieve a device by the best move or swap with the coldest target that allows one, else by cutting a piece.
+inline bool relieve(Solution& s, int one, const std::vector<int>& targets, double least) {
+    for (int target : targets) {
+        if (target == one) continue;
+        const Transfer transfer = best_transfer(s, one, target, least, false);
+        const Swap swap = best_swap(s, one, target, transfer.gain);
+        if (swap.mine >= 0) {
+            make(s, swap);
+            return true;
+        }
+        if (transfer.piece >= 0) {
+            make(s, transfer, target);
+            return true;
+        }
+    }
+    for (std::size_t place = 0; place < std::min<std::size_t>(targets.size(), CUT_TARGETS) && s.live() < s.problem->room; ++place) {
+        if (targets[place] == one) continue;
+        const Transfer transfer = best_transfer(s, one, targets[place], least, true);
+        if (transfer.piece >= 0) {
+            make(s, transfer, targets[place]);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Improve a full solution until no change helps; returns how many were made. `widest`: hottest devices that are looked at before a solution
+// is taken for a local optimum.
+inline int descend(Solution& s, int squarings, int widest, const Stop& stop) {
+    const int devices = s.problem->devices, hot = std::max(1, devices / 16), rest = std::max(2, devices / 8);
+    std::vector<int> tried(devices, NONE);  // changes that had been made when a device was last found to be stuck
+    int made = 0, looked_at = hot;
+    while (made < MOST_CHANGES) {
+        set_objective(s, squarings);
+        const double least = WORTH * s.step_ms();
+        std::vector<double> coolness(devices), load(devices);
+        for (int device = 0; device < devices; ++device) {
+            coolness[device] = -s.heat[device];
+            load[device] = s.load(device);
+        }
+        const std::vector<int> hottest = ascending(coolness);
+        std::vector<int> targets = ascending(load);
+        targets.resize(std::min<std::size_t>(targets.size(), TARGETS));
+        const int before = made;
+        bool cold = false;
+        for (int place = 0; place < std::min(looked_at, devices); ++place) {
+            const int one = hottest[place];
+            cold = s.heat[one] < least;
+            if (cold) break;
+            if (stop.late()) return made;
+            if (looked_at == hot && tried[one] >= 0 && made - tried[one] < rest) continue;
+            if (tried[one] == made) continue;
+            if (!relieve(s, one, targets, least)) {
+                tried[one] = made;
+            } else {
+                ++made;
+                if (hot == 1) break;
+            }
+        }
+        if (made > before)
+            looked_at = hot;
+        else if (cold || looked_at >= std::min(devices, widest))
+            break;
+        else
+            looked_at = std::min({4 * looked_at, devices, widest});
+    }
+    return made;
+}
+
+}  // namespace shardwright

@@ -1,0 +1,62 @@
+// What a fused call and what links cost: the cost model's head, and the equations of cost/communication.py.
+//
+// A call's `sums` are the pre-activations of the h hidden units and the linear parts of forward and backward time, biases included; a piece
+// adds a vector of h + 2 numbers to them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "basics.hpp"
+
+// The same code for several instruction sets; the loader takes the best. All give equal results: no operation is contracted or reordered.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+#define SHARDWRIGHT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SHARDWRIGHT_CLONES
+#endif
+
+namespace shardwright {
+
+// The last layer of a cost model: ms = mix . max(sums, 0) + linear part, `mix` (2, h).
+struct Head {
+    const double* mix = nullptr;
+    std::size_t hidden = 0;
+};
+
+// Of a call as it is.
+Ms call_ms(const Head& head, const double* sums);
+// After a vector has come.
+Ms call_ms_with(const Head& head, const double* sums, const double* in);
+// After a vector has left.
+Ms call_ms_without(const Head& head, const double* sums, const double* out);
+// After one has left and another has come.
+Ms call_ms_traded(const Head& head, const double* sums, const double* out, const double* in);
+
+// A topology's links: ms a byte and latency in ms, inside a host and between hosts.
+struct Links {
+    double devices = 1.0, near = 1.0;
+    std::array<double, 2> ms_per_byte{}, latency_ms{};
+
+    int host_of(int device) const { return device / static_cast<int>(near); }
+};
+
+// Communication of a device that serves `own`, on a host that serves `host`, among devices that serve `all`. `reduced`: bytes that it sends
+// inside the host and between hosts to reduce gradients of replicas.
+inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, const std::array<double, 2>& reduced) {
+    constexpr double dust = 1e-3;  // bytes: what is left of sums that cancel
+    const double share = 1.0 / links.devices;
+    const std::array<double, 2> peers{links.near - 1.0, links.devices - links.near};
+    const std::array<Bytes, 2> theirs{host - own, all - host};
+    Ms found;
+    for (int link = 0; link < 2; ++link) {
+        const Bytes out = own * (share * peers[link]), in = theirs[link] * share;
+        const double forward = std::max(out.values + in.ids, in.values + out.ids);
+        const double backward = std::max(in.values, out.values) + reduced[link];
+        if (forward > dust) found.forward = std::max(found.forward, links.latency_ms[link] + forward * links.ms_per_byte[link]);
+        if (backward > dust) found.backward = std::max(found.backward, links.latency_ms[link] + backward * links.ms_per_byte[link]);
+    }
+    return found;
+}
+
+}  // namespace shardwright

@@ -1,0 +1,68 @@
+// The two passes over a step's lookups of the runtime: whom to ask for each, and all in order of whom to ask.
+#pragma once
+
+#include "basics.hpp"
+
+namespace shardwright {
+
+// Where rows lie; see runtime/placement.py.
+struct Routes {
+    Ints base;         // (tables + 1,) first key of each table
+    Ints bits;         // by 64 keys, which of them are hottest
+    Ints before;       // by 64 keys, how many hottest keys come before
+    Ints ranked;       // key by rank of each hottest key
+    Ints stops;        // (tables,) hottest keys of each table and those before it
+    Ints firsts;       // (tables + 1,) first segment of each table
+    Ints starts;       // first key of each segment
+    Ints parts;        // ranges that each segment is dealt to
+    Ints ranges;       // first range of each segment
+    Ints first_codes;  // code of the first row of each range
+};
+
+// Write the codes of ids, table after table; `ends` (tables + 1,): where the lookups of each table start. Returns whether an id is out of range;
+// its code is that of row 0.
+inline bool find_codes(const Routes& routes, Ints ids, Ints ends, std::span<std::int64_t> codes) {
+    bool wrong = false;
+    for (std::size_t table = 0; table + 1 < ends.size(); ++table) {
+        const auto base = routes.base[table], rows = routes.base[table + 1] - base;
+        const auto low = routes.firsts[table], high = routes.firsts[table + 1] - 1;
+        const double step = static_cast<double>(high - low + 1) / static_cast<double>(rows);  // segments a row: equal blocks are found at once
+        const bool mapped = routes.stops[table] > (table ? routes.stops[table - 1] : 0);
+        for (auto index = ends[table]; index < ends[table + 1]; ++index) {
+            const bool outside = ids[index] < 0 || ids[index] >= rows;
+            wrong |= outside;
+            auto key = base + (outside ? 0 : ids[index]);
+            if (mapped) {
+                const auto word = static_cast<std::uint64_t>(routes.bits[key >> 6]);
+                const auto place = key & 63;
+                const auto count = routes.before[key >> 6] + std::popcount(word & ((std::uint64_t{1} << place) - 1));
+                key = (word >> place) & 1 ? routes.ranked[count] : key + routes.stops[table] - count;
+            }
+            auto segment = std::min(low + static_cast<std::int64_t>(static_cast<double>(key - base) * step), high);
+            while (routes.starts[segment] > key) --segment;
+            while (segment < high && routes.starts[segment + 1] <= key) ++segment;
+            const auto row = key - routes.starts[segment], dealt = routes.parts[segment];
+            const auto range = routes.ranges[segment];
+            codes[index] = dealt == 1 ? routes.first_codes[range] + row : routes.first_codes[range + row % dealt] + row / dealt;
+        }
+    }
+    return wrong;
+}
+
+// Sort codes by what stands above their lowest `bits`, keeping equal ones in order. `counts` (places,), zeros before: codes of each place;
+// `order` (n,): which code comes first, second, ...; `inverse` (n,): where each code comes; `questions` (n,): the lowest bits, sorted.
+inline void sort_by_place(Ints codes, int bits, std::span<std::int64_t> counts, std::span<std::int64_t> order, std::span<std::int64_t> inverse,
+                          std::span<std::int64_t> questions) {
+    for (auto code : codes) ++counts[code >> bits];
+    std::vector<std::int64_t> next(counts.size());
+    for (std::size_t place = 1; place < counts.size(); ++place) next[place] = next[place - 1] + counts[place - 1];
+    const auto mask = (std::int64_t{1} << bits) - 1;
+    for (std::size_t index = 0; index < codes.size(); ++index) {
+        const auto position = next[codes[index] >> bits]++;
+        order[position] = static_cast<std::int64_t>(index);
+        inverse[index] = position;
+        questions[position] = codes[index] & mask;
+    }
+}
+
+}  // namespace shardwright

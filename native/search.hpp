@@ -1,0 +1,192 @@
+// One search: improving full solutions, kicking them, and putting cut items whole again.
+#pragma once
+
+#include <optional>
+
+#include "descent.hpp"
+#include "moving.hpp"
+#include "spreading.hpp"
+#include "starts.hpp"
+
+namespace shardwright {
+
+inline constexpr int SQUARINGS[] = {3, 5, 7};  // of the objective's power, one descent each
+inline constexpr int SQUARINGS_KICKED = 6;
+inline constexpr int WIDEST = 256;             // hottest devices that a descent looks at before it ends
+inline constexpr int WIDEST_KICKED = 3;        // the same after a kick, which changes few devices
+inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to which every spread is tried
+inline constexpr int DEVICES_KICKED = 6;
+inline constexpr int ITEMS_CUT = 3;
+inline constexpr double WORSE = 0.01;          // of the step time: how much a kick may cost and still be gone on from
+
+// What a search lowers: the step time of a full solution, and the price of what it ships beyond what every plan has to.
+inline double value(Solution& s) {
+    s.refresh();
+    return s.step_ms() + (s.problem->warm() ? received_ms(s) - s.problem->home.least_ms : 0.0);
+}
+
+inline void descend_and_widen(Solution& s, int squarings, int widest, const Stop& stop) {
+    if (stop.late()) return;
+    descend(s, squarings, widest, stop);
+    widen(s);
+}
+
+// Try every spread of every item, where there is time for that: after each kick there is not.
+inline void respread_and_descend(Solution& s, int squarings, int widest, const Stop& stop) {
+    if (static_cast<std::int64_t>(s.problem->items) * s.problem->devices > RESPREAD || stop.late()) return;
+    set_objective(s, squarings);
+    if (respread(s, stop)) descend_and_widen(s, squarings, widest, stop);
+}
+
+inline void improve(Solution& s, const Stop& stop) {
+    for (int squarings : SQUARINGS) descend_and_widen(s, squarings, WIDEST, stop);
+    respread_and_descend(s, SQUARINGS[2], WIDEST, stop);
+}
+
+// Put an item whole, as an unplaced piece.
+inline void make_whole(Solution& s, int item) {
+    s.clear(item);
+    s.add(item, s.problem->units(item));
+}
+
+// Without its replicas a solution may be better: together they pay for a call on every device, alone none of them does.
+inline void drop_copies(Solution& s, Bools replicated, const Stop& stop) {
+    std::vector<int> items;
+    for (int item = 0; item < s.problem->items; ++item)
+        if (s.spread_of[item] >= 0 && replicated[s.spread_of[item]] && s.problem->legal[s.problem->whole(item)]) items.push_back(item);
+    if (items.empty() || stop.late()) return;
+    Solution tried = s;
+    for (int item : items) make_whole(tried, item);
+    if (place_greedily(tried, 0.0, &stop) >= 0) return;
+    descend_and_widen(tried, SQUARINGS[2], WIDEST, stop);
+    if (value(tried) < value(s)) s = std::move(tried);
+}
+
+// Put cut and spread items whole, cheap ones first, where the cost model does not tell which is better: every block and every call less is
+// one less for it to be wrong about. `worse`: part of the step time that all of them together may add to it. `cut_error`: part of an item's
+// time by which its cuts may be mispriced; shared out to the devices, it is what the item may add.
+inline void simplify(Solution& s, double worse, double cut_error, const Stop& stop) {
+    const Problem& p = *s.problem;
+    double best = value(s);
+    const double most = best * (1 + worse);
+    std::vector<std::pair<double, int>> parted;
+    for (int item = 0; item < p.items; ++item)
+        if ((s.spread_of[item] >= 0 || s.pieces_of[item] > 1) && p.legal[p.whole(item)]) parted.emplace_back(p.price[p.whole(item)], item);
+    std::sort(parted.begin(), parted.end());
+    Solution tried = s;
+    for (auto [price, item] : parted) {
+        if (stop.late()) break;
+        tried = s;
+        make_whole(tried, item);
+        if (place_greedily(tried, 0.0, &stop) >= 0) continue;
+        const double found = value(tried);
+        if (found <= std::max(most, best + cut_error * price / p.devices)) {
+            std::swap(s, tried);
+            best = found;
+        }
+    }
+}
+
+// A way of an item: a spread, or a form and the widths of its pieces.
+struct Way {
+    int spread = NONE, form = NONE;
+    std::vector<int> widths;
+};
+
+// At least `count` pieces of a form, as even as possible, more where so few are not allowed; none where that is not possible.
+inline std::vector<int> even_widths(const Solution& s, int form, int count) {
+    const Problem& p = *s.problem;
+    const int units = p.units(form);
+    const auto most = static_cast<int>(std::min<std::int64_t>({p.most[p.owner(form)], units, p.room - s.live()}));
+    for (int pieces = std::max(std::min(count, most), 1); pieces <= most; ++pieces) {
+        std::vector<int> widths;
+        bool legal = true;
+        for (std::int64_t piece = 0; piece < pieces && legal; ++piece) {
+            widths.push_back(static_cast<int>((piece + 1) * units / pieces - piece * units / pieces));
+            legal = p.legal[p.row(form, widths.back())];
+        }
+        if (legal) return widths;
+    }
+    return {};
+}
+
+// Take up to three items apart, costly ones rather than cheap ones, and give each another random way; its pieces are left unplaced. Single
+// moves cannot do that, because half the change would make a plan worse.
+inline void cut_anew(Solution& s, Random& random) {
+    const Problem& p = *s.problem;
+    std::vector<double> chance(p.items);
+    double total = 0.0;
+    for (int item = 0; item < p.items; ++item) total += chance[item] = std::max(p.price[p.whole(item)], 1e-12);
+    for (double& one : chance) one = 0.5 * one / total + 0.5 / p.items;
+    for (int left = std::min(p.items, 1 + random.below(ITEMS_CUT)); left > 0; --left) {
+        const int item = random.weighted(chance), count = 1 + random.below(4);
+        chance[item] = 0.0;
+        std::vector<Way> ways;
+        int form = item;
+        do {
+            if (auto widths = even_widths(s, form, count); !widths.empty()) ways.push_back({NONE, form, std::move(widths)});
+            form = static_cast<int>(p.next_form[form]);
+        } while (form != item);
+        if (p.rivals.empty() && s.spread_of[item] < 0)
+            for (auto spread = static_cast<int>(p.spread_first[item]); spread < p.spread_first[item + 1]; ++spread)
+                if (s.spread_fits(spread)) ways.push_back({spread});
+        if (ways.empty()) continue;
+        const Way& way = ways[random.below(static_cast<int>(ways.size()))];
+        s.clear(item);
+        if (way.spread >= 0) s.take_spread(item, way.spread);
+        for (int width : way.widths) s.add(way.form, width);
+    }
+}
+
+// Take some pieces off a few devices, slow ones rather than others, cut some items anew, place and improve. False: something found no place.
+inline bool kick(Solution& s, Random& random, const Stop& stop) {
+    const Problem& p = *s.problem;
+    std::vector<double> chance(p.devices);
+    double highest = 1e-300;
+    for (int device = 0; device < p.devices; ++device) highest = std::max(highest, chance[device] = s.load(device));
+    for (double& one : chance) one = raised(one / highest, 3) + 1e-6;
+    for (int left = std::min(p.devices, DEVICES_KICKED); left > 0; --left) {
+        const int device = random.weighted(chance);
+        chance[device] = 0.0;
+        const double part = random.uniform(0.05, 0.4);
+        for (int piece = s.on_device[device], next; piece >= 0; piece = next) {
+            next = s.pieces[piece].next_on_device;
+            if (random.uniform() < part) s.lift(piece);
+        }
+    }
+    if (random.uniform() < 0.5) cut_anew(s, random);
+    if (place_greedily(s, 0.0, &stop) >= 0) return false;
+    join(s);
+    descend_and_widen(s, SQUARINGS_KICKED, WIDEST_KICKED, stop);
+    return true;
+}
+
+// Kicks in a row, each from what the one before left where that is better, or, if `bold`, a little worse.
+// Returns the best solution seen if it is better than what was begun with; `s` and `ms`, its value, are what is to be gone on from.
+inline std::optional<Solution> kicks(Solution& s, double& ms, int count, bool bold, Random random, const Stop& stop) {
+    std::optional<Solution> best;
+    double lowest = ms;
+    Solution kicked = s;
+    for (int time = 0; time < count && !stop.late(); ++time) {
+        kicked = s;
+        if (!kick(kicked, random, stop)) continue;
+        const double found = value(kicked);
+        if (found >= ms * (1 + (bold ? WORSE * random.uniform() : 0.0))) continue;
+        std::swap(s, kicked);
+        ms = found;
+        if (ms < lowest) {
+            lowest = ms;
+            best = s;
+        }
+    }
+    if (best) {
+        respread_and_descend(*best, SQUARINGS_KICKED, WIDEST_KICKED, stop);
+        if (ms == lowest) {  // the best is what was reached last
+            s = *best;
+            ms = value(s);
+        }
+    }
+    return best;
+}
+
+}  // namespace shardwright

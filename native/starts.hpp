@@ -1,0 +1,108 @@
+// Ways to begin: the cheapest cut of every form, and a way for every item.
+#pragma once
+
+#include "placing.hpp"
+
+namespace shardwright {
+
+// Cut each form into blocks so that the sum of their prices is smallest: a shortest path over widths.
+// `first` (f + 1,): rows of `price` by form, blocks of 1, 2, ... units; `price` has any sign, and is infinite where a block is not allowed.
+// Fills `sums` (f,), infinite where no way is allowed, and `uses` (rows,), how often each block is used, zeros before.
+inline void cheapest_widths(Ints first, Floats price, std::span<double> sums, std::span<std::int64_t> uses) {
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    std::vector<double> best;
+    std::vector<std::int64_t> step;
+    for (std::size_t form = 0; form + 1 < first.size(); ++form) {
+        const auto begin = first[form], units = first[form + 1] - begin;
+        best.assign(units + 1, infinite);
+        step.assign(units + 1, 0);
+        best[0] = 0.0;
+        for (std::int64_t width = 1; width <= units; ++width)
+            for (std::int64_t part = 1; part <= width; ++part) {
+                const double cost = best[width - part] + price[begin + part - 1];
+                if (cost < best[width]) {
+                    best[width] = cost;
+                    step[width] = part;
+                }
+            }
+        sums[form] = best[units];
+        for (auto left = best[units] < infinite ? units : 0; left > 0; left -= step[left]) ++uses[begin + step[left] - 1];
+    }
+}
+
+// The same so that the largest of the values of the blocks is smallest; fills `largest` (f,).
+inline void least_bottlenecks(Ints first, Floats value, std::span<double> largest) {
+    constexpr double infinite = std::numeric_limits<double>::infinity();
+    std::vector<double> best;
+    for (std::size_t form = 0; form + 1 < first.size(); ++form) {
+        const auto begin = first[form], units = first[form + 1] - begin;
+        best.assign(units + 1, infinite);
+        best[0] = -infinite;
+        for (std::int64_t width = 1; width <= units; ++width)
+            for (std::int64_t part = 1; part <= width; ++part)
+                best[width] = std::min(best[width], std::max(best[width - part], value[begin + part - 1]));
+        largest[form] = best[units];
+    }
+}
+
+// The cheapest spread of an item that fits beside those that are booked, or NONE; an item with rivals is spread only if it must be.
+inline int cheapest_spread(const Solution& s, int item, Floats price, bool must) {
+    const Problem& p = *s.problem;
+    if (!p.rivals.empty() && !must)
+        for (int other = 0; other < p.items; ++other)
+            if (p.are_rivals(item, other)) return NONE;
+    int best = NONE;
+    for (auto spread = p.spread_first[item]; spread < p.spread_first[item + 1]; ++spread) {
+        if (best >= 0 && price[spread] >= price[best]) continue;
+        bool fits = s.spread_fits(static_cast<int>(spread));
+        if (fits && !p.rivals.empty())
+            for (auto device : p.devices_of(static_cast<int>(spread))) fits = fits && s.may_lie(item, static_cast<int>(device));
+        if (fits) best = static_cast<int>(spread);
+    }
+    return best;
+}
+
+// Add the chosen pieces of a form; where these are more than allowed, or than there is room for, as many even ones as are. False for none.
+inline bool cut(Solution& s, int form, Ints uses, int waiting) {
+    const Problem& p = *s.problem;
+    const auto begin = p.first[form];
+    const int units = p.units(form), room = p.room - s.live() - 2 * waiting;  // an item that may not stay whole has two pieces
+    const auto most = std::min<std::int64_t>(p.most[p.owner(form)], room);
+    std::int64_t wanted = 0;
+    for (int width = 1; width <= units; ++width) wanted += uses[begin + width - 1];
+    if (wanted <= most) {
+        for (int width = 1; width <= units; ++width)
+            for (std::int64_t time = 0; time < uses[begin + width - 1]; ++time) s.add(form, width);
+        return true;
+    }
+    for (auto count = std::min<std::int64_t>(most, units); count > 0; --count) {
+        const auto narrow = units / count;
+        if (!p.legal[begin + narrow - 1] || (units % count != 0 && !p.legal[begin + narrow])) continue;
+        for (std::int64_t piece = 0; piece < count; ++piece)
+            s.add(form, static_cast<int>(units * (piece + 1) / count - units * piece / count));
+        return true;
+    }
+    return false;
+}
+
+// Give every item of an empty solution its best way, as unplaced pieces or a spread; returns an item without any, or NONE.
+// `rank` (f,) and `spread_rank` (spreads,): what ways compete by, infinite for those that are none. `uses` (r,): how often each form has each
+// block.
+inline int choose(Solution& s, Floats rank, Ints uses, Floats spread_rank) {
+    const Problem& p = *s.problem;
+    for (int item = 0; item < p.items; ++item) {
+        int form = item;
+        for (auto other = p.next_form[item]; other != item; other = p.next_form[other])
+            if (rank[other] < rank[form]) form = static_cast<int>(other);
+        const bool must_spread = std::isinf(rank[form]);
+        const int spread = cheapest_spread(s, item, spread_rank, must_spread);
+        if (must_spread && spread < 0) return item;
+        if (spread >= 0 && (must_spread || spread_rank[spread] < rank[form]))
+            s.take_spread(item, spread);
+        else if (!cut(s, form, uses, p.items - item - 1))
+            return item;
+    }
+    return NONE;
+}
+
+}  // namespace shardwright

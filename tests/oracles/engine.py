@@ -1,0 +1,72 @@
+"""What the engine computes, in plain Python: the price of every device, and of every change to a solution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright._engine import Solution
+from shardwright.search.engine.assembly import EngineArrays
+
+
+def times_of(arrays: EngineArrays, solution: Solution) -> np.ndarray:
+    """`(d, 4)` ms of the phases, summed anew from the pieces and spreads that lie somewhere."""
+    devices, near = (int(fact) for fact in arrays.links[:2])
+    calls = [{} for _ in range(devices)]
+    served, reduced = np.zeros((devices, 2)), np.zeros((devices, 2))
+
+    def add(device, first_and_last, call, vectors):
+        for part in range(*first_and_last):
+            kind = int(call[part])
+            calls[device][kind] = calls[device].get(kind, arrays.base) + vectors[part]
+
+    for form, width, device in zip(solution.form, solution.width, solution.device, strict=True):
+        if device >= 0:
+            row = arrays.first[form] + width - 1
+            add(device, arrays.part[row : row + 2], arrays.call, arrays.vectors)
+            served[device] += arrays.served[row]
+    for spread in solution.spread_of[solution.spread_of >= 0]:
+        for device in arrays.spread_device[slice(*arrays.spread_range[spread])]:
+            add(device, arrays.spread_part[spread : spread + 2], arrays.spread_call, arrays.spread_vectors)
+            served[device] += arrays.spread_served[spread]
+            reduced[device] += arrays.spread_reduced[spread]
+    times = np.zeros((devices, 4))
+    for device in range(devices):
+        times[device, [0, 3]] = arrays.once
+        for sums in calls[device].values():
+            times[device, [0, 3]] += np.maximum(arrays.mix @ np.maximum(sums[:-2], 0.0) + sums[-2:], 0.0)
+        here = device // near * near
+        times[device, 1:3] = _links(arrays.links, served, reduced[device], device, slice(here, here + near))
+    return times
+
+
+def _links(links, served, reduced, device, host) -> list[float]:
+    """Forward and backward ms of a device's links: the busier direction of the slower link."""
+    devices, peers = links[0], np.array([links[1] - 1, links[0] - links[1]])
+    theirs = np.array([served[host].sum(axis=0) - served[device], served.sum(axis=0) - served[host].sum(axis=0)])
+    out, into = np.outer(peers, served[device]) / devices, theirs / devices
+    forward = np.maximum(out[:, 0] + into[:, 1], into[:, 0] + out[:, 1])
+    backward = np.maximum(out[:, 0], into[:, 0]) + reduced
+    return [max(np.where(busy > 1e-3, links[4:] + busy * links[2:4], 0.0)) for busy in (forward, backward)]
+
+
+def all_changes(arrays: EngineArrays, solution: Solution, one: int, target: int) -> list[Solution]:
+    """The solutions after each move of a piece from one device to another, and each trade, that memory and rules allow."""
+    found = []
+    mine, theirs = (np.flatnonzero(solution.device == device).tolist() for device in (one, target))
+    for piece in mine:
+        form, width = int(solution.form[piece]), int(solution.width[piece])
+        after = solution.copy()
+        after.transfer(piece, form, width, target)
+        found.append(after)
+        for other in theirs:
+            if arrays.item[form] != arrays.item[solution.form[other]]:
+                after = solution.copy()
+                after.swap(piece, other)
+                found.append(after)
+    return [after for after in found if (after.used <= arrays.memory).all() and _legal(arrays, after)]
+
+
+def _legal(arrays: EngineArrays, solution: Solution) -> bool:
+    rows = arrays.first[solution.form] + solution.width - 1
+    pairs = list(zip(arrays.item[solution.form].tolist(), solution.device.tolist(), strict=True))
+    return bool(arrays.legal[rows].all()) and len(set(pairs)) == len(pairs)
