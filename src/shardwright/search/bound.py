@@ -39,6 +39,7 @@ smallest, over its ways, of the largest of these figures over the way's pieces i
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,9 +195,10 @@ class BoundProof:
             active = np.divide(prices.vector[:, :-2], self._mix, out=np.zeros((calls, mix.size)), where=self._mix > 0)
             idle = np.tile(bias > 0, (calls, 1)).astype(np.float64)
             alone = [np.where(np.arange(calls)[:, None] == costs.call[row], hidden[row] > 0, idle) for row in probes]
-            for share in (active, *alone):
-                found = self._least_device_with(np.hstack([mix * share, np.tile(own[:2], (calls, 1))]), own)
-                pieces, others = np.maximum(pieces, found[0]), np.maximum(others, found[1])
+            linear = np.tile(own[:2], (calls, 1))
+            slopes = [np.hstack([mix * share, linear]) for share in (active, *alone)]
+            for of_pieces, of_others in self._least_device_with(slopes, own):
+                pieces, others = np.maximum(pieces, of_pieces), np.maximum(others, of_others)
         return rest + pieces + self._own_links(costs.served, own), rest + others
 
     def _of_others(self, own: Floats) -> float:
@@ -206,24 +208,24 @@ class BoundProof:
             self._others[key] = max(0.0, self.solve(ALL_PHASES - own).ms)
         return self._others[key]
 
-    def _least_device_with(self, vector: Floats, phases: Floats) -> tuple[Floats, Floats]:
-        """Ms of kernels of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else lies on it."""
+    def _least_device_with(self, slopes: Sequence[Floats], phases: Floats) -> Iterator[tuple[Floats, Floats]]:
+        """Ms of kernels of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else lies on it.
+
+        For each of several `(calls, h + 2)` slopes: all are priced in one pass over the pieces.
+        """
         forms = self._relaxation.catalog.forms
-        prices = Prices(vector, np.zeros((2, 2)))
-        price, other_price = self._relaxation.piece_prices(prices), self._relaxation.other_prices(prices)
-        width = np.arange(price.size) - np.repeat(forms.first[:-1], forms.units) + 1
-        discount = np.zeros(self._relaxation.tables)
-        np.minimum.at(discount, self._relaxation.table_of_row, price / width * np.repeat(forms.units, forms.units))
-        np.minimum.at(discount, self._relaxation.other_tables, other_price)
-        made = self._intercepts(prices, phases)
-        base = (
-            made
-            - np.minimum(made, 0.0)
-            + np.minimum(made, 0.0).sum()
-            + discount.sum()
-            + self._pricing.once @ phases[:2]
-        )
-        return base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
+        width = np.arange(forms.costs.call.size) - np.repeat(forms.first[:-1], forms.units) + 1
+        whole = np.repeat(forms.units, forms.units) / width
+        every_price = self._relaxation.piece_prices(np.stack(slopes))
+        for slope, price in zip(slopes, every_price, strict=True):
+            other_price = self._relaxation.other_prices(slope)
+            discount = np.zeros(self._relaxation.tables)
+            np.minimum.at(discount, self._relaxation.table_of_row, price * whole)
+            np.minimum.at(discount, self._relaxation.other_tables, other_price)
+            made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
+            once = float(self._pricing.once @ phases[:2])
+            base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
+            yield base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
     def _own_links(self, served: Floats, own: Floats) -> Floats:
         """`(pieces,)` ms that the holder of a piece spends on links at least, in the passes that `own` counts."""

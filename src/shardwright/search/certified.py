@@ -39,7 +39,7 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.session import SearchSession
     from shardwright.search.engine.starts import Start
 
 _STARTS = (
@@ -132,7 +132,7 @@ class Certified:
         deadline: float | None,
     ) -> Plan:
         from shardwright.search.engine.preparation import prepare
-        from shardwright.search.engine.session import Session
+        from shardwright.search.engine.session import SearchSession
 
         try:
             prepared = prepare(task, cost_model, deadline)
@@ -141,7 +141,7 @@ class Certified:
         if warm:
             warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = Session(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
+            session = SearchSession(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
             try:
                 if warm is None or warm.resume(session, prepared, late=session.late):
                     stuck = self._starts(task, prepared, session)
@@ -169,7 +169,7 @@ class Certified:
             )
         return Plan(task, shards, self.name, seed, bound_ms=bound_ms)
 
-    def _others(self, task: Task, session: Session, seen: BestPlan) -> None:
+    def _others(self, task: Task, session: SearchSession, seen: BestPlan) -> None:
         """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
         from shardwright.search.engine.starts import Start
 
@@ -192,7 +192,7 @@ class Certified:
         valid = bound_ms is not None and 0 < bound_ms <= seen.step_ms
         return replace(seen.plan, strategy=self.name, bound_ms=bound_ms if valid else None)
 
-    def _starts(self, task: Task, prepared: Prepared, session: Session) -> int:
+    def _starts(self, task: Task, prepared: Prepared, session: SearchSession) -> int:
         """A plan from every start, most promising first; in tight memory, large pieces are placed first, and at last devices are filled.
 
         Returns:
@@ -210,7 +210,7 @@ class Certified:
                 return -1
         return -1 if session.best is not None or session.fill() < 0 else stuck
 
-    def _some(self, session: Session, prepared: Prepared, starts: list[Start]) -> int:
+    def _some(self, session: SearchSession, prepared: Prepared, starts: list[Start]) -> int:
         """The starts two by two until the plan is good enough or time is up; returns an item that never found a device, or -1."""
         stuck = -1
         for first in range(0, len(starts), 2):
@@ -219,7 +219,7 @@ class Certified:
                 break
         return -1 if session.best is not None else stuck
 
-    def _kicks(self, prepared: Prepared, session: Session, seed: int) -> None:
+    def _kicks(self, prepared: Prepared, session: SearchSession, seed: int) -> None:
         """Kick until nothing better is found for a while."""
         if not session.late and not self._done(prepared, session):
             prepared.tighten(session.best_ms)  # where a table binds, that ends the search
@@ -228,7 +228,7 @@ class Certified:
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
 
-    def _done(self, prepared: Prepared, session: Session) -> bool:
+    def _done(self, prepared: Prepared, session: SearchSession) -> bool:
         return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms
 
 

@@ -82,7 +82,9 @@ class Programme:
             own = slice(call * self._units.size, (call + 1) * self._units.size)
             of_call[own] = (self._mix * self.pricing.hidden_bias)[self._units]
             of_call[self._of_calls] = -1.0
-            of_call[self._of_replicas : self._of_groups] = np.where(np.repeat(self.everywhere == call, self.groups), -1.0, 0.0)
+            of_call[self._of_replicas : self._of_groups] = np.where(
+                np.repeat(self.everywhere == call, self.groups), -1.0, 0.0
+            )
         for of_pass in range(2):
             start = self._of_links + of_pass * self._links.size
             matrix[hidden + self.kinds + of_pass, start : start + self._links.size] = -1.0

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright._engine import cheapest_widths, least_bottlenecks
-from shardwright.search.engine.blocks import BlockCosts, Blocks, priced
+from shardwright.search.engine.blocks import BlockCosts, Blocks, priced, priced_at_all
 from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -148,11 +148,14 @@ class Relaxation:
         np.add.at(links, of_other, others.links[choice.others])
         return Loads(vectors, links)
 
-    def piece_prices(self, prices: Prices) -> Floats:
-        """`(pieces,)` ms of kernels of every piece, links aside."""
-        kernels, price = self._priced(self.catalog.forms.costs, prices)
-        self._take_lower(kernels, price, prices)
-        return kernels
+    def piece_prices(self, slopes: Floats) -> Floats:
+        """`(k, pieces)` ms of kernels of every piece at k times `(calls, h + 2)` ms a unit of each sum."""
+        costs = self.catalog.forms.costs
+        price = priced_at_all(costs.vectors, costs.call, slopes)
+        if self._low_rows.size:  # see `_take_lower`
+            low = priced_at_all(self._low.vectors, self._low.call, slopes)
+            price[:, self._low_rows] = np.minimum(price[:, self._low_rows], low)
+        return price
 
     @property
     def other_tables(self) -> Ints:
@@ -164,9 +167,9 @@ class Relaxation:
         """`(others,)` the kind of fused call that each part of the other ways is in."""
         return self._other.call
 
-    def other_prices(self, prices: Prices) -> Floats:
-        """`(others,)` ms of kernels of every other way on one device."""
-        found: Floats = priced(self._other.vectors, self._other.call, prices.vector) / self._other.parts
+    def other_prices(self, slope: Floats) -> Floats:
+        """`(others,)` ms of kernels of every other way on one device, at `(calls, h + 2)` ms a unit of each sum."""
+        found: Floats = priced(self._other.vectors, self._other.call, slope) / self._other.parts
         return found
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:

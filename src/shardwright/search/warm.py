@@ -16,7 +16,7 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.session import SearchSession
 
 GB = 1e9
 _FORBIDDING = 1e9
@@ -79,7 +79,7 @@ class WarmStart:
         home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
         prepared.assembly = with_home(prepared.assembly, home)
 
-    def resume(self, session: Session, prepared: Prepared, *, late: bool) -> bool:
+    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
         """Take up the plan, and improve it unless it is late; whether starting anew as well may pay."""
         if not session.resume(self._carried, self._task, improve=not late):
             return True

@@ -10,7 +10,7 @@ from shardwright.cost.pricing import Pricing
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
-from shardwright.search.engine.session import Session
+from shardwright.search.engine.session import SearchSession
 from shardwright.search.greedy import FusedGreedy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
@@ -112,7 +112,7 @@ def test_an_interrupted_search_returns_the_best_so_far(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "kick", interrupt)
+    monkeypatch.setattr(SearchSession, "kick", interrupt)
     assert search(task_of(20, 4), tolerance=0.0).gap >= 0
 
 
@@ -121,7 +121,7 @@ def test_a_search_interrupted_before_its_first_plan_returns_that_of_greedy(monke
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, where, interrupt)
+    monkeypatch.setattr(SearchSession, where, interrupt)
     task = task_of(20, 4)
     greedy = sw.plan(task, strategy="greedy", cost_model=MODEL)
     found = search(task, tolerance=0.0)
@@ -250,7 +250,7 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
 def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
     tasks = [task_of(count, devices, hosts=hosts) for count, devices, hosts in ((30, 8, 1), (25, 4, 2), (50, 8, 1))]
     simple = [search(task) for task in tasks]
-    monkeypatch.setattr(Session, "simplify", lambda *_: None)
+    monkeypatch.setattr(SearchSession, "simplify", lambda *_: None)
     plain = [search(task) for task in tasks]
     for one, other in zip(simple, plain, strict=True):
         assert one.cost.step_ms <= other.cost.step_ms * 1.001 * (1 + 1e-9)

@@ -14,7 +14,7 @@ from shardwright.cost.pricing import Pricing
 from shardwright.reproduce.ablations.ablated_search import UncachedNeuroShard
 from shardwright.search.certified import Certified
 from shardwright.search.engine.preparation import prepare
-from shardwright.search.engine.session import Session
+from shardwright.search.engine.session import SearchSession
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
 from shardwright.search.warm import WarmStart
@@ -74,7 +74,7 @@ class AblatedCertified(Certified):
         if not self.tightening:
             prepared = replace(prepared, _proof=None)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = Session(
+            session = SearchSession(
                 prepared.assembly,
                 prepared.strain,
                 prepared.spread_price,

@@ -20,7 +20,7 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.session import SearchSession
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _FromProposal(Certified):
 class _Proposal(WarmStart):
     """A plan after which starting anew is out of the question."""
 
-    def resume(self, session: Session, prepared: Prepared, *, late: bool) -> bool:
+    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
         """Take up the plan, and improve it unless it is late; whether that was impossible."""
         super().resume(session, prepared, late=late)
         return session.best is None

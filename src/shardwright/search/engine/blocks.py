@@ -258,3 +258,11 @@ def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
         return found
     of_all: Floats = vectors @ prices.T  # reading the vectors is what takes time
     return of_all[np.arange(call.size), call]
+
+
+def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
+    """`(k, n)` as `priced`, at k times `(calls, h + 2)` prices."""
+    if prices.shape[1] == 1:  # one pass over the vectors: reading them is what takes time
+        found: Floats = prices[:, 0] @ vectors.T
+        return found
+    return np.stack([priced(vectors, call, of_one) for of_one in prices])

@@ -18,17 +18,15 @@ from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
-_KICKS = (2, 40)  # fewest and most in a row on one lane, before lanes are compared
-_PIECES_KICKED = (
-    400  # a lane makes as many kicks as small tasks need and large ones can afford: so many over its pieces
-)
+_KICKS = (5, 100)  # fewest and most in a row on one lane, before lanes are compared
+_KICKED = 12_800  # devices times kicks of a lane: what a kick takes grows with the devices
 _NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
 _PROMISING = 0.25  # of the step time: how far behind the best a further start may be and still be improved
 _BESIDE = Start(limit=0.5)  # how items are cut that an adopted plan does not settle
 _LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
 
 
-class Session:
+class SearchSession:
     """A search under way. What it finds does not depend on the number of threads, unless it runs out of time.
 
     Where the assembly has a plan to start from, what is lowered is the step time and the price of what moves.
@@ -154,7 +152,7 @@ class Session:
         """Kick a lane's solution, and go on from what is better, on odd lanes also if it is a little worse; the best seen, if better."""
         solution, ms = self._lanes[lane]
         fewest, most = _KICKS
-        count = min(most, max(fewest, _PIECES_KICKED // max(1, solution.live)))
+        count = min(most, max(fewest, _KICKED // self.assembly.arrays.memory.size))
         best, ms = solution.kicks(ms, count, lane % 2 == 1, [number % 2**64 for number in seed], self._stop)
         self._lanes[lane] = (solution, ms)
         return best

@@ -105,7 +105,7 @@ def test_parts_of_certified_do_what_they_are_for(plan_of):
 def test_the_first_bound_stays_without_tightening(monkeypatch):
     """One table that dominates binds, which only tightening can see; without it the search kicks in vain."""
     from shardwright.search.bound import lower_bound
-    from shardwright.search.engine.session import Session
+    from shardwright.search.engine.session import SearchSession
     from shardwright.testing.model import SimpleCostModel
 
     table = sw.Table("large", 100_000, 4, 200.0)
@@ -115,9 +115,9 @@ def test_the_first_bound_stays_without_tightening(monkeypatch):
     constraints = sw.Constraints({one.name: limit for one in tables})
     task = sw.Task(tables, Topology(devices_per_host=4, memory="1 GB"), 256, constraints=constraints)
     model = SimpleCostModel()
-    kicks, kick = [], Session.kick
+    kicks, kick = [], SearchSession.kick
     monkeypatch.setattr(
-        Session, "kick", lambda self, *seed_and_lanes: kicks.append(self) or kick(self, *seed_and_lanes)
+        SearchSession, "kick", lambda self, *seed_and_lanes: kicks.append(self) or kick(self, *seed_and_lanes)
     )
     plans = [sw.plan(task, strategy=AblatedCertified(tightening=True), cost_model=model)]
     assert not kicks

@@ -5,16 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from shardwright.search.engine.preparation import Prepared, prepare
-from shardwright.search.engine.session import Session
+from shardwright.search.engine.session import SearchSession
 from shardwright.search.engine.starts import Start, start
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()
 
 
-def session_of(task, model=MODEL) -> tuple[Prepared, Session]:
+def session_of(task, model=MODEL) -> tuple[Prepared, SearchSession]:
     prepared = prepare(task, model)
-    return prepared, Session(prepared.assembly, prepared.strain, prepared.spread_price, ThreadPoolExecutor(1))
+    return prepared, SearchSession(prepared.assembly, prepared.strain, prepared.spread_price, ThreadPoolExecutor(1))
 
 
 def placed(prepared: Prepared, limit=np.inf, spreading=1.0):
