@@ -24,9 +24,9 @@ def reference() -> str:
     """Every command with its arguments and options, as Markdown."""
     import typer.main
 
-    from shardwright.cli.main import app
+    from shardwright.cli.main import application
 
-    program = typer.main.get_command(app)
+    program = typer.main.get_command(application())
     commands = program.commands.items()  # type: ignore[attr-defined]
     return "\n".join(_command(name, command) for name, command in commands)
 

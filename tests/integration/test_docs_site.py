@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from shardwright.cli.main import app
+from shardwright.cli.main import application
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -138,7 +138,7 @@ def section(html: str, name: str) -> str:
 
 def test_every_command_and_option_is_in_the_reference(site):
     html = (site / "reference/cli.html").read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(application()).commands
     assert {"plan", "verify", "demo"} <= commands.keys()
     assert html.count('<h2 id="shardwright-') == len(commands)
     for name, command in commands.items():

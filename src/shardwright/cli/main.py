@@ -6,56 +6,49 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shardwright.cli import (
-    calibrate,
-    collect,
-    compare,
-    demo,
-    learn,
-    models,
-    plan,
-    profile,
-    report,
-    reproduce,
-    show,
-    train,
-    tune,
-    verify,
-)
 from shardwright.cli.errors import exit_code_of
 from shardwright.cli.output import note
 from shardwright.interrupts import CODE
+
+COMMANDS = (
+    "profile",
+    "calibrate",
+    "models",
+    "collect",
+    "train",
+    "learn",
+    "plan",
+    "tune",
+    "compare",
+    "verify",
+    "show",
+    "report",
+    "reproduce",
+    "demo",
+)
+"""All commands, in the order of the help; each is the function `run` of its module."""
+
+
+def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The program with some of its commands: the modules of the others are not loaded, which takes longer than a small plan."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    for name in commands:
+        run = import_module(f"shardwright.cli.{name}").run
+        app.command(name, help=unwrapped(run.__doc__ or ""))(run)
+    app.callback()(_root)
+    return app
 
 
 def unwrapped(docstring: str) -> str:
     """A docstring with each paragraph on one line, to be broken where the terminal ends; a paragraph with indented lines stays."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(text if "\n " in text else text.replace("\n", " ") for text in paragraphs)
-
-
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-for name, command in (
-    ("profile", profile.run),
-    ("calibrate", calibrate.run),
-    ("models", models.run),
-    ("collect", collect.run),
-    ("train", train.run),
-    ("learn", learn.run),
-    ("plan", plan.run),
-    ("tune", tune.run),
-    ("compare", compare.run),
-    ("verify", verify.run),
-    ("show", show.run),
-    ("report", report.run),
-    ("reproduce", reproduce.run),
-    ("demo", demo.run),
-):
-    app.command(name, help=unwrapped(command.__doc__ or ""))(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,7 +59,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
@@ -96,7 +88,8 @@ def _run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not end a command
-    command = typer.main.get_command(app)
+    known = [name for name in arguments[:1] if name in COMMANDS]
+    command = typer.main.get_command(application(known or COMMANDS))
     return exit_code_of(
         lambda: command.main(arguments, prog_name="shardwright", standalone_mode=False), as_json="--json" in arguments
     )

@@ -18,8 +18,8 @@ from shardwright.sharding.carry import Carried, carry
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
-_KICKS = (5, 100)  # fewest and most in a row on one lane, before lanes are compared
-_KICKED = 12_800  # devices times kicks of a lane: what a kick takes grows with the devices
+_KICKS = (5, 50)  # fewest and most in a row on one lane, before lanes are compared
+_KICKED = 6_400  # devices times kicks of a lane: what a kick takes grows with the devices
 _NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
 _PROMISING = 0.25  # of the step time: how far behind the best a further start may be and still be improved
 _BESIDE = Start(limit=0.5)  # how items are cut that an adopted plan does not settle
