@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test setup lint types docs check reproduce model clean
+.PHONY: demo test setup lint types docs check sanitize reproduce model clean
 
 demo: setup
 	$(BIN)/shardwright demo
@@ -38,7 +38,17 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-check: test lint types docs
+# The engine's tests with address and undefined-behaviour sanitizers (GCC).
+SANITIZED := build/sanitized
+sanitize: setup
+	$(BIN)/cmake -S native -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DSHARDWRIGHT_SANITIZE=ON \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) > /dev/null
+	$(BIN)/cmake --build $(SANITIZED)
+	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  SHARDWRIGHT_ENGINE=$$(echo $(SANITIZED)/_engine*.so) $(BIN)/python -m pytest -q -n 0 -p tests.sanitized tests/unit/search/engine \
+	  tests/unit/search/neuroshard/test_inner.py tests/unit/runtime/test_placement.py
+
+check: test lint types docs sanitize
 
 # The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
 NAMES := neuroshard-table neuroshard-production dreamshard-tables autoshard-transfer flexshard-traffic ablations

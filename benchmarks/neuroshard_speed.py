@@ -2,7 +2,7 @@
 
     python benchmarks/neuroshard_speed.py [--repeats 7]
 
-Tasks are the paper's, with the bundled CPU cost model. Every repeat searches a task of its own; compiled code is loaded before
+Tasks are the paper's, with the bundled CPU cost model. Every repeat searches a task of its own; libraries are loaded before
 the first. Encoding is the part from the task to arrays of encoded pieces.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     model = cost_model_for("cpu")
     NeuroShard().search(
         random_task(0, tables=10, devices=2, device="cpu"), model, seed=0, deadline=None
-    )  # loads or compiles
+    )  # loads libraries
     rows = [row(model, tables, devices, repeats) for tables, devices in SIZES]
     heads = (
         "tables × devices",

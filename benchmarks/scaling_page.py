@@ -37,7 +37,7 @@ def write_page(points: Points, series: Series, options: argparse.Namespace, comm
     caption = (
         f"Medians over the tasks of each size ({options.repeats}): tables {tail}, hosts of 8 devices, the cost model of device type "
         f"'{options.model}'. `certified` stops at a gap of 1%, and every search after {options.time_limit:g} s; such a size is not "
-        "repeated. CPU time is that of all threads. Memory at the start is that of the interpreter, libraries, compiled code and task."
+        "repeated. CPU time is that of all threads. Memory at the start is that of the interpreter, libraries and task."
     )
     heads = (
         "strategy",

@@ -118,7 +118,7 @@ class Search:
         self._models: dict[str, CostModel] = {}
 
     def warm_up(self, devices: list[str]) -> None:
-        """Load cost models and compiled code, so that no search pays for that."""
+        """Load cost models and libraries, so that no search pays for that."""
         for device in devices:
             self._models[device] = cost_model_for(device)
             task = random_task(0, tables=12, devices=2, device=device, batch_size=BATCH[device])

@@ -2,7 +2,7 @@
 
     python benchmarks/search_scaling.py [--largest 1000x128] [--repeats 3]
 
-Every point is a process of its own. It loads the compiled code by planning a small task, then plans one task: `certified` until its gap
+Every point is a process of its own. It loads libraries by planning a small task, then plans one task: `certified` until its gap
 is at most 1% or it ends by itself, `neuroshard` until it ends, both at most --time-limit seconds. Repeats have tasks of their
 own; figures are medians. Besides the sizes that grow in both, tables alone grow on 16 devices, and devices alone under 400 tables.
 """
@@ -25,7 +25,7 @@ TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
 DEVICES = ((400, 4), (400, 8), (400, 16), (400, 32), (400, 64), (400, 128))
 STRATEGIES = ("certified", "neuroshard")
 PATIENCE = 4  # time limits after which a process is killed,
-START_S = 120  # with so many seconds for its start, compiling included
+START_S = 120  # with so many seconds for its start
 BATCH = {"cpu": 1024, "h100": 65_536}
 
 
@@ -129,7 +129,7 @@ def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict
 
     model, batch = cost_model_for(options.model), BATCH[options.model]
     small = random_task(0, tables=12, devices=2, device=options.model, batch_size=batch)
-    sw.plan(small, strategy=strategy, cost_model=model)  # loads or compiles
+    sw.plan(small, strategy=strategy, cost_model=model)  # loads libraries
     task = cluster_task(
         options.seed, tables=size[0], devices=size[1], device=options.model, batch_size=batch, heavy_tail=options.heavy_tail
     )  # fmt: skip

@@ -5,7 +5,7 @@
 Both plan the same models: an EmbeddingBagCollection on the meta device, tables of 1,000 to 10 million rows (log-uniform) and dims of 16
 to 128, on CUDA devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, the same storage reservation, no
 statistics. Times are those of `plan()`, module traversal and conversion included, imports not. Every process of ours plans several models,
-of seeds of their own; in the first it loads its compiled code (which `shardwright` compiles once on a machine) before its search, so the
+of seeds of their own; in the first it loads libraries before its search, so the
 first is shown beside the median of the others, with its gap. TorchRec's gets the first of these models, in a process of its own for at most
 --limit seconds; sizes and planners take turns. How much longer a step its plan takes is our cost model's word.
 """
@@ -28,7 +28,7 @@ import numpy as np
 Size = tuple[int, int]
 PLANNERS = ("torchrec", "shardwright")
 _BATCH = 512  # samples of each device
-_START_S = 180  # for imports and, once, compiling
+_START_S = 180  # for imports
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -56,7 +56,9 @@ def print_json(document: dict[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Print one line on stderr, whatever the text holds."""
-    print(printable(text) + "\n", end="", file=sys.stderr, flush=True)  # in one write: Ctrl-C must not come before the line's end
+    print(
+        printable(text) + "\n", end="", file=sys.stderr, flush=True
+    )  # in one write: Ctrl-C must not come before the line's end
 
 
 def console_on_stdout() -> Console:

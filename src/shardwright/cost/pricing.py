@@ -1,4 +1,4 @@
-"""How sums of encodings become time, as plain arrays that compiled code can evaluate."""
+"""How sums of encodings become time, as plain arrays that the engine can evaluate."""
 
 from __future__ import annotations
 

@@ -110,15 +110,20 @@ from shardwright import __main__, interrupts
 interrupts.end_at_once()
 print(flush=True)
 sys.argv = ["shardwright", "learn", "dreamshard", "--tasks", "/nope", "-o", "/tmp/nope"]  # which imports torch
-if __main__.main() == interrupts.CODE:
-    sys.exit(interrupts.CODE)
-import time
-time.sleep(60)
+code = __main__.main()
+if code == 2:
+    import time
+    time.sleep(3)
+sys.exit(code)
 """
     assert interrupted_after(program, delay_s) in [
         (130, "error: interrupted\n"),
         (130, "error: stopped; nothing is saved: name a --checkpoint to be able to go on\n"),
         (130, "error: /nope: there is no such training tasks file; check the path\nerror: interrupted\n"),
+        (
+            2,
+            "error: /nope: there is no such training tasks file; check the path\n",
+        ),  # while the command was ending by itself
     ]
 
 

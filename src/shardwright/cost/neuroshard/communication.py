@@ -36,7 +36,7 @@ _MB_PER_VALUE = 4e-6
 
 @dataclass(frozen=True)
 class PassLayers:
-    """Layers on raw inputs (dim sums, delays in ms from the first to start), for compiled code; a negative output means 0.
+    """Layers on raw inputs (dim sums, delays in ms from the first to start), to be evaluated without torch; a negative output means 0.
 
     Attributes:
         forward: from `(2 D,)` dim sums, then delays, to `(D,)` ms.

@@ -93,7 +93,7 @@ def _times_caption(rows: Sequence[Row]) -> str:
     jobs = max((int(row.get("jobs") or 1) for row in rows), default=1)
     beside = "" if jobs == 1 else f" Up to {jobs} processes ran side by side, so a search on its own takes less."
     return (
-        "Median seconds of a search, compiled code and cost model loaded before; for `torchrec` its whole process, which takes some "
+        "Median seconds of a search, libraries and cost model loaded before; for `torchrec` its whole process, which takes some "
         f"seconds to load.{beside}"
     )
 
