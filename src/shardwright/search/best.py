@@ -66,6 +66,7 @@ class BestPlan(Interruptible):
         step_ms: its step time.
         seen: all plans with their step times, in the order in which they came.
         refused: why strategies found no plan, by their names.
+        scoring_s: how long it took to score the first plan; the answer will be scored again.
     """
 
     def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
@@ -75,6 +76,7 @@ class BestPlan(Interruptible):
         self.step_ms = math.inf
         self.seen: list[tuple[float, Plan]] = []
         self.refused: dict[str, InfeasibleTask] = {}
+        self.scoring_s = 0.0
 
     @property
     def late(self) -> bool:
@@ -83,7 +85,9 @@ class BestPlan(Interruptible):
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan if it is the best so far."""
+        begin = time.monotonic()
         step_ms = score(self._task, plan.shards, self._model).step_ms
+        self.scoring_s = self.scoring_s or time.monotonic() - begin
         self.seen.append((step_ms, plan))
         if self.plan is None or step_ms < self.step_ms:
             self.plan, self.step_ms = plan, step_ms

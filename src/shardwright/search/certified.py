@@ -134,6 +134,8 @@ class Certified:
         from shardwright.search.engine.preparation import prepare
         from shardwright.search.engine.session import SearchSession
 
+        if deadline is not None:
+            deadline -= seen.scoring_s
         try:
             prepared = prepare(task, cost_model, deadline)
         except InfeasibleTask as error:

@@ -60,6 +60,7 @@ def plan(
         InvalidInput: the strategy is unknown or cannot start from a plan, the cost model cannot be read, or seed, time_limit or
             move_cost breaks a rule.
     """
+    begin = time.monotonic()
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost)
     model = with_groups(resolve_cost_model(cost_model, task), task)
@@ -71,7 +72,6 @@ def plan(
     proof = prove_infeasible(limited)
     if proof is not None:
         raise InfeasibleTask(proof + (_OTHER_RUNTIME if prove_infeasible(task) is None else ""))
-    begin = time.monotonic()
     deadline = None if time_limit is None else begin + float(time_limit)
 
     def search(of: Task) -> Plan:
