@@ -116,16 +116,25 @@ inline Swap best_swap(const Solution& s, int one, int target, double least) {
     return best;
 }
 
-// Price two devices whose sums have changed anew, and all links.
-inline void refresh_two(Solution& s, int one, int other) {
+// Price two devices whose sums have changed anew, and the links that this touches: those of their hosts, and of all others only where more or
+// fewer bytes are served in all than before.
+inline void refresh_two(Solution& s, int one, int other, Bytes all_before) {
     s.refresh_calls(one);
     s.refresh_calls(other);
-    for (int device = 0; device < s.problem->devices; ++device) s.refresh_links(device);
-    refresh_heat(s);
+    const Links& links = s.problem->links;
+    const Bytes more = s.served_by_all - all_before;
+    const bool same_total = std::abs(more.values) + std::abs(more.ids) < 1.0;  // byte
+    for (int device = 0; device < s.problem->devices; ++device) {
+        const int host = links.host_of(device);
+        if (same_total && host != links.host_of(one) && host != links.host_of(other)) continue;
+        s.refresh_links(device);
+        refresh_heat(s, device);
+    }
 }
 
 inline void make(Solution& s, const Transfer& transfer, int target) {
     const int one = s.pieces[transfer.piece].device, item = s.problem->owner(transfer.form);
+    const Bytes all_before = s.served_by_all;
     s.lift(transfer.piece);
     if (transfer.form != s.pieces[transfer.piece].form) {
         s.pieces[transfer.piece].form = transfer.form;
@@ -145,16 +154,17 @@ inline void make(Solution& s, const Transfer& transfer, int target) {
         s.place(there, target);
         if (s.pieces[transfer.piece].device < 0) s.drop(transfer.piece);
     }
-    refresh_two(s, one, target);
+    refresh_two(s, one, target, all_before);
 }
 
 inline void make(Solution& s, const Swap& swap) {
     const int one = s.pieces[swap.mine].device, target = s.pieces[swap.other].device;
+    const Bytes all_before = s.served_by_all;
     s.lift(swap.mine);
     s.lift(swap.other);
     s.place(swap.mine, target);
     s.place(swap.other, one);
-    refresh_two(s, one, target);
+    refresh_two(s, one, target, all_before);
 }
 
 }  // namespace shardwright

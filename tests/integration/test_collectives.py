@@ -231,7 +231,8 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"scipy", "numba", "msgspec", "typer", "rich", "yaml", "polars", "pandas", "safetensors", "fbgemm_gpu"}:
+        missing = {"scipy", "highspy", "msgspec", "typer", "rich", "yaml", "polars", "pandas", "safetensors", "fbgemm_gpu"}
+        if name == "shardwright._engine" or name.split(".")[0] in missing:
             raise ModuleNotFoundError(f"{name} is not installed")
 
 sys.meta_path.insert(0, Blocker())

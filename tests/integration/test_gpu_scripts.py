@@ -40,7 +40,8 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"scipy", "numba", "msgspec", "typer", "rich", "yaml", "polars", "safetensors", "matplotlib"}:
+        missing = {"scipy", "highspy", "msgspec", "typer", "rich", "yaml", "polars", "safetensors", "matplotlib"}
+        if name == "shardwright._engine" or name.split(".")[0] in missing:
             raise ModuleNotFoundError(f"{name} is not installed")
 
 sys.meta_path.insert(0, Blocker())
