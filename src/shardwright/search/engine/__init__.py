@@ -1,1 +1,1 @@
-"""The compiled representation that searches work on: pieces as rows of arrays, per-device sums kept incrementally."""
+"""What of the engine is Python: the arrays that it works on, first solutions, and the session that runs starts and kicks."""
