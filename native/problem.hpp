@@ -175,6 +175,8 @@ inline void Problem::settle() {
         require(spread_range[2 * spread] <= spread_range[2 * spread + 1], "spread_range must begin before it ends");
     require(links.near >= 1 && links.devices == devices, "links must name the devices, and at least one device a host");
     if (warm()) {
+        require(home.form.size() == most.size() && home.unit_ms.size() == item.size() && home.spread_ms.size() == spread_bytes.size(),
+                "home_form, home_unit_ms and home_spread_ms must have a number for each item, form and spread");
         require(home.device.size() == home.width.size() && home.device.size() == home.start.size(), "home arrays must be of one length");
         require_offsets(home.first, static_cast<std::int64_t>(home.device.size()), "home_first");
         require_within(home.form, NONE, forms, "home_form");

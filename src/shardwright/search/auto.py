@@ -6,9 +6,9 @@
 3. The baselines; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
 4. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
 
-Left out are the learned strategies: `rnn` trains anew on every task, and from the plan of `dreamshard+`'s policy `certified` found nothing
-better on 24 tasks of 50 to 200 tables. Left out are TorchRec's planner, too, and strategies that users have registered. With a time limit,
-tiers get at most half of what is left, and what comes last is asked only if there is time left.
+Left out are the learned strategies: `rnn` trains anew on every task, and `dreamshard+` takes as long as `certified` for plans that are
+hardly better. Left out are TorchRec's planner, too, and strategies that users have registered. With a time limit, tiers get at most half
+of what is left, and what comes last is asked only if there is time left.
 """
 
 from __future__ import annotations

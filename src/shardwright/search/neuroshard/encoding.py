@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright._engine import TICKS
 from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
@@ -21,8 +22,6 @@ from shardwright.task.task import Task
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-
-TICKS = 1e6  # in a ms
 
 
 class Arrays(NamedTuple):

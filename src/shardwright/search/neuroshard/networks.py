@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from shardwright._engine import grid_placements, placement_times
+from shardwright._engine import TICKS, grid_placements, placement_times
 from shardwright.cost.model import CostModel
-from shardwright.search.neuroshard.encoding import TICKS, Floats, Ints
+from shardwright.search.neuroshard.encoding import Floats, Ints
 from shardwright.search.neuroshard.pieces import Pieces
 from shardwright.task.task import Task
 

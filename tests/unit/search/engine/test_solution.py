@@ -216,6 +216,7 @@ BAD = {
     "first must": lambda a: {"first": a.first[::-1].copy()},
     "part must": lambda a: {"part": a.part * 0},
     "links must": lambda a: {"links": a.links + 1},
+    "home_form, home_unit_ms and home_spread_ms must": lambda _: {"home_first": np.zeros(ITEMS + 1, dtype=np.int64)},
 }  # fmt: skip
 
 

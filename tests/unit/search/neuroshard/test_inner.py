@@ -10,7 +10,6 @@ import pytest
 from shardwright import _engine
 from shardwright.cost import score
 from shardwright.search.neuroshard.beam import Placed, candidates, halved
-from shardwright.search.neuroshard.encoding import TICKS
 from shardwright.search.neuroshard.networks import NetworkScore, network_score
 from shardwright.search.neuroshard.pieces import NO_LIMIT, make_pieces, step_ticks
 from shardwright.search.neuroshard.shards import shards_of
@@ -84,7 +83,7 @@ def test_a_placement_costs_what_its_shards_cost(seed):
         lambda *_: np.inf,  # nothing is joined
     )
     cost = score(task, shards, MODEL)
-    assert ticks == pytest.approx(cost.step_ms * TICKS, abs=2)
+    assert ticks == pytest.approx(cost.step_ms * _engine.TICKS, abs=2)
     (times,), (dims,) = _engine.placement_times(pieces.native, state, device[None])
     np.testing.assert_allclose(times, [[d.forward_ms, d.backward_ms] for d in cost.devices], rtol=1e-12)
     assert dims.tolist() == [sum(s.dim for s in shards if rank in s.devices) for rank in range(4)]
