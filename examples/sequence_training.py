@@ -5,6 +5,7 @@ items are replicated, warm ones on every host, cold ones on one device. On a clu
 from a file.
 """
 
+import gc
 import os
 import socket
 import tempfile
@@ -68,10 +69,17 @@ def loss_of(embedding: TieredEmbedding, rng: np.random.Generator) -> torch.Tenso
     return torch.nn.functional.cross_entropy(scores, torch.zeros(SAMPLES, dtype=torch.int64))
 
 
-def train(rank: int, port: int, folder: str) -> None:
+def rank_main(rank: int, port: int, folder: str) -> None:
+    """Meet the other processes, train, and part."""
     torch.set_num_threads(1)
-    size = HOSTS * NEAR
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=60), size, rank)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=60), HOSTS * NEAR, rank)
+    train(rank, folder)
+    gc.collect()  # what holds the group keeps its threads alive, and such a thread can abort an interpreter that ends
+    dist.destroy_process_group()
+
+
+def train(rank: int, folder: str) -> None:
+    """Train, save a checkpoint and load it again, as one of the processes."""
     hottest = np.random.default_rng(0).permutation(ITEMS)  # in earnest: from `shardwright profile`
     embedding = TieredEmbedding(
         tiered_plan(),
@@ -86,7 +94,7 @@ def train(rank: int, port: int, folder: str) -> None:
         mean = loss.detach().clone()
         dist.all_reduce(mean)
         if rank == 0 and step % 10 == 9:
-            print(f"step {step + 1:3}  loss {mean.item() / size:.4f}")
+            print(f"step {step + 1:3}  loss {mean.item() / dist.get_world_size():.4f}")
     if rank == 0:
         inter, intra = (embedding.traffic.total(link) / STEPS for link in ("inter", "intra"))
         print(f"rank 0 sent {inter:.0f} bytes a step between hosts and {intra:.0f} inside its host")
@@ -94,7 +102,6 @@ def train(rank: int, port: int, folder: str) -> None:
     again = TieredEmbedding(embedding.plan, rank_maps=embedding.ranking.maps)
     load_checkpoint(again, folder)
     assert torch.equal(again.storage.weights[0], embedding.storage.weights[0])
-    dist.destroy_process_group()
 
 
 def first_rows(ids: np.ndarray) -> np.ndarray:
@@ -109,7 +116,7 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, (port, folder), HOSTS * NEAR)
+        mp.spawn(rank_main, (port, folder), HOSTS * NEAR)
         print(f"checkpoint: {len(list(Path(folder).iterdir()))} files")
 
 

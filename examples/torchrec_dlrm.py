@@ -6,6 +6,7 @@ batches, so that the losses of the first steps are the same, whatever lies where
 "Installing" in the README.
 """
 
+import gc
 import logging
 import sys
 import tempfile
@@ -101,11 +102,18 @@ def train(model: DLRMTrain, plan, sharders, steps: list[Batch]) -> list[float]:
 
 
 def rank_main(rank: int, meeting: str, path: str) -> None:
-    """Plan and train twice as one of the processes."""
+    """Meet the other process, compare, and part."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    compare_plans(rank, path)
+    gc.collect()  # sharded models keep the group's threads alive, and such a thread can abort an interpreter that ends
+    dist.destroy_process_group()
+
+
+def compare_plans(rank: int, path: str) -> None:
+    """Plan and train twice, as one of the processes."""
     clicks = pl.read_parquet(path)
     categories = [name for name in clicks.columns if name.startswith("cat_")]
     dense = sum(name.startswith("dense_") for name in clicks.columns)
@@ -134,7 +142,6 @@ def rank_main(rank: int, meeting: str, path: str) -> None:
     assert apart < 1e-5, apart
     if rank == 0:
         print(f"losses of the first {ALIKE} steps differ by at most {apart:.1e}")
-    dist.destroy_process_group()
 
 
 def main() -> None:
