@@ -90,7 +90,7 @@ def processes_mentioning(text: str) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_path: Path) -> None:
     rng = random.Random(7)
-    wanted, done = 120, 0
+    wanted, done, untold = 120, 0, 0  # a visit may be stored and its line not yet printed when the process dies
     known: Counter[tuple[int, int]] = Counter()
     for _ in range(3):
         process = start(tmp_path, wanted)
@@ -109,8 +109,8 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
         found = visits(tmp_path)
         assert known <= found  # nothing is lost
         assert len(known) + len(printed) <= len(found) <= len(known) + len(printed) + 1
-        assert int(printed[0]) in (done, done + 1)  # it goes on where the killed one stopped
-        done = int(printed[-1])
+        assert done <= int(printed[0]) <= done + untold + 1  # it goes on where the killed one stopped
+        done, untold = int(printed[-1]), len(found) - len(known) - len(printed)
         known = found
     assert known.total() == len(known)  # no visit is in two places
     rest = collect(tmp_path, samples=wanted, backend="embedding_bag", **SMALL)
