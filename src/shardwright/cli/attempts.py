@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from shardwright.cli.output import MISSING, ms, percent, seconds, signed, table
-from shardwright.cli.progress import Report
+from shardwright.cli.output import MISSING, Report, ms, percent, seconds, signed, table
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
 from shardwright.search import plan, strategy_named

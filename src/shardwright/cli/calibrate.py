@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
-from shardwright.cli.output import emit, note, percent, signed, table
-from shardwright.cli.progress import progress
+from shardwright.cli.output import emit, note, percent, progress, signed, table
 
 if TYPE_CHECKING:
     import rich.table

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from shardwright.cli.checks import check_folder, check_target, require_torch
 from shardwright.cli.collect_collectives import collectives_collected
 from shardwright.cli.collect_options import (
     BatchSizes,
@@ -31,13 +32,10 @@ from shardwright.cli.collect_options import (
     World,
 )
 from shardwright.cli.collect_remote import kernels_collected_on
-from shardwright.cli.dependencies import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, Seed
-from shardwright.cli.output import emit, note, saved
-from shardwright.cli.progress import progress
+from shardwright.cli.output import emit, note, progress, saved
 from shardwright.cli.ray_option import RayAddress
-from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default

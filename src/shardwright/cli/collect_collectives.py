@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardwright.cli.output import percent
-from shardwright.cli.progress import progress
+from shardwright.cli.output import percent, progress
 from shardwright.task.table import Table
 
 

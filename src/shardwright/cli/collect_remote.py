@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardwright.cli.output import note
-from shardwright.cli.progress import progress
+from shardwright.cli.output import note, progress
 
 
 def kernels_collected_on(

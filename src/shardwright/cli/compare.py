@@ -18,13 +18,10 @@ from shardwright.cli.attempts import (
     plan_with_each,
     save_each,
 )
-from shardwright.cli.dependencies import require_torch
-from shardwright.cli.devices import other_device
+from shardwright.cli.checks import make_folder, other_device, require_torch
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, RunsOn, Seed, TaskFile, TimeLimit, option
-from shardwright.cli.output import emit, note
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import make_folder
+from shardwright.cli.output import emit, note, progress
 from shardwright.cost import resolve_cost_model
 from shardwright.schema import Place
 from shardwright.search import rival_names, strategy_names

@@ -24,12 +24,10 @@ from shardwright.cli.attempts import (
     plan_with_each,
     save_each,
 )
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import make_folder, require_torch
 from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
-from shardwright.cli.output import emit, note, percent, show
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import make_folder
+from shardwright.cli.output import emit, note, percent, progress, show
 from shardwright.cost import CostModel
 from shardwright.task import Task
 

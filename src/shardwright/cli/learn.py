@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import check_folder, check_target, require_torch
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.learn_options import options_from_texts
 from shardwright.cli.learn_workers import learning_fleet
 from shardwright.cli.model_notes import print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Seed, option
-from shardwright.cli.output import MISSING, emit, saved, table
-from shardwright.cli.progress import progress
+from shardwright.cli.output import MISSING, emit, progress, saved, table
 from shardwright.cli.ray_option import RayAddress
-from shardwright.cli.targets import check_folder, check_target
 from shardwright.errors import InvalidInput
 from shardwright.threads import one_thread
 

@@ -1,18 +1,30 @@
-"""What commands print: one JSON document or tables on stdout; notes on stderr, a line each."""
+"""What commands print: a JSON document or tables on stdout, notes and a progress line on stderr."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from shardwright.errors import printable
 
@@ -149,3 +161,66 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
+
+
+class Report(Protocol):
+    """Says how far the work is."""
+
+    def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
+        """Show `done` of `total` (None: as before) with a short detail."""
+
+
+class CountColumn(MofNCompleteColumn):
+    """Done and wanted; nothing where it is not known how much there is to do, or nothing is counted."""
+
+    def render(self, task: Task) -> Text:
+        """The count."""
+        return Text() if task.total is None and not task.completed else super().render(task)
+
+
+class RateColumn(ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate; nothing until it is known."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.4g}/s" if speed else "", style="progress.data.speed")
+
+
+class RemainingColumn(TimeRemainingColumn):
+    """Estimated time to the end; nothing until it is known."""
+
+    def render(self, task: Task) -> Text:
+        """The time."""
+        return Text() if task.time_remaining is None else super().render(task)
+
+
+@contextmanager
+def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
+    """A line with a bar, a clock and what is being done, which is gone when the work is done.
+
+    Args:
+        title: what the work is.
+        total: how much there is to do; without, the line shows that time passes.
+        detail: what is being done until the work says more.
+    """
+    shown = sys.stderr.isatty()
+    console = Console(stderr=True, force_terminal=shown)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        CountColumn(),
+        RateColumn(),
+        TimeElapsedColumn(),
+        RemainingColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )
+    # Libraries that are imported meanwhile may keep stdout for the process's end, so it is not to be a stand-in of rich's.
+    title = printable(title)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bars:
+        bar = bars.add_task(title, total=total, detail=detail)
+
+        def report(done: float, total: float | None = None, detail: str = "") -> None:
+            bars.update(bar, completed=done, total=total, detail=printable(detail))
+
+        yield report

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.console import RenderableType
 
+from shardwright.cli.checks import check_target
 from shardwright.cli.errors import about
 from shardwright.cli.groups import FullySharded, GroupSizeOption, InterHost, SyncInterval, size_of, sizes_view
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
-from shardwright.cli.output import emit, saved
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import check_target
+from shardwright.cli.output import emit, progress, saved
 from shardwright.errors import some_of
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from shardwright.cli.checks import check_target
 from shardwright.cli.first_task import PRESET, FirstTask, planning, profiling_again, writing_and_planning
 from shardwright.cli.options import AsJson, option
-from shardwright.cli.output import emit, note, percent, saved, show, table
-from shardwright.cli.progress import progress
+from shardwright.cli.output import emit, note, percent, progress, saved, show, table
 from shardwright.cli.ray_option import RayAddress
-from shardwright.cli.targets import check_target
 from shardwright.errors import InvalidInput
 from shardwright.task import Topology
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import check_target, require_torch
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, option
-from shardwright.cli.output import emit, note, saved
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import check_target
+from shardwright.cli.output import emit, note, progress, saved
 from shardwright.errors import InvalidInput
 from shardwright.task.units import format_bytes
 
@@ -114,7 +112,7 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
 
 
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
-    from shardwright.cli.devices import measured_device
+    from shardwright.cli.checks import measured_device
     from shardwright.cli.model_notes import print_origin_notes
     from shardwright.measure.plans import measure_plans
     from shardwright.report import MeasuredTimes

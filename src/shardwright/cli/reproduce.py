@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardwright.cli.checks import check_folder
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, option
-from shardwright.cli.output import emit
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import check_folder
+from shardwright.cli.output import emit, progress
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import check_target, require_torch
 from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
-from shardwright.cli.output import MISSING, emit, percent, saved, table
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import check_target
+from shardwright.cli.output import MISSING, emit, percent, progress, saved, table
 from shardwright.cli.train_links import (
     error_metadata,
     errors_document,

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.dependencies import require_torch
+from shardwright.cli.checks import check_target, require_torch
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
-from shardwright.cli.output import emit, ms, note, saved, signed
-from shardwright.cli.progress import progress
-from shardwright.cli.targets import check_target
+from shardwright.cli.output import emit, ms, note, progress, saved, signed
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned

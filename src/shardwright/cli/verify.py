@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwright.cli.dependencies import require_torch
-from shardwright.cli.devices import measured_device, other_device
+from shardwright.cli.checks import measured_device, other_device, require_torch
 from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
-from shardwright.cli.output import emit, ms, note, percent, signed, table
-from shardwright.cli.progress import progress
+from shardwright.cli.output import emit, ms, note, percent, progress, signed, table
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,8 +58,8 @@ def run(
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     require_torch("measuring", "measure")
     from shardwright.cli.attempts import truth_line
+    from shardwright.cli.checks import check_same_task
     from shardwright.cli.model_notes import model_of, print_origin_notes
-    from shardwright.cli.same_task import check_same_task
     from shardwright.cost.score import without_synchronisation
     from shardwright.measure.plans import measure_plans
     from shardwright.sharding import Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from shardwright.cli.devices import other_device
+from shardwright.cli.checks import other_device
 from shardwright.cli.output import MISSING, emit, ms, percent, table
 from shardwright.sharding import DeviceCost, Plan
 from shardwright.task.units import format_bytes

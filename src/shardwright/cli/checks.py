@@ -1,0 +1,227 @@
+"""What commands check before their work, which may take hours: packages, devices, plans, and the files they are to write."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.files import is_stream, parse_document, status
+
+if TYPE_CHECKING:
+    from shardwright.sharding import Plan
+    from shardwright.task import Table, Task
+
+_STORE_FILES = (".sqlite", ".json")
+_DOCUMENTS = (".json", ".yaml", ".yml")
+_MOST_NAMED = 1000  # files; a document that names itself ends there too
+_MOST_DIFFERENCES = 5
+_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task
+
+
+def require_torch(purpose: str, extra: str) -> None:
+    """Check that torch is installed, without importing it.
+
+    Args:
+        purpose: what needs it, as in "measuring".
+        extra: the optional part of this package that brings it.
+
+    Raises:
+        MissingDependency: it is not.
+    """
+    if find_spec("torch") is None:
+        raise MissingDependency(
+            f"{purpose} needs torch, which is not installed; install it with: pip install 'shardwright[{extra}]'"
+        )
+
+
+def measured_device(kind: str) -> str:
+    """The device type that topologies use for this machine's "cpu" or "cuda" device."""
+    if kind != "cuda":
+        return "cpu"
+    from shardwright.cost.origin import device_type
+    from shardwright.measure.hardware import gpu_model
+
+    return device_type({"device_kind": kind, "processor": gpu_model()})
+
+
+def other_device(plan_for: str, kind: str) -> str | None:
+    """Why times predicted for a device type cannot be compared with times of this machine's "cpu" or "cuda" device; None if they can."""
+    from shardwright.report import not_comparable
+
+    return not_comparable(plan_for, measured_device(kind))
+
+
+def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object) -> None:
+    """Check that a plan was made for a task, not for an older version of it or another one.
+
+    Raises:
+        InvalidInput: the tasks differ; the message lists the differences.
+    """
+    found = list(differences(plan.task, task))
+    if found:
+        more = f" and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        listed = "; ".join(found[:_MOST_DIFFERENCES])
+        raise InvalidInput(
+            f"{plan_file}: a plan for another task than {task_file} ({listed}{more}); plan this task anew"
+        )
+
+
+def differences(planned: Task, task: Task) -> Iterator[str]:
+    """The differences between a plan's task and a given one, in words; the order of tables does not matter."""
+    for field in (one.name for one in fields(task) if one.name not in _COMPARED_APART):
+        if getattr(planned, field) != getattr(task, field):
+            yield f"{field} is {getattr(planned, field)} in the plan, {getattr(task, field)} in the task"
+    for field in (one.name for one in fields(task.topology)):
+        if getattr(planned.topology, field) != getattr(task.topology, field):
+            yield f"topology: {field} differs"
+    for name, table in planned.table_by_name.items():
+        if name not in task.table_by_name:
+            yield f"the task has no table '{name}'"
+        else:
+            yield from _table_differences(table, task.table_by_name[name])
+    yield from (f"the plan has no table '{name}'" for name in task.table_by_name if name not in planned.table_by_name)
+    if planned.constraints != task.constraints:
+        yield "constraints differ"
+
+
+def _table_differences(planned: Table, table: Table) -> Iterator[str]:
+    for field in (one.name for one in fields(table)):
+        before, after = getattr(planned, field), getattr(table, field)
+        if before != after:
+            how = "differs" if field == "access" else f"is {before}, not {after}"
+            yield f"table '{table.name}': {field} {how}"
+
+
+def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outputs: Iterable[Path | None] = ()) -> None:
+    """Check that a result can be saved, and that saving it overwrites nothing of value.
+
+    Args:
+        path: where the result is to be saved; None if it is not saved.
+        inputs: files that the command reads, and sample stores; None stands for an option that was not given.
+        outputs: the other files that the command writes.
+
+    Raises:
+        InvalidInput: the path is a folder, leads nowhere or lies in a folder that does not exist; or it is an input, a file that an
+            input names, a file of a sample store, or another output.
+    """
+    if path is None:
+        return
+    if _is_folder(path, "cannot be written"):
+        raise InvalidInput(f"{path}: is a folder; name a file in it with -o")
+    if is_stream(path):
+        if status(path) is None:
+            raise InvalidInput(f"{path}: is no open descriptor; name a file with -o")
+        return
+    if not path.resolve().parent.is_dir():
+        raise InvalidInput(f"{path}: its folder does not exist; make it first, or name a file elsewhere with -o")
+    for other in inputs:
+        if other is None or not _is_there(other):  # the part that reads it says why it is not there
+            continue
+        if _same_file(path, other):
+            raise InvalidInput(f"{path}: is an input too, which saving would overwrite; name another file to save to")
+        if path.is_file() and any(_same_file(path, named) for named in _files_named_in(other) if _is_there(named)):
+            raise InvalidInput(
+                f"{path}: is named in {other}, and saving would overwrite it; name another file to save to"
+            )
+        if other.is_dir() and path.suffix in _STORE_FILES and path.resolve().parent.samefile(other):
+            raise InvalidInput(
+                f"{path}: files in {other} whose names end in {', '.join(_STORE_FILES)} are the samples'; name a file elsewhere with -o"
+            )
+    for other in outputs:
+        if other is not None and _same_file(path, other):
+            raise InvalidInput(f"{path}: two results would be saved there, one over the other; name a file for each")
+
+
+def check_folder(path: Path) -> None:
+    """Check that a folder exists or can be made.
+
+    Raises:
+        InvalidInput: it is a file, lies in one, leads nowhere, or may not be written to.
+    """
+    nearest = path.absolute()
+    while not _is_folder(nearest, "cannot be made"):
+        if status(nearest) is not None:
+            raise InvalidInput(f"{path}: {nearest} is no folder; name a folder elsewhere with -o")
+        nearest = nearest.parent
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidInput(f"{path}: {nearest} may not be written to; name a folder elsewhere with -o")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it exists.
+
+    Raises:
+        InvalidInput: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"{path}: the folder cannot be made ({error.strerror}); name one where you may write"
+        ) from error
+
+
+def _is_folder(path: Path, otherwise: str) -> bool:
+    """Whether a path is a folder.
+
+    Raises:
+        InvalidInput: nothing can exist there: a name is too long, or a link leads to itself.
+    """
+    try:
+        found = status(path)
+    except OSError as error:
+        raise InvalidInput(f"{path}: {otherwise} ({error.strerror}); name another with -o") from None
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return status(path) is not None
+    except OSError:
+        return False
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, through links too. Pipes and devices, such as a terminal, lose nothing when shared."""
+    if _is_there(one) and _is_there(other):
+        return one.is_file() and one.samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _files_named_in(path: Path) -> list[Path]:
+    """The files that a document names with `{file: …}`, relative to its folder, and the files that those name."""
+    found, waiting = dict[Path, None](), [path]
+    while waiting and len(found) < _MOST_NAMED:
+        document = waiting.pop()
+        new = [document.parent / name for name in _names(_content(document))]
+        waiting += [file for file in new if file not in found]
+        found |= dict.fromkeys(new)
+    return list(found)
+
+
+def _content(path: Path) -> object:
+    """The content of a YAML or JSON file; None for another file, or one that cannot be read."""
+    if path.suffix.lower() not in _DOCUMENTS or not path.is_file():
+        return None
+    try:
+        return parse_document(path)
+    except InvalidInput:
+        return None
+
+
+def _names(node: object) -> Iterator[str]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _names(item)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key == "file" and isinstance(value, str):
+                yield value
+            else:
+                yield from _names(value)
