@@ -2,44 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from shardwright.cli.checks import check_folder, check_target, require_torch
-from shardwright.cli.collect_collectives import collectives_collected
-from shardwright.cli.collect_options import (
-    BatchSizes,
-    Collectives,
-    Export,
-    Hosts,
-    Kinds,
-    Memory,
-    OptimizerName,
-    Output,
-    PoolName,
-    Runs,
-    SampleCount,
-    Seconds,
-    SequenceShare,
-    Space,
-    Timeout,
-    World,
-)
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
-from shardwright.cli.options import AsJson, BackendName, Device, Seed
-from shardwright.cli.output import emit, note, progress, saved
+from shardwright.cli.options import AsJson, BackendName, Device, Seed, option
+from shardwright.cli.output import emit, note, percent, progress, saved
 from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default
+from shardwright.task import Table
 from shardwright.task.units import parse_bytes
+
+Output = Annotated[Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")]
+SampleCount = Annotated[
+    int | None,
+    option(
+        "--samples",
+        "-n",
+        metavar="N",
+        text="Samples the store is to hold in the end. (default 8000, of collectives 2000)",
+    ),
+]
+Collectives = Annotated[
+    bool, typer.Option("--collectives", help="Measure collectives between processes, in place of kernels.")
+]
+BatchSizes = Annotated[
+    list[int] | None,
+    option(
+        "--batch-size",
+        metavar="N",
+        text="Samples a batch; repeat for several. (default: the space's, for collectives four sizes)",
+    ),
+]
+Space = Annotated[
+    str | None,
+    option("--space", metavar="NAME", text="How wide to sample: usual, or wide. (default usual, on cuda wide)"),
+]
+OptimizerName = Annotated[
+    str | None, option("--optimizer", metavar="NAME", text="Optimizer inside backward. (default: the space's)")
+]
+PoolName = Annotated[str, typer.Option("--pool", metavar="NAME", help="Table pool that sets are drawn from.")]
+SequenceShare = Annotated[
+    float | None,
+    option("--sequence-share", metavar="X", text="Share of sets with sequence tables. (default: the space's)"),
+]
+Memory = Annotated[
+    str | None,
+    option(
+        "--memory",
+        metavar="SIZE",
+        text="Room for the tables of a sample. (default 4 GB, on cuda 45% of the card, at most 60 GB)",
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    option(
+        "--seconds",
+        metavar="N",
+        text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
+    ),
+]
+Export = Annotated[
+    Path | None,
+    option(
+        "--export",
+        metavar="FILE",
+        text="Measure nothing: write the store's kernel samples to a small Parquet file, which train reads.",
+    ),
+]
+World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
+Hosts = Annotated[
+    int | None,
+    option("--hosts", metavar="N", text="With --collectives: hosts that the ranks stand for. (default 1)"),
+]
+Kinds = Annotated[
+    list[str] | None,
+    option("--kind", metavar="NAME", text="With --collectives: repeat for several. (default all)"),
+]
+Runs = Annotated[
+    int | None,
+    option("--runs", metavar="N", text="With --collectives: the median of so many counts. (default 10)"),
+]
+Timeout = Annotated[
+    float | None,
+    option(
+        "--timeout",
+        metavar="SECONDS",
+        text="With --collectives: a sample that takes longer is skipped. (default 60)",
+    ),
+]
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
 _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
@@ -97,7 +158,7 @@ def run(
     tables, stopped = table_pool(pool), f"stopped; all samples measured so far are in {output}"
     with _resumable(stopped):
         if collectives:
-            document, text = collectives_collected(
+            document, text = _collectives_collected(
                 output,
                 samples=2000 if samples is None else samples,
                 world=world,
@@ -138,6 +199,55 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
     with progress("measuring", detail="starting the measuring process") as report:
         summary = collect(output, **options, progress=report)
     text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
+    return asdict(summary) | {"folder": str(summary.folder)}, text
+
+
+def _collectives_collected(
+    output: Path,
+    *,
+    samples: int,
+    world: int | None,
+    hosts: int | None,
+    kinds: Sequence[str] | None,
+    runs: int | None,
+    timeout_s: float,
+    seed: int,
+    device: str,
+    batch_sizes: Sequence[int] | None,
+    pool: Sequence[Table],
+) -> tuple[dict[str, Any] | None, str]:
+    """What to say after collecting collectives, as data and as text; no data on ranks that torchrun numbered above 0."""
+    from shardwright.measure.collectives.collect import collect_collectives, new_collection
+    from shardwright.measure.collectives.sampling import KINDS
+    from shardwright.measure.collectives.timing import RunPolicy
+    from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
+
+    place = place_of_this_process()
+    collection = new_collection(
+        output,
+        samples=samples,
+        world=world if world is not None else place.world if place else 2,
+        hosts=hosts if hosts is not None else place.hosts if place else 1,
+        seed=seed,
+        device=device,
+        batch_sizes=batch_sizes,
+        kinds=kinds or KINDS,
+        pool=pool,
+        policy=RunPolicy() if runs is None else RunPolicy(runs=runs),
+    )
+    with progress("measuring", detail="starting the ranks") as report:
+        if place:
+            summary = collect_in_group(collection, place, timeout_s=timeout_s, progress=report)
+        else:
+            summary = collect_collectives(collection, timeout_s=timeout_s, progress=report)
+    if summary is None:
+        return None, ""
+    text = (
+        f"{summary.samples} collectives in {summary.folder}, {summary.skipped} skipped; {summary.measured} measurements in "
+        f"{summary.seconds:.0f} s\n"
+        f"repeats of a sample differ by {percent(summary.repeat_mean)} (mean), {percent(summary.repeat_median)} (median)\n"
+        f"next: shardwright train {summary.folder} -o model.safetensors"
+    )
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
 

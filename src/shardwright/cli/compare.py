@@ -1,34 +1,38 @@
-"""`shardwright compare`: all strategies on one task."""
+"""`shardwright compare`: all strategies on one task; and how plans of several strategies are made, measured and shown together."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import numpy as np
 import typer
-from rich.console import RenderableType
+from rich.table import Table
 
-from shardwright.cli.attempts import (
-    agreement,
-    attempt_dict,
-    attempts_table,
-    bound_line,
-    failures,
-    measure_each,
-    plan_with_each,
-    save_each,
-)
 from shardwright.cli.checks import make_folder, other_device, require_torch
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, RunsOn, Seed, TaskFile, TimeLimit, option
-from shardwright.cli.output import emit, note, progress
-from shardwright.cost import resolve_cost_model
+from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, seconds, signed, table
+from shardwright.cost import CostModel, resolve_cost_model
+from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
 from shardwright.schema import Place
-from shardwright.search import rival_names, strategy_names
+from shardwright.search import plan, rival_names, strategy_named, strategy_names
+from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
+    from shardwright.measure.measuring import Controls
+    from shardwright.measure.plans import MeasuredPlan
     from shardwright.sharding.runtimes import Runtime
+
+_COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
+CAPTION = (
+    "predicted, measured: the slowest forward plus the slowest backward kernel over the devices · step: with the links, predicted · "
+    "gap: (step − bound) / bound, – where no bound is proven"
+)
 
 
 def run(
@@ -81,21 +85,195 @@ def run(
         "strategies": [attempt_dict(attempt) for attempt in attempts],
         "saved": [str(file) for file in files],
     }
-    view = attempts_table(f"{task}, cost model {cost_model.name}", attempts)
-    saved = [f"saved {file}" for file in files]
-    views: list[RenderableType] = [
-        view,
-        *bound_line(attempts),
+    emit(
+        document,
+        attempts_table(f"{task}, cost model {cost_model.name}", attempts),
+        *_bound_line(attempts),
         *failures(attempts),
         *agreement(attempts, unlike, getattr(cost_model, "metadata", {})),
-        *saved,
-    ]
-    emit(document, *views, as_json=as_json)
+        *(f"saved {file}" for file in files),
+        as_json=as_json,
+    )
     if not any(attempt.plan for attempt in attempts):
         note(f"error: {task}: no strategy found a plan for this task; the reasons are listed")
         raise typer.Exit(1)
 
 
 def all_names(task: Task) -> tuple[str, ...]:
-    """All strategies, planners of others that are installed, and what is planned by default."""
+    """All strategies, the planners of others that are installed, and "auto"."""
     return (*strategy_names(), *rival_names(task), "auto")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one strategy made of a task.
+
+    Attributes:
+        strategy: its name.
+        plan: its plan; None if it found none.
+        reason: why it found none.
+        measured: measured times of the plan, if it was measured.
+    """
+
+    strategy: str
+    plan: Plan | None
+    reason: str = ""
+    measured: MeasuredPlan | None = None
+
+
+def plan_with_each(
+    task: Task,
+    strategies: Sequence[str],
+    cost_model: CostModel,
+    report: Report,
+    *,
+    runs_on: Runtime = "shardwright",
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> list[Attempt]:
+    """One attempt a strategy, in their order.
+
+    Raises:
+        InvalidInput: a strategy is unknown, or an option breaks a rule.
+    """
+    chosen = [strategy_named(name) for name in strategies]
+    attempts = []
+    for done, strategy in enumerate(chosen):
+        report(done, len(chosen), strategy.name)
+        try:
+            found = plan(
+                task, strategy=strategy, cost_model=cost_model, seed=seed, time_limit=time_limit, runs_on=runs_on
+            )
+            attempts.append(Attempt(strategy.name, found))
+        except (InfeasibleTask, InvalidPlan, MissingDependency) as error:
+            attempts.append(Attempt(strategy.name, None, str(error)))
+    return _with_common_bound(attempts)
+
+
+def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The highest bound that was proven, for the plans of all: it speaks of all plans that the task and its runtime allow.
+
+    A plan below it lies in blocks that the bound leaves out, and has none.
+    """
+    proven = [one.plan for one in attempts if one.plan is not None and one.plan.bound_ms is not None]
+    if not proven:
+        return list(attempts)
+    highest = max(proven, key=lambda plan: plan.bound_ms or 0.0)
+    return [replace(one, plan=_bounded_by(highest, one.plan) if one.plan else None) for one in attempts]
+
+
+def _bounded_by(proven: Plan, plan: Plan) -> Plan:
+    holds = plan.cost is not None and (proven.bound_ms or 0.0) <= plan.cost.step_ms * (1 + 1e-9)
+    return replace(plan, bound_ms=proven.bound_ms if holds else None, bound_scope=proven.bound_scope)
+
+
+def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
+    """The bound that all gaps are to, and the plans that it speaks of; none where none was proven."""
+    plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
+    proven = next((plan for plan in plans if plan.bound_ms is not None), None)
+    return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
+
+
+def measure_each(
+    attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu", seconds: float = math.inf
+) -> list[Attempt]:
+    """The attempts with their plans measured, all interleaved; no round begins after so many seconds.
+
+    Raises:
+        MeasurementFailed: the plans cannot be measured on this machine.
+    """
+    from shardwright.measure.plans import measure_plans
+
+    plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
+    if not plans:
+        return list(attempts)
+    measured = iter(measure_plans(plans, rounds=rounds, device=device, seconds=seconds, progress=report))
+    return [replace(attempt, measured=next(measured)) if attempt.plan else attempt for attempt in attempts]
+
+
+def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
+    """Save the plans as STRATEGY.json in a folder that exists; returns the files."""
+    files = []
+    for attempt in attempts:
+        if attempt.plan is not None:
+            files.append(folder / f"{attempt.strategy}.json")
+            attempt.plan.save(files[-1])
+    return files
+
+
+def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTION) -> Table:
+    """A row per strategy."""
+    return table(title, _COLUMNS, [_row(attempt) for attempt in attempts], caption)
+
+
+def failures(attempts: Sequence[Attempt]) -> list[str]:
+    """A line for each strategy that found no plan."""
+    return [f"{attempt.strategy} failed: {attempt.reason}" for attempt in attempts if attempt.plan is None]
+
+
+def agreement(
+    attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
+) -> list[str]:
+    """A line that says how far measured times are from predicted ones, or why they are not compared; none where nothing was measured.
+
+    Args:
+        attempts: what was planned and measured.
+        unlike: why measured and predicted times cannot be compared.
+        metadata: of the cost model that predicted them.
+    """
+    measured = [attempt.measured for attempt in attempts if attempt.measured]
+    if unlike or not measured:
+        return [unlike] if unlike and measured else []
+    ratios = [one.compute_ms / one.plan.cost.compute_ms for one in measured if one.plan.cost]
+    return [truth_line("plans", ratios, measured[0].controls, metadata or {})] if ratios else []
+
+
+def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata: Mapping[str, str]) -> str:
+    """How far measured times are from predicted ones, and how much of that is the machine's state: as the controls say.
+
+    Args:
+        what: what was measured, in the plural.
+        ratios: measured over predicted times.
+        controls: what the control sets took meanwhile.
+        metadata: of the cost model.
+    """
+    off, state = float(np.median(ratios)), controls.slower_than(metadata)
+    text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"
+    if state is None:
+        return f"{text}; what the controls took when the model was learned is not known here"
+    return f"{text}, controls {signed(state - 1)}: model error {signed(off / state - 1)}"
+
+
+def attempt_dict(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as plain data."""
+    found = attempt.plan
+    cost = found.cost if found else None
+    return {
+        "strategy": attempt.strategy,
+        "failed": attempt.reason or None,
+        "predicted_compute_ms": cost.compute_ms if cost else None,
+        "measured_compute_ms": attempt.measured.compute_ms if attempt.measured else None,
+        "step_ms": cost.step_ms if cost else None,
+        "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
+        "bound_ms": found.bound_ms if found else None,
+        "bound_scope": found.bound_scope if found and found.bound_ms is not None else None,
+        "gap": found.gap if found else None,
+        "runs_on": list(found.runs_on) if found else None,
+        "search_s": found.search_s if found else None,
+    }
+
+
+def _row(attempt: Attempt) -> list[str]:
+    if attempt.plan is None:
+        return [attempt.strategy, "failed", *[MISSING] * (len(_COLUMNS) - 2)]
+    found, cost = attempt.plan, attempt.plan.cost
+    assert cost is not None
+    return [
+        attempt.strategy,
+        ms(cost.compute_ms),
+        ms(attempt.measured.compute_ms if attempt.measured else None),
+        ms(cost.step_ms),
+        ms(cost.embedding_cost_ms),
+        percent(found.gap),
+        seconds(found.search_s),
+    ]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from shardwright.cli.attempts import (
+from shardwright.cli.checks import make_folder, require_torch
+from shardwright.cli.compare import (
     CAPTION,
     Attempt,
     agreement,
@@ -24,7 +25,6 @@ from shardwright.cli.attempts import (
     plan_with_each,
     save_each,
 )
-from shardwright.cli.checks import make_folder, require_torch
 from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
 from shardwright.cli.output import emit, note, percent, progress, show

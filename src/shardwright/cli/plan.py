@@ -1,4 +1,4 @@
-"""`shardwright plan`: task file in, plan file out."""
+"""`shardwright plan`: task file in, plan file out; with sharding groups, for one size of the groups or for each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import RenderableType
+from rich.table import Table
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.errors import about
-from shardwright.cli.groups import FullySharded, GroupSizeOption, InterHost, SyncInterval, size_of, sizes_view
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
-from shardwright.cli.output import emit, progress, saved
-from shardwright.errors import some_of
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.errors import InvalidInput, some_of
+from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.groups import GroupSizes
@@ -35,6 +36,30 @@ MoveCost = Annotated[
         help="With --from: a GB is moved only if a step gets shorter by more than this; 'inf' moves only what must.",
     ),
 ]
+GroupSizeOption = Annotated[
+    str | None,
+    option(
+        "--sharding-group-size",
+        metavar="N|auto",
+        text="2D parallelism, for TorchRec's DMPCollection: devices of a sharding group, of which the plan is; 'auto' takes the best size.",
+    ),
+]
+SyncInterval = Annotated[
+    int, typer.Option("--sync-interval", min=1, help="Steps from one all-reduce of the groups' weights to the next.")
+]
+InterHost = Annotated[
+    bool,
+    typer.Option(
+        "--inter-host-allreduce",
+        help="Ranks of a group are neighbours, as by use_inter_host_allreduce; else replicas are.",
+    ),
+]
+FullySharded = Annotated[
+    bool,
+    typer.Option("--fully-sharded", help="ShardingStrategy.FULLY_SHARDED: weights travel in every step."),
+]
+
+_SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
 
 def run(
@@ -83,7 +108,7 @@ def run(
     import shardwright as sw
     from shardwright.cli.change import change_from, change_to_dict, change_views
     from shardwright.cli.model_notes import print_model_notes
-    from shardwright.cli.summary import device_table, headline
+    from shardwright.cli.show import device_table, headline
     from shardwright.cost import resolve_cost_model
     from shardwright.schema import Place
     from shardwright.search import strategy_named
@@ -102,7 +127,7 @@ def run(
         "--fully-sharded": fully_sharded,
         "--from": start is not None,
     }
-    size = size_of(sharding_group_size, runs_on, of_groups)
+    size = _size_of(sharding_group_size, runs_on, of_groups)
     chosen = strategy_named(strategy)
     if policy is not None:
         chosen = with_policy(chosen, policy)
@@ -156,7 +181,7 @@ def run(
         views += change_views(change)
     if sizes is not None:
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
-        views.insert(0, sizes_view(sizes))
+        views.insert(0, _sizes_view(sizes))
     emit(document, *views, saved(output), as_json=as_json)
 
 
@@ -175,3 +200,49 @@ def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list
     if missing:
         notes.append(f"no rank map for {some_of(missing)}: their ids are taken for ranks, hottest 0")
     return notes
+
+
+def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | None:
+    """The size that is asked for; None for every size, or where no groups are.
+
+    Args:
+        given: the value of `--sharding-group-size`.
+        runs_on: the value of `--runs-on`.
+        others: which options are given that need groups ("--sync-interval"), or that groups exclude ("--from").
+
+    Raises:
+        InvalidInput: the size is no number, or options do not go together.
+    """
+    if given is None:
+        lonely = [name for name, used in others.items() if used and name != "--from"]
+        if lonely:
+            raise InvalidInput(f"{lonely[0]} is for sharding groups; add --sharding-group-size auto, or a size")
+        return None
+    if runs_on != "torchrec":
+        raise InvalidInput("--sharding-group-size is for TorchRec's DMPCollection; add --runs-on torchrec")
+    if others["--from"]:
+        raise InvalidInput("--sharding-group-size plans from the start; leave --from out")
+    if given == "auto":
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:
+        raise InvalidInput(f"--sharding-group-size is {given!r}, must be a number of devices of at least 1, or auto")
+    return int(given)
+
+
+def _sizes_view(sizes: GroupSizes) -> Table:
+    """A row for each size; the one taken has a star."""
+    rows, best = [], sizes.best
+    for one in sizes:
+        plan, memory = one.plan, one.memory
+        star = " *" if one is best and len(sizes) > 1 else ""
+        figures = [MISSING] * 6
+        if plan is not None and memory is not None:
+            gap = MISSING if plan.gap is None else percent(plan.gap)
+            held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
+            figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), gap, *held]
+        rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
+    shown = len(_SIZES) if any(one.why_not for one in sizes) else len(_SIZES) - 1
+    cells = [row[:shown] for row in rows]
+    return table(
+        "sharding groups by size, ms and the fullest device", _SIZES[:shown], cells, texts={0, len(_SIZES) - 1}
+    )

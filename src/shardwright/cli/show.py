@@ -1,7 +1,8 @@
-"""`shardwright show`: a plan in the terminal."""
+"""`shardwright show`: a plan in the terminal; and the tables and lines that other commands show of a plan."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
-from shardwright.cli.output import MISSING, emit, ms, note, percent, table
+from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
+from shardwright.sharding import BOUND_SCOPES, PHASES, Plan
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.report import Bottleneck, Entry
-    from shardwright.sharding import Plan
 
-_MOST = 20
+_MOST_TABLES, _MOST_DEVICES = 20, 32
 _CULPRITS = 3
+_DEVICES = ("rank", "forward", "fwd comm", "bwd comm", "backward", "total", "tables", "memory", "limit")
 _TABLES = ("table", "sharded", "rows", "dim", "ranks", "share", "memory", "step less")
 _WAITS = ("a step waits for", "device", "ms", "mean", "tables (ms less on it without them)")
 _TIERS = ("tier", "rows from", "to", "lookups", "copies", "blocks")
@@ -32,7 +35,7 @@ def run(
     model: ModelFile = None,
     tables: Annotated[
         int, typer.Option("--tables", min=0, help="How many tables to list, the costliest first.")
-    ] = _MOST,
+    ] = _MOST_TABLES,
     as_json: AsJson = False,
 ) -> None:
     """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
@@ -44,10 +47,8 @@ def run(
     Example:
         shardwright show plan.json --tables 50
     """
-    from shardwright.cli.summary import device_table, headline, tuning_lines
     from shardwright.cost import load_model
     from shardwright.report import bottlenecks, entry_of, verdict
-    from shardwright.sharding import Plan
 
     entry = entry_of(Plan.load(plan), str(plan), cost_model=load_model(model) if model is not None else None)
     found = bottlenecks(entry)
@@ -61,8 +62,68 @@ def run(
     emit({**_document(plan, entry, found, rows), "verdict": words}, *views, as_json=as_json)
 
 
+def device_table(plan: Plan) -> Table:
+    """The four phases and the memory of every device, or of the slowest where there are very many."""
+    costs = plan.cost.devices if plan.cost else ()
+    ranks = list(range(plan.task.topology.devices))
+    shown = sorted(sorted(ranks, key=lambda rank: -costs[rank].total_ms if costs else rank)[:_MOST_DEVICES])
+    memory, limits = plan.memory.total, plan.task.topology.memory_bytes
+    rows = []
+    for rank in shown:
+        phases = [ms(getattr(costs[rank], phase)) for phase in PHASES] if costs else [MISSING] * len(PHASES)
+        total = ms(costs[rank].total_ms) if costs else MISSING
+        held = len({shard.table for shard in plan.by_device[rank]})
+        rows.append([str(rank), *phases, total, str(held), format_bytes(int(memory[rank])), format_bytes(limits[rank])])
+    caption = None if len(shown) == len(ranks) else f"the slowest {len(shown)} of {len(ranks)} devices"
+    return table("predicted ms per device", _DEVICES, rows, caption)
+
+
+def headline(plan: Plan) -> str:
+    """Predicted step, bound, gap, search time, and how the tables are sharded."""
+    kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
+    sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    cost = plan.cost
+    bound = f"bound {ms(plan.bound_ms)} ms (gap {percent(plan.gap)})" if plan.bound_ms is not None else "no bound"
+    holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
+    return (
+        f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
+        f"search {seconds(plan.search_s)} s\n"
+        f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
+        f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
+    )
+
+
+def _of_group(plan: Plan) -> str:
+    """A line about the sharding group that a plan is for, and the time that synchronising the groups takes; empty without groups."""
+    groups = plan.task.groups
+    if groups is None:
+        return ""
+    from shardwright.cost.score import synchronisation_ms
+
+    takes = float(synchronisation_ms(plan.task, plan.shards).max(axis=0).sum())
+    often = "in every step" if groups.sync_interval == 1 else f"every {groups.sync_interval} steps"
+    many = f"one of {groups.count} sharding groups of {groups.size} devices"
+    return f"\n{many}, synchronised {often}, which takes {ms(takes)} ms a step"
+
+
+def tuning_lines(plan: Plan) -> str:
+    """What a tuned plan was measured to take, against the plan before and the floor; empty for others."""
+    found = plan.tuning
+    if found is None:
+        return ""
+    (low, high), (first_low, first_high) = found.interval_ms, found.first_interval_ms
+    rounds = max((trial.round for trial in found.history), default=0)
+    accepted = sum(trial.accepted for trial in found.history if trial.round)
+    return (
+        f"measured step {ms(found.measured_ms)} ms (95%: {ms(low)} to {ms(high)}); before tuning {ms(found.first_ms)} ms "
+        f"({ms(first_low)} to {ms(first_high)})\n"
+        f"{percent(found.above_floor)} above the floor of {ms(found.floor_ms)} ms; {len(found.history)} plans measured in {rounds} rounds "
+        f"after the first, {accepted} of them taken"
+    )
+
+
 def _table_rows(entry: Entry) -> list[dict[str, Any]]:
-    """What is to be said of each table, the one without which a step would be shortest first."""
+    """Each table as plain data, the one that lengthens a step most first."""
     from shardwright.sharding.display import ranks_text
     from shardwright.sharding.memory import shard_bytes
 
@@ -119,7 +180,7 @@ def _share_of_table(plan: Plan, name: str, ranks: Sequence[int]) -> list[float]:
 
 
 def _share_text(shares: Sequence[float]) -> str:
-    """One share, or the least and the largest."""
+    """One share, or the smallest and the largest."""
     least, most = (f"{100 * share:.3g}" for share in (min(shares), max(shares)))
     return f"{most}%" if least == most else f"{least}-{most}%"
 
@@ -137,7 +198,7 @@ def _tier_views(entry: Entry) -> list[RenderableType]:
     from shardwright.report import tiered_tables, tiers_of
 
     views: list[RenderableType] = []
-    for name in tiered_tables(entry.plan)[:_MOST]:
+    for name in tiered_tables(entry.plan)[:_MOST_TABLES]:
         rows = [
             [one.name, f"{one.rows[0]:,}", f"{one.rows[1]:,}", percent(one.share), f"{one.copies:g}", str(one.blocks)]
             for one in tiers_of(entry.plan, name)

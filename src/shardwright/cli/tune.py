@@ -55,7 +55,7 @@ def run(
     require_torch("measuring", "measure")
     import shardwright as sw
     from shardwright.cli.model_notes import print_model_notes
-    from shardwright.cli.summary import device_table, headline, tuning_lines
+    from shardwright.cli.show import device_table, headline, tuning_lines
     from shardwright.cost import resolve_cost_model
     from shardwright.schema import Place
 

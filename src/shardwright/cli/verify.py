@@ -57,8 +57,8 @@ def run(
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     require_torch("measuring", "measure")
-    from shardwright.cli.attempts import truth_line
     from shardwright.cli.checks import check_same_task
+    from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
     from shardwright.cost.score import without_synchronisation
     from shardwright.measure.plans import measure_plans

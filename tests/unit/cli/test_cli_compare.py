@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cli import attempts, compare
+from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import Controls
 from shardwright.measure.plans import MeasuredPlan
@@ -40,9 +40,9 @@ def test_planners_of_others_take_part_where_they_are_installed(task_file):
 
 
 def test_model_error_and_the_state_of_the_machine_are_told_apart():
-    said = attempts.truth_line("plans", [1.02, 1.03, 1.09], Controls((1.02, 2.04)), {"controls": "1,2"})
+    said = compare.truth_line("plans", [1.02, 1.03, 1.09], Controls((1.02, 2.04)), {"controls": "1,2"})
     assert said == "plans +3.0% against prediction (median), controls +2.0%: model error +1.0%"
-    unknown = attempts.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
+    unknown = compare.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
     assert (
         unknown
         == "device 1 -10.0% against prediction; what the controls took when the model was learned is not known here"
@@ -100,7 +100,7 @@ def test_a_strategy_that_fails_is_listed_with_its_reason(cli, task_file, model_f
             raise InfeasibleTask("rank 1 is full: use more devices")
         return sw.plan(task, strategy=strategy, **options)
 
-    monkeypatch.setattr(attempts, "plan", plan)
+    monkeypatch.setattr(compare, "plan", plan)
     arguments = ("compare", task_file, "--model", model_file, "--strategies", "dim,size,greedy", "--measure")
     outcome = cli(*arguments, "--json")
     assert outcome.code == 0

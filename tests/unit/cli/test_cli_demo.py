@@ -8,7 +8,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.calibration.calibration import Calibration
-from shardwright.cli.attempts import Attempt
+from shardwright.cli.compare import Attempt
 from shardwright.cli.demo import affordable, demo_task, next_steps, title
 from shardwright.cost import cost_model_for
 from shardwright.cost.accuracy import Accuracy

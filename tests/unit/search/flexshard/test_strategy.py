@@ -96,7 +96,7 @@ def test_who_counts_other_bytes_says_so_and_auto_asks_the_others(exchange):
 
 
 def test_auto_keeps_tiers_where_they_are_faster_and_one_bound_is_for_all():
-    from shardwright.cli.attempts import plan_with_each
+    from shardwright.cli.compare import plan_with_each
 
     task = with_room(task_of(1.2, batch=32_768), 3.0)
     attempts = plan_with_each(task, ["certified", "flexshard", "recshard", "auto"], MODEL, lambda *_: None)
