@@ -2,9 +2,9 @@
 
     python benchmarks/cost_transfer.py
 
-Every file of data/costs is held out in turn. A quarter of its sets is the test, by whole pairs; of the others, n are what a calibration
-would have measured. Models come from the bundled one, from the other processors' files where there are any, and from nothing. So the first
-row of a processor that the bundled model does not know is what a stranger sees, and the later ones are what measuring gives.
+Every file of data/costs is held out in turn. A quarter of its sets is the test, by whole pairs; n of the others are what a calibration
+would have measured. Models start from the other processors' files, as the bundled model does from all files, or from nothing. So the
+first row is what a stranger sees, and the later ones are what measuring gives.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from results_table import write_results
 
-from shardwright.cost import cost_model_for
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.adapting import recipes
 from shardwright.cost.dataset import Floats, Samples, join, samples_of
-from shardwright.cost.model import ComputeModel
 from shardwright.cost.pairs import pairs_of
-from shardwright.measure.hardware import cache_bytes
+from shardwright.cost.training import train
+from shardwright.measure.hardware import COMMON_CACHES, cache_bytes
 from shardwright.measure.samples import read_parquet
 from shardwright.threads import one_thread
 
@@ -57,11 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _rows(table: pa.Table, others: Sequence[Samples], sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:
     """One row for each number of sets and each way to come by a model: medians over the seeds of the errors' columns."""
     samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
-    starts: dict[str, ComputeModel | None] = {"the bundled model": cost_model_for("cpu")}
-    if others:
-        starts["other processors"] = recipes(None, cache_bytes())["from nothing"](join(others), 0, 4.0)
+    starts = {"other processors": train(join(others), caches=COMMON_CACHES).model} if others else {}
     for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
-        for origin, start in (starts | ({"nothing": None} if size else {})).items():
+        for origin, start in [*starts.items(), *([("nothing", None)] if size else [])]:
             ways = recipes(start, cache_bytes()) if size else {"as it is": None}
             for name, recipe in ways.items():
                 if start is not None and name == "from nothing":

@@ -6,7 +6,9 @@ A change that means to move them writes them anew, and the diff shows by how muc
 """
 
 import json
+import os
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -67,4 +69,5 @@ def test_training_reaches_what_is_stored(golden):
 
 
 if __name__ == "__main__":
+    os.environ["SHARDWRIGHT_CACHE"] = mkdtemp()  # no model of the user's own
     FILE.write_text(json.dumps({"plan_costs": plan_costs(), "training_errors": training_errors()}, indent=1) + "\n")

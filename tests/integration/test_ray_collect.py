@@ -196,7 +196,7 @@ def test_different_hardware_is_kept_apart(cluster: Cluster, tmp_path: Path, monk
         read_stores([store], hardware=None, allow_other_hardware=False)
     for processor in processors:
         stores = read_stores([store], hardware=processor, allow_other_hardware=False)
-        assert stores.hardware["processor"] == processor
+        assert stores.machines[0]["processor"] == processor
         assert stores.samples().repeat.tolist().count(0) == 6
     # Each machine goes on with its own, by the same command, without a cluster too.
     for processor in processors:

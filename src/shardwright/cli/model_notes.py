@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwright.cli.output import note
 from shardwright.cost import CostModel
 from shardwright.cost.choice import model_behind
-from shardwright.cost.origin import learned_elsewhere, provenance, unlike
+from shardwright.cost.origin import learned_elsewhere, processors, provenance, unlike
 from shardwright.cost.score import score
 from shardwright.cost.user_models import machine_with
 from shardwright.errors import InvalidInput
@@ -39,9 +39,9 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
 
 
 def _of_other_machine(metadata: Mapping[str, str], task: Task) -> bool:
-    """Whether a model of this machine is missing that could be made."""
-    here = machine_with(task.topology.device)
-    return here is not None and learned_elsewhere(metadata, here["device_kind"], here["processor"]) is not None
+    """Whether a model of this machine alone is missing that could be made."""
+    here, learned_on = machine_with(task.topology.device), processors(metadata)
+    return here is not None and bool(learned_on) and learned_on != [here["processor"]]
 
 
 def print_hardware_note(cost_model: CostModel, kind: str) -> None:

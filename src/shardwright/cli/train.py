@@ -26,7 +26,7 @@ from shardwright.cli.train_stores import Stores, read_stores
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.cost.origin import accuracy_metadata, device_type
-from shardwright.errors import InvalidInput, some_of
+from shardwright.errors import InvalidInput, ShardwrightError, some_of
 from shardwright.schema import Place
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shardwright.cost.accuracy import Accuracy
     from shardwright.cost.links import PassErrors
     from shardwright.cost.neuroshard.compute import ComputeAccuracy
+    from shardwright.measure.hardware import Fingerprint
 
 Network: TypeAlias = Literal["shardwright", "neuroshard"]
 _EPOCHS: dict[Network, int] = {"shardwright": 300, "neuroshard": 1000}
@@ -103,7 +104,7 @@ def run(
         )
         links = fitted_links(stores.collectives, seed)
     metadata = (
-        describe(stores.kernels, stores.hardware)
+        describe(stores.kernels, stores.machines)
         | accuracy_metadata(outcome.accuracy)
         | error_metadata("communication", outcome.communication or {})
         | links_metadata(links)
@@ -118,16 +119,27 @@ def run(
 
 def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Outcome:
     from shardwright.cost.training import TrainingOptions, train
-    from shardwright.measure.hardware import cache_bytes
 
     with progress("training", total=epochs) as report:
         trained = train(
             stores.samples(),
             TrainingOptions(head=head, epochs=epochs, seed=seed),
             progress=lambda epoch, error: report(epoch, detail=f"validation error {percent(error)}"),
-            caches=cache_bytes(stores.hardware["device_kind"]),
+            caches=_caches(stores.machines),
         )
     return Outcome(trained.model, trained.epochs, trained.accuracy)
+
+
+def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
+    """Caches of this machine where it measured all samples, else common sizes: a model must not depend on where it is trained."""
+    from shardwright.measure.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
+
+    kind = machines[0]["device_kind"]
+    try:
+        here = gpu_model() if kind == "cuda" else cpu_model()
+    except ShardwrightError:
+        return COMMON_CACHES
+    return cache_bytes(kind) if all(machine["processor"] == here for machine in machines) else COMMON_CACHES
 
 
 def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
@@ -157,20 +169,20 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def describe(stores: Sequence[pa.Table], hardware: Mapping[str, str]) -> dict[str, str]:
+def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """What the samples are, for the model's metadata.
 
     Args:
         stores: samples as each store has them.
-        hardware: fingerprint of the machine.
+        machines: fingerprints of those that measured.
     """
     values = {
         name: {value for measured in stores for value in measured[name].to_pylist()}
         for name in ("optimizer", "batch_size")
     }
     return {
-        "device": device_type(hardware),
-        "hardware": ", ".join(f"{key} {value}" for key, value in hardware.items()),
+        "device": device_type(machines[0]),
+        "hardware": "; ".join(", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
         "optimizer": ", ".join(sorted(values["optimizer"])),
         "batch_sizes": ", ".join(map(str, sorted(values["batch_size"]))),
         "samples": str(sum(repeat == 0 for measured in stores for repeat in measured["repeat"].to_pylist())),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from shardwright.cost.dataset import Samples
     from shardwright.cost.links import Collectives
+    from shardwright.measure.hardware import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,13 @@ class Stores:
 
     Attributes:
         folders: the stores and files that have kernel samples.
-        hardware: fingerprint of the machine that measured kernels.
+        machines: fingerprints of those that measured kernels.
         kernels: kernel samples of each store that has some.
         collectives: measured collectives of all stores, by number of devices and hosts.
     """
 
     folders: list[Path]
-    hardware: dict[str, str]
+    machines: list[Fingerprint]
     kernels: list[pa.Table]
     collectives: list[Collectives]
 
@@ -66,7 +67,7 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
     """
     from shardwright.cost.links import collectives_of
     from shardwright.measure.collectives.records import read_collectives
-    from shardwright.measure.hardware import MACHINE, Fingerprint
+    from shardwright.measure.hardware import MACHINE
     from shardwright.measure.samples import fingerprints, read_samples
     from shardwright.measure.store import chosen_hardware
 
@@ -78,25 +79,25 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
             f"{measured[0]}: holds collectives but no kernel samples, which every model needs; name a folder with some too, or add some: "
             f"shardwright collect -o {measured[0]}"
         )
-    machine: Fingerprint | None = None
+    machines: list[Fingerprint] = []
     tables, known = [], np.zeros(0, np.int64)
     for path in kernels:
-        wanted = hardware if machine is None else machine
+        wanted = machines[0] if machines else hardware
         table = read_samples(path, hardware=wanted, allow_other_hardware=allow_other_hardware)
         there = list(enumerate(fingerprints(path)))
-        machine = machine or there[chosen_hardware(path, there, wanted, allow_other=allow_other_hardware)[0]][1]
+        chosen = chosen_hardware(path, there, wanted, allow_other=allow_other_hardware)
+        machines += [there[number][1] for number in chosen if there[number][1] not in machines]
         numbers = table["sample"].to_numpy()
         tables.append(table.filter(~np.isin(numbers, known)))
         known = np.union1d(known, numbers)
-    assert machine is not None
-    wanted_links = {key: machine[key] for key in MACHINE if key in machine}
+    wanted_links = {key: machines[0][key] for key in MACHINE if key in machines[0]}
     collectives = [
         read_collectives(path, hardware=wanted_links, allow_other_hardware=allow_other_hardware) for path in measured
     ]
     with Place(some_of(measured)).naming():
         fitted = collectives_of(collectives)
     kept = [(path, table) for path, table in zip(kernels, tables, strict=True) if table.num_rows]
-    return Stores([path for path, _ in kept], machine, [table for _, table in kept], fitted)
+    return Stores([path for path, _ in kept], machines, [table for _, table in kept], fitted)
 
 
 def _has_collectives(path: Path) -> bool:

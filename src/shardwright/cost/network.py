@@ -5,6 +5,7 @@ Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Self, cast
 
 import numpy as np
@@ -14,16 +15,21 @@ from torch import Tensor, nn
 from shardwright.cost.features import FEATURES
 from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Floats, Head
 
+_linear = partial(nn.Linear, dtype=torch.float64)
+
 
 class ComputeNetwork(nn.Module):
-    """Encoder, sums and head with the shapes of `shardwright.cost.model`."""
+    """Encoder, sums and head with the shapes of `shardwright.cost.model`.
+
+    Weights have double precision: with single precision, the rounding of another processor changes what a training ends with by percents.
+    """
 
     def __init__(self, head: Head) -> None:
         super().__init__()
         self.head_kind = head
-        self.encoder = nn.ModuleList([nn.Linear(len(FEATURES), HIDDEN), nn.Linear(HIDDEN, LATENT)])
-        self.head = nn.ModuleList([nn.Linear(HEAD_INPUTS, HEAD_HIDDEN), nn.Linear(HEAD_HIDDEN, OUTPUTS)])
-        self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT)))
+        self.encoder = nn.ModuleList([_linear(len(FEATURES), HIDDEN), _linear(HIDDEN, LATENT)])
+        self.head = nn.ModuleList([_linear(HEAD_INPUTS, HEAD_HIDDEN), _linear(HEAD_HIDDEN, OUTPUTS)])
+        self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT), dtype=torch.float64))
         with torch.no_grad():
             # A latent begins as the first estimate of its shard's time, and the head as half of it for each direction, caches aside.
             self._linear("encoder.1").weight.mul_(0.3)

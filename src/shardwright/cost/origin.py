@@ -28,18 +28,29 @@ def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None =
         here: the processor whose times are predicted; by default that of this machine.
 
     Returns:
-        A clause that goes after "the cost model"; None where the model was learned on that processor, or does not tell.
+        A clause that goes after "the cost model"; None where that processor is among those it learned from, or where it does not tell.
     """
-    learned_on = _processor(metadata, kind)
-    if learned_on is None:
+    learned_on = processors(metadata, kind)
+    if not learned_on:
         return None
     here = here or (gpu_model() if kind == "cuda" else cpu_model())
-    if learned_on == here:
+    if here in learned_on:
         return None
     return (
-        f"was learned on {learned_on}, this machine is {here}: times differ because the hardware does; "
+        f"was learned on {' and '.join(learned_on)}, this machine is {here}: times differ because the hardware does; "
         "for a model of this machine, run 'shardwright calibrate'"
     )
+
+
+def processors(metadata: Mapping[str, str], kind: str = r"\w+") -> list[str]:
+    """The processors whose samples a model learned from; none where its metadata does not tell.
+
+    Args:
+        metadata: the model's.
+        kind: "cpu" or "cuda"; by default any.
+    """
+    found = re.findall(rf"device_kind {kind}, processor (.*?), cores ", metadata.get("hardware", ""))
+    return list(dict.fromkeys(found))
 
 
 def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
@@ -70,8 +81,8 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     error, when = metadata.get("mean_error"), metadata.get("calibrated_at")
     if when:
         origin = f"calibrated on this machine {_age(when)}"
-    elif found := _processor(metadata, r"\w+"):
-        origin = f"learned on {found}, {metadata.get('date', 'undated')}"
+    elif found := processors(metadata):
+        origin = f"learned on {' and '.join(found)}, {metadata.get('date', 'undated')}"
     else:
         return None
     if not error:
@@ -92,11 +103,6 @@ def device_type(hardware: Mapping[str, str]) -> str:
     name = re.sub(r"[^a-z0-9]", "", hardware["processor"].lower())
     known = (preset.device for preset in PRESETS.values())
     return next((device for device in known if device in name), name)
-
-
-def _processor(metadata: Mapping[str, str], kind: str) -> str | None:
-    found = re.search(rf"device_kind ({kind}), processor (.*), cores ", metadata.get("hardware", ""))
-    return found[2] if found else None
 
 
 def _age(when: str) -> str:

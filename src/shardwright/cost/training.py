@@ -147,7 +147,7 @@ def _constants(samples: Samples, caches: tuple[int, int] | None) -> dict[str, Fl
 
 
 class _Tensors:
-    """Samples as tensors: features, estimates, distinct bytes and calls of all m shards, `(n, 2)` times of the sets.
+    """Samples as tensors of double precision: features, estimates, distinct bytes and calls of all m shards, `(n, 2)` times of the sets.
 
     The calls of a set are numbered one after another, so that those of some sets can be numbered anew.
     """
@@ -155,14 +155,14 @@ class _Tensors:
     def __init__(self, samples: Samples, constants: dict[str, Floats]) -> None:
         x_mf = np.clip(features(samples.works), constants["feature_low"], constants["feature_high"])
         x_mf = (x_mf - constants["feature_mean"]) / constants["feature_std"]
-        self._x_mf = torch.tensor(x_mf, dtype=torch.float32)
-        self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float32)
-        self._cached_m2 = torch.tensor(cached(samples.works, constants["caches"]), dtype=torch.float32)
+        self._x_mf = torch.tensor(x_mf, dtype=torch.float64)
+        self._estimate_m = torch.tensor(scales(samples.works) @ constants["scale"], dtype=torch.float64)
+        self._cached_m2 = torch.tensor(cached(samples.works, constants["caches"]), dtype=torch.float64)
         call_m, set_c = samples.calls
         self._call_m, self._calls_n = torch.tensor(call_m), torch.tensor(np.bincount(set_c, minlength=len(samples)))
         self._first_call_n = self._calls_n.cumsum(0) - self._calls_n
         self._starts_n, self._counts_n = torch.tensor(samples.starts[:-1]), torch.tensor(samples.shard_counts)
-        self._times_n2 = torch.tensor(samples.times, dtype=torch.float32)
+        self._times_n2 = torch.tensor(samples.times, dtype=torch.float64)
         pairs = pairs_of(list(samples.labels))
         self._variant_n, self._base_v = torch.tensor(pairs.variant), torch.tensor(pairs.base)
         of_group: dict[int, list[int]] = {}

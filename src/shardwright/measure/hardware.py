@@ -119,7 +119,7 @@ def _installed(*packages: str) -> str:
 
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNKNOWN = (1 << 20, 32 << 20)  # bytes, where the system does not tell
+COMMON_CACHES = (1 << 20, 32 << 20)  # bytes of L2 and last level, where the system does not tell
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -135,7 +135,7 @@ def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
         import torch
 
         if not torch.cuda.is_available():
-            return _UNKNOWN
+            return COMMON_CACHES
         size = int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
         return (size, size)
     return _of_levels(_CPU_CACHES)
@@ -152,6 +152,6 @@ def _of_levels(folder: Path) -> tuple[int, int]:
         except (OSError, ValueError):
             continue
     if not sizes or min(sizes.values()) <= 0:
-        return _UNKNOWN
+        return COMMON_CACHES
     last = max(sizes)
     return sizes.get(2, sizes[last]), sizes[last]

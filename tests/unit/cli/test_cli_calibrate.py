@@ -3,6 +3,7 @@
 import pytest
 
 from shardwright.calibration import calibration
+from shardwright.cost import cost_model_for
 from tests.unit.calibration.conftest import FakeVisitor
 
 pytestmark = pytest.mark.usefixtures("cache_folder")
@@ -40,7 +41,7 @@ def test_what_was_measured_until_ctrl_c_is_a_model_that_is_listed_shown_and_remo
         (("models", "burn"), "action is 'burn'"),
         (("models", "show"), "needs the name"),
         (("models", "show", "nobody"), "there is no model 'nobody'"),
-        (("models", "remove", "cpu/convex"), "comes with the package"),
+        (("models", "remove", cost_model_for("cpu").name), "comes with the package"),
         (("models", "list", "x"), "list takes no name"),
     ],
 )

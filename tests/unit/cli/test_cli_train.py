@@ -1,11 +1,16 @@
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from shardwright.cost import load_model
+from shardwright.cost import cost_model_for, load_model
+from shardwright.cost.accuracy import predict
+from shardwright.cost.dataset import samples_of
 from shardwright.cost.links import FITS, links_of
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.measure.hardware import MACHINE
+from shardwright.measure.samples import read_parquet
 from shardwright.measure.store import NAME, SampleStore
 from tests.unit.cli.stores import HARDWARE, write_store
 from tests.unit.cost.links.made import INTRA, rows
@@ -229,3 +234,19 @@ def test_a_store_is_not_written_over(cli, store):
     before = {path.name: path.read_bytes() for path in store.iterdir()}
     assert cli("train", store, "-o", store / NAME).code == 2
     assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_the_bundled_model_is_what_the_published_costs_make(cli, tmp_path):
+    """The Makefile's command; where arithmetic rounds otherwise, predictions must still agree within 0.1%."""
+    files = sorted((Path(__file__).parents[3] / "data" / "costs").glob("*/fbgemm.parquet"))
+    made = tmp_path / "cpu.safetensors"
+    assert cli("train", *files, "--allow-other-hardware", "-o", made).code == 0
+    bundled, again = cost_model_for("cpu"), load_model(made)
+    assert bundled.metadata.keys() == again.metadata.keys()
+    assert all(
+        bundled.metadata[name] == again.metadata[name] for name in ("hardware", "samples", "batch_sizes", "mean_error")
+    )
+    for file in files:
+        samples = samples_of(read_parquet(file)[1])
+        np.testing.assert_allclose(predict(bundled, samples), predict(again, samples), rtol=1e-3)

@@ -1,4 +1,3 @@
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -6,6 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import cost_model_for
+from shardwright.cost.origin import processors
 from shardwright.cost.user_models import cache_folder, keep_model
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.measuring import Controls
@@ -176,8 +176,8 @@ def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
 @pytest.mark.parametrize("here", [True, False])
 def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
     bundled = cost_model_for("cpu")
-    learned_on = re.search(r"processor (.*), cores", bundled.metadata["hardware"])[1]
-    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: learned_on if here else "another processor")
+    learned_on = processors(bundled.metadata)
+    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: learned_on[-1] if here else "another processor")
     path = tmp_path / "bundled.json"
     sw.plan(sw.Task.load(task_file)).save(path)
     outcome = cli("verify", path)

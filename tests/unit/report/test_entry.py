@@ -13,14 +13,14 @@ from tests.unit.report.plans import mixed_plan
 def test_a_plan_with_its_own_model_needs_no_note():
     entry = entry_of(mixed_plan(), "mixed")
     assert entry.notes == ()
-    assert entry.marginals.cost_model == "cpu/convex"
+    assert entry.marginals.cost_model == cost_model_for("cpu").name
 
 
 def test_a_plan_without_a_cost_is_scored_and_says_so():
     plan = mixed_plan()
     entry = entry_of(replace(plan, cost=None, cost_model=""), "mixed")
     assert entry.cost == plan.cost
-    assert entry.notes == ("The plan held no predicted cost; it was scored with cpu/convex for this report.",)
+    assert entry.notes == (f"The plan held no predicted cost; it was scored with {plan.cost_model} for this report.",)
 
 
 def test_shares_by_another_model_are_said_to_be():
