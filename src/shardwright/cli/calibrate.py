@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +12,18 @@ import typer
 from shardwright.cli.checks import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
-from shardwright.cli.output import emit, note, percent, progress, signed, table
+from shardwright.cli.output import Report, emit, note, percent, progress, signed, table
 
 if TYPE_CHECKING:
     import rich.table
 
     from shardwright.calibration import Calibration
 
-_MOST_NOTED = 3
+_MADE = {
+    "scaled": "by scaling the default one",
+    "fine-tuned": "from the default one",
+    "from nothing": "from these sets alone",
+}
 
 
 def run(
@@ -40,10 +45,10 @@ def run(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine's kernels for some minutes, and keep a cost model of it that planning takes by itself.
+    """Measure this machine's kernels for some minutes, and keep a cost model of it, which planning then uses by default.
 
-    With a task, its own tables, batch size and optimizer are measured, and what searches make of it. Ctrl-C keeps what there is, and
-    the same command goes on.
+    With a task, its own tables, batch size and optimizer are measured, in sets that searches form. Ctrl-C keeps what was measured, and
+    the same command goes on from there.
 
     Example:
         shardwright calibrate
@@ -55,14 +60,11 @@ def run(
     from shardwright.task import Task
 
     wanted = Task.load(task) if task is not None else None
+    total = 60 * (minutes or MINUTES["cuda" if device == "cuda" else "cpu"])
     with progress("calibrating", detail="starting") as report:
-
-        def told(seconds: float, sets: int, error: float | None, what: str) -> None:
-            known = f", error {percent(error)}" if error is not None else ""
-            total = 60 * (minutes or MINUTES["cuda" if device == "cuda" else "cpu"])
-            report(min(seconds, total), total, f"s: {what}, {sets} sets{known}")
-
-        found = calibrate(wanted, minutes=minutes, device=device, aim=aim, seed=seed, progress=told)
+        found = calibrate(
+            wanted, minutes=minutes, device=device, aim=aim, seed=seed, progress=progress_of(report, total)
+        )
     for text in found.notes:
         note(f"note: {text}")
     if found.failed:
@@ -72,6 +74,16 @@ def run(
         raise Interrupted("stopped early; what was measured is kept: run the same command again to go on")
     if found.model is None:
         raise typer.Exit(1)
+
+
+def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:
+    """A callback of `calibrate` that shows its progress in a line, with `total` seconds at its end."""
+
+    def told(seconds: float, sets: int, error: float | None, what: str) -> None:
+        known = f", error {percent(error)}" if error is not None else ""
+        report(min(seconds, total), total, f"s: {what}, {sets} sets{known}")
+
+    return told
 
 
 def _document(found: Calibration) -> dict[str, Any]:
@@ -114,10 +126,3 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
             f"the controls took {signed(found.slower - 1)} of what they took when the last model was calibrated"
         )
     return [table(title, ("relative error", "value"), rows), *lines, f"saved {found.path}"]
-
-
-_MADE = {
-    "scaled": "by scaling the default one",
-    "fine-tuned": "from the default one",
-    "from nothing": "from these sets alone",
-}

@@ -1,4 +1,4 @@
-"""What a plan that was made from another one moves, and what that gains."""
+"""The change of `shardwright plan --from`: what moves from the older plan to the newer one, and how much a step gains."""
 
 from __future__ import annotations
 
@@ -23,27 +23,17 @@ _COLUMNS = ("table", "before", "after", "moves", "stays")
 
 
 @dataclass(frozen=True)
-class Base:
-    """What a newer plan is compared with.
-
-    Attributes:
-        step_ms: predicted step time, for the newer plan's task and by the same cost model.
-        moved_bytes: bytes that have to move for it.
-    """
-
-    step_ms: float
-    moved_bytes: int
-
-
-@dataclass(frozen=True)
 class Change:
-    """From an older plan to a newer one.
+    """An older plan against a newer one.
+
+    The newer plan is compared with a base: the older plan, or where that does not apply, a plan that moves only what must move.
 
     Attributes:
         source: file of the older plan.
         diff: what moves.
         step_ms: predicted step time of the newer plan.
-        base: the older plan, or where it does not apply one that moves only what must.
+        base_ms: step time of the base, for the newer plan's task and by the same cost model.
+        base_bytes: bytes that move for the base.
         why_not: why the older plan does not apply; None if it does.
         move_cost: ms per GB that the search was given.
     """
@@ -51,46 +41,47 @@ class Change:
     source: Path
     diff: PlanDiff
     step_ms: float
-    base: Base
+    base_ms: float
+    base_bytes: int
     why_not: str | None
     move_cost: float
 
     @property
     def gain_ms(self) -> float:
-        """By how much a step is shorter than that of the base."""
-        return self.base.step_ms - self.step_ms
+        """The base's step less the newer plan's."""
+        return self.base_ms - self.step_ms
 
     @property
     def gain(self) -> float:
-        """The same as a share of the base's step."""
-        return self.gain_ms / self.base.step_ms if self.base.step_ms else 0.0
+        """The gain as a share of the base's step."""
+        return self.gain_ms / self.base_ms if self.base_ms else 0.0
 
 
 def change_from(
     older: Plan, source: Path, newer: Plan, cost_model: CostModel, move_cost: float, staying: Callable[[], Plan]
 ) -> Change:
-    """Compare a scored plan with the plan it was made from.
+    """Compare a scored plan with the plan that its search started from.
 
     Args:
-        older: the plan it was made from.
-        source: its file.
-        newer: the plan.
+        older: the plan that the search started from.
+        source: file of the older plan.
+        newer: the scored plan.
         cost_model: the model that scored it.
         move_cost: ms per GB that the search was given.
-        staying: finds a plan of the same task that moves only what must.
+        staying: finds a plan of the same task that moves only what must move.
     """
     assert newer.cost is not None
     carried, diff = carry(older, newer.task), older.diff(newer)
     why_not = carried.why_no_plan(newer.task)
     if why_not is None:
-        base = Base(score(newer.task, carried.all_shards(), cost_model).step_ms, 0)
+        base_ms, base_bytes = score(newer.task, carried.all_shards(), cost_model).step_ms, 0
     elif diff.moved_bytes and math.isfinite(move_cost):
         still = staying()
         assert still.cost is not None
-        base = Base(still.cost.step_ms, older.diff(still).moved_bytes)
+        base_ms, base_bytes = still.cost.step_ms, older.diff(still).moved_bytes
     else:
-        base = Base(newer.cost.step_ms, diff.moved_bytes)
-    return Change(source, diff, newer.cost.step_ms, base, why_not, move_cost)
+        base_ms, base_bytes = newer.cost.step_ms, diff.moved_bytes
+    return Change(source, diff, newer.cost.step_ms, base_ms, base_bytes, why_not, move_cost)
 
 
 def change_to_dict(change: Change) -> dict[str, Any]:
@@ -99,9 +90,9 @@ def change_to_dict(change: Change) -> dict[str, Any]:
     return {
         "from": str(change.source),
         "move_cost": change.move_cost,
-        "old_step_ms": change.base.step_ms if applies else None,
+        "old_step_ms": change.base_ms if applies else None,
         "why_old_does_not_apply": change.why_not,
-        "least_moving": None if applies else asdict(change.base),
+        "least_moving": None if applies else {"step_ms": change.base_ms, "moved_bytes": change.base_bytes},
         "gain_ms": change.gain_ms,
         "gain": change.gain,
         "moved_bytes": diff.moved_bytes,
@@ -162,13 +153,13 @@ def _made(diff: PlanDiff) -> list[str]:
 
 
 def _gained(change: Change) -> str:
-    base, this = change.base, f"this plan: {ms(change.step_ms)} ms"
-    more = (change.diff.moved_bytes - base.moved_bytes) / 1e9
+    base, this = ms(change.base_ms), f"this plan: {ms(change.step_ms)} ms"
+    more = (change.diff.moved_bytes - change.base_bytes) / 1e9
     each = f", {change.gain_ms / more:.3g} ms for each GB that moves for it" if more > 0 and change.gain_ms > 0 else ""
     gain = f"gain {ms(change.gain_ms)} ms ({percent(change.gain)}){each}"
     if change.why_not is None:
-        return f"step of {change.source}: {ms(base.step_ms)} ms, of {this}; {gain}"
+        return f"step of {change.source}: {base} ms, of {this}; {gain}"
     return (
         f"{change.source} does not apply: {change.why_not}\n"
-        f"step if only what must moves ({format_bytes(base.moved_bytes)}): {ms(base.step_ms)} ms, of {this}; {gain}"
+        f"step if only what must moves ({format_bytes(change.base_bytes)}): {base} ms, of {this}; {gain}"
     )

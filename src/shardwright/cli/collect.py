@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.measure.backends import is_own
 from shardwright.measure.stock import seconds_or_default
-from shardwright.task import Table
 from shardwright.task.units import parse_bytes
 
 Output = Annotated[Path, option("--output", "-o", metavar="FOLDER", text="The sample store; an existing one goes on.")]
@@ -131,10 +129,10 @@ def run(
     export: Export = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure fused kernels of random sets of tables, or with --collectives what devices exchange, to train a cost model on.
+    """Measure samples to train a cost model on: fused kernels of random sets of tables, or with --collectives the devices' exchanges.
 
-    Stop it at any moment, and run the same command again to go on, with or without --ray. Both may go into the same folder, and so may
-    what several machines measure.
+    Stop the command at any moment, and run it again to go on, with or without --ray. Kernels and collectives may go into the same
+    folder, and so may the samples of several machines.
 
     Example:
         shardwright collect -o samples/ --samples 8000
@@ -146,7 +144,7 @@ def run(
     if export is not None:
         _exported(output, export, optimizer, as_json=as_json)
         return
-    if ray is None:  # where a cluster measures, its machines need torch, and this one does not
+    if ray is None:  # with --ray, the machines of the cluster need torch, and this one does not
         require_torch("measuring", "measure")
     from shardwright.workload.pools import table_pool
 
@@ -155,8 +153,8 @@ def run(
         from shardwright.measure.checks.run import require_checked
 
         require_checked(output, device, backend, say=note)
-    tables, stopped = table_pool(pool), f"stopped; all samples measured so far are in {output}"
-    with _resumable(stopped):
+    common: dict[str, Any] = {"seed": seed, "device": device, "batch_sizes": batch_size, "pool": table_pool(pool)}
+    try:
         if collectives:
             document, text = _collectives_collected(
                 output,
@@ -166,33 +164,30 @@ def run(
                 kinds=kind,
                 runs=runs,
                 timeout_s=60.0 if timeout is None else timeout,
-                seed=seed,
-                device=device,
-                batch_sizes=batch_size,
-                pool=tables,
+                **common,
             )
         else:
             collected = _kernels_collected if ray is None else partial(kernels_collected_on, ray)
             document, text = collected(
                 output,
                 samples=8000 if samples is None else samples,
-                seed=seed,
                 space=space,
-                batch_sizes=batch_size,
-                device=device,
                 backend=backend,
                 optimizer=optimizer,
-                pool=tables,
                 sequence_share=sequence_share,
                 arena_bytes=None if memory is None else parse_bytes(memory, "--memory"),
                 seconds=seconds_or_default(seconds, device),
+                **common,
             )
+    except KeyboardInterrupt:
+        stopped = f"stopped; all samples measured so far are in {output}: run the same command again to go on"
+        raise Interrupted(stopped) from None
     if document is not None:
         emit(document, text, as_json=as_json)
 
 
 def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
-    """What to say of kernels after collecting them, as data and as text."""
+    """Collect kernels; returns the result as data and as text."""
     from shardwright.measure.collect import collect
     from shardwright.measure.stock import summary_text
 
@@ -205,18 +200,14 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
 def _collectives_collected(
     output: Path,
     *,
-    samples: int,
     world: int | None,
     hosts: int | None,
     kinds: Sequence[str] | None,
     runs: int | None,
     timeout_s: float,
-    seed: int,
-    device: str,
-    batch_sizes: Sequence[int] | None,
-    pool: Sequence[Table],
+    **options: Any,
 ) -> tuple[dict[str, Any] | None, str]:
-    """What to say after collecting collectives, as data and as text; no data on ranks that torchrun numbered above 0."""
+    """Collect collectives; returns the result as data and as text, and no data on ranks that torchrun numbered above 0."""
     from shardwright.measure.collectives.collect import collect_collectives, new_collection
     from shardwright.measure.collectives.sampling import KINDS
     from shardwright.measure.collectives.timing import RunPolicy
@@ -225,15 +216,11 @@ def _collectives_collected(
     place = place_of_this_process()
     collection = new_collection(
         output,
-        samples=samples,
         world=world if world is not None else place.world if place else 2,
         hosts=hosts if hosts is not None else place.hosts if place else 1,
-        seed=seed,
-        device=device,
-        batch_sizes=batch_sizes,
         kinds=kinds or KINDS,
-        pool=pool,
         policy=RunPolicy() if runs is None else RunPolicy(runs=runs),
+        **options,
     )
     with progress("measuring", detail="starting the ranks") as report:
         if place:
@@ -252,7 +239,7 @@ def _collectives_collected(
 
 
 def _exported(store: Path, file: Path, optimizer: str | None, *, as_json: bool) -> None:
-    """Write the samples of a store to a file, and say so."""
+    """Export the samples of a store to a file."""
     from shardwright.measure.samples import export_parquet
 
     check_target(file, inputs=[store])
@@ -261,32 +248,21 @@ def _exported(store: Path, file: Path, optimizer: str | None, *, as_json: bool) 
     emit({"output": str(file), "measurements": rows}, text, saved(file), as_json=as_json)
 
 
-@contextmanager
-def _resumable(stopped: str) -> Iterator[None]:
-    """Ctrl-C ends the command with one line that says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"{stopped}: run the same command again to go on") from None
-
-
 def _check_together(context: typer.Context, collectives: bool) -> None:
-    """Check that no option is given that the other kind of samples has.
+    """Check that all given options belong to the kind of samples, kernels or collectives.
 
     Raises:
-        InvalidInput: one is.
+        InvalidInput: one does not.
     """
-    foreign = _OF_KERNELS if collectives else _OF_COLLECTIVES
-    for name in foreign:
+    for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            if name == "ray":
-                raise InvalidInput(
-                    "--ray does not apply to --collectives, whose ranks must run at the same time; leave it out, and start the "
-                    "command by torchrun on all machines"
-                )
-            rule = "does not apply to --collectives" if collectives else "needs --collectives"
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if name == "ray":
             raise InvalidInput(
-                f"--{name.replace('_', '-')} {rule}; "
-                + ("leave it out" if collectives else "add that flag, or leave it out")
+                "--ray does not apply to --collectives, whose ranks must run at the same time; leave it out, and start the "
+                "command by torchrun on all machines"
             )
+        rule = "does not apply to" if collectives else "needs"
+        remedy = "leave it out" if collectives else "add that flag, or leave it out"
+        raise InvalidInput(f"--{name.replace('_', '-')} {rule} --collectives; {remedy}")

@@ -1,4 +1,4 @@
-"""`shardwright compare`: all strategies on one task; and how plans of several strategies are made, measured and shown together."""
+"""`shardwright compare`: all strategies on one task, planned, measured and shown together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
 ) -> None:
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
-    All gaps are to one bound, the highest that was proven; the line below the table says which plans it speaks of.
+    All gaps are to one bound, the highest that was proven; the line below the table says which plans it covers.
     A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part where it is
     installed, for at most a minute or the time limit.
 
@@ -106,7 +106,7 @@ def all_names(task: Task) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one strategy made of a task.
+    """The result of one strategy for a task.
 
     Attributes:
         strategy: its name.
@@ -151,9 +151,9 @@ def plan_with_each(
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The highest bound that was proven, for the plans of all: it speaks of all plans that the task and its runtime allow.
+    """The attempts with the highest bound that was proven, which holds for all plans that the task and its runtime allow.
 
-    A plan below it lies in blocks that the bound leaves out, and has none.
+    A plan below that bound uses blocks that the bound does not cover, and gets none.
     """
     proven = [one.plan for one in attempts if one.plan is not None and one.plan.bound_ms is not None]
     if not proven:
@@ -168,7 +168,7 @@ def _bounded_by(proven: Plan, plan: Plan) -> Plan:
 
 
 def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
-    """The bound that all gaps are to, and the plans that it speaks of; none where none was proven."""
+    """A line with the bound of all gaps and the plans that it covers; no line without a proven bound."""
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     proven = next((plan for plan in plans if plan.bound_ms is not None), None)
     return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
@@ -177,7 +177,7 @@ def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
 def measure_each(
     attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu", seconds: float = math.inf
 ) -> list[Attempt]:
-    """The attempts with their plans measured, all interleaved; no round begins after so many seconds.
+    """The attempts with their plans measured in interleaved rounds; no round begins after `seconds`.
 
     Raises:
         MeasurementFailed: the plans cannot be measured on this machine.
@@ -214,7 +214,7 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
 def agreement(
     attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A line that says how far measured times are from predicted ones, or why they are not compared; none where nothing was measured.
+    """A line on measured against predicted times, or why they are not compared; no line without measurements.
 
     Args:
         attempts: what was planned and measured.
@@ -229,7 +229,7 @@ def agreement(
 
 
 def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata: Mapping[str, str]) -> str:
-    """How far measured times are from predicted ones, and how much of that is the machine's state: as the controls say.
+    """A line on measured against predicted times, and on the part of the machine's state in that, as the controls tell it.
 
     Args:
         what: what was measured, in the plural.

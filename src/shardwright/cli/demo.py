@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from shardwright.cli.calibrate import progress_of
 from shardwright.cli.checks import make_folder, require_torch
 from shardwright.cli.compare import (
     CAPTION,
@@ -58,21 +59,23 @@ def run(
 ) -> None:
     """Calibrate this machine, plan a public model with every strategy, and measure the plans on real kernels.
 
-    Takes less than three minutes, and one more the first time, when the searches are compiled. The model of this machine is kept:
-    planning for its CPUs takes it from then on.
+    The demo takes less than three minutes. The cost model of this machine is kept, and planning for its CPUs uses it from then on.
 
     Example:
         shardwright demo -o shardwright-demo
     """
+    require_torch("measuring", "measure")
+    from shardwright.calibration import calibrate
     from shardwright.cost import resolve_cost_model
 
-    require_torch("measuring", "measure")
     task = demo_task(quick)
     given = resolve_cost_model(model, task) if model is not None else None
     make_folder(output)
     task.save(output / "task.yaml")
     if given is None:
-        calibration = _calibrated(task, _QUICK_CALIBRATE_S if quick else _CALIBRATE_S, seed)
+        seconds = _QUICK_CALIBRATE_S if quick else _CALIBRATE_S
+        with progress("calibrating") as report:
+            calibration = calibrate(task, minutes=seconds / 60, seed=seed, progress=progress_of(report, seconds))
         cost_model: CostModel = calibration.model or resolve_cost_model(None, task)
         note(_said_of(calibration))
     else:
@@ -159,20 +162,8 @@ def _scale(quick: bool) -> float:
     return 1 / 2500 if quick else 1 / 50
 
 
-def _calibrated(task: Task, seconds: float, seed: int) -> Calibration:
-    from shardwright.calibration import calibrate
-
-    with progress("calibrating") as report:
-
-        def told(took: float, sets: int, error: float | None, what: str) -> None:
-            known = f", error {percent(error)}" if error is not None else ""
-            report(min(took, seconds), seconds, f"s: {what}, {sets} sets{known}")
-
-        return calibrate(task, minutes=seconds / 60, seed=seed, progress=told)
-
-
 def _said_of(found: Calibration) -> str:
-    """A line on what the calibration came to."""
+    """A line about the calibration's accuracy."""
     if found.accuracy is None:
         return f"note: {found.sets} sets could be measured in the time, too few for a model of this machine: the bundled one is used"
     return (
@@ -198,7 +189,7 @@ def _report(attempts: Sequence[Attempt], folder: Path, cost_model: CostModel) ->
 
 
 def next_steps(folder: Path) -> str:
-    """What to do next, as lines to paste into a shell: look at the plans, then plan a model of one's own."""
+    """The next steps as lines to paste into a shell: look at the plans, then plan a model of one's own."""
     program = _program()
     best = shlex.quote(str(folder / "certified.json"))
     return "\n".join(
@@ -224,7 +215,7 @@ def next_steps(folder: Path) -> str:
 
 
 def _program() -> str:
-    """How a shell calls this program: by its name where that is on the path, else as it was called now."""
+    """The shell command of this program: its name if that is on the path, else the way it was called now."""
     if shutil.which("shardwright"):
         return "shardwright"
     called = Path(sys.argv[0])

@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: 1 for what cannot be done, 2 for bad usage or bad input, each with one readable line on stderr."""
+"""Exit codes and messages of exceptions: 1 for what cannot be done, 2 for bad usage or input, each with one line on stderr."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from shardwright.interrupts import CODE
 
 
 class Interrupted(ShardwrightError):
-    """The user pressed Ctrl-C in a command that has something to say about it."""
+    """The user pressed Ctrl-C, and the command's message says what was kept."""
 
     exit_code = CODE
 
 
 @contextmanager
 def about(task: Path) -> Iterator[None]:
-    """Put the name of the task's file before what says that no plan exists or was found."""
+    """Put the name of the task file before the message that no plan exists or was found."""
     try:
         yield
     except InfeasibleTask as error:
@@ -32,9 +32,10 @@ def about(task: Path) -> Iterator[None]:
 
 
 def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
-    """Run a command and turn what it raises on purpose, and a stdout that fails, into a message and an exit code.
+    """Run a command, and turn its errors into a message and an exit code.
 
-    So is what the operating system says of a file. Anything else that is raised is a fault of ours: it keeps its traceback.
+    Turned are the errors that are raised on purpose, those of the operating system about a file, and a stdout that fails. Any other
+    exception is a fault of this program and keeps its traceback.
 
     Args:
         command: returns an exit code or None; typer turns Ctrl-C into `interrupts.CODE`.
@@ -56,7 +57,7 @@ def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
 
 
 def _stdout_fails() -> bool:
-    """Whether it is stdout that an OSError is about; only writing tells."""
+    """Whether stdout is what failed; only writing to it tells."""
     try:
         print(flush=True)
     except OSError:
@@ -65,7 +66,7 @@ def _stdout_fails() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Send what is left in stdout's buffer nowhere, so that the flush at exit is quiet."""
+    """Send the rest of stdout's buffer nowhere, so that the flush at exit is quiet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

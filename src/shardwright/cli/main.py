@@ -36,7 +36,7 @@ COMMANDS = (
 
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The program with some of its commands: the modules of the others are not loaded, which takes longer than a small plan."""
+    """The program with some of its commands. Only their modules are loaded: loading all takes longer than a small plan."""
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
     for name in commands:
         run = import_module(f"shardwright.cli.{name}").run
@@ -46,7 +46,7 @@ def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def unwrapped(docstring: str) -> str:
-    """A docstring with each paragraph on one line, to be broken where the terminal ends; a paragraph with indented lines stays."""
+    """A docstring with each paragraph on one line, to be broken at the terminal's width; a paragraph with indented lines stays."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(text if "\n " in text else text.replace("\n", " ") for text in paragraphs)
 
@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Where the caller closed stdout or stderr, what is printed goes nowhere; otherwise a file opened later would take its number."""
+    """Replace a closed stdout or stderr by the null device; otherwise a file opened later would take its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 – as long as the process

@@ -95,8 +95,8 @@ def table(
         columns: their heads.
         rows: cells of each row.
         caption: below it.
-        texts: the columns that hold text, to the left and broken where room is short; the others hold numbers, to the right and
-            never broken.
+        texts: the columns of text, aligned left and broken where room is short. The others hold numbers, aligned right and never
+            broken.
     """
     columns, rows = _cells(columns), [_cells(row) for row in rows]
     result = Table(
@@ -124,7 +124,7 @@ def _cells(texts: Sequence[str]) -> list[str]:
 
 
 def _least_width(view: Table) -> int:
-    """Of a table that `table` made: what its columns need, and two characters a column for edges, lines and padding."""
+    """The width that the columns of a table need, with two characters a column for edges, lines and padding."""
     return sum((column.min_width or 0) + 2 for column in view.columns)
 
 
@@ -149,7 +149,7 @@ def seconds(value: float | None) -> str:
 
 
 def saved(path: Path | None) -> str:
-    """Where a result went."""
+    """A line that says where a result was saved."""
     return f"saved {printable(str(path))}" if path is not None else "not saved: name a file with -o"
 
 
@@ -164,14 +164,14 @@ def _finite(value: Any) -> Any:
 
 
 class Report(Protocol):
-    """Says how far the work is."""
+    """A callback for the progress of work."""
 
     def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
         """Show `done` of `total` (None: as before) with a short detail."""
 
 
 class CountColumn(MofNCompleteColumn):
-    """Done and wanted; nothing where it is not known how much there is to do, or nothing is counted."""
+    """Done and total; nothing where the total is unknown and nothing is done."""
 
     def render(self, task: Task) -> Text:
         """The count."""
@@ -197,12 +197,14 @@ class RemainingColumn(TimeRemainingColumn):
 
 @contextmanager
 def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
-    """A line with a bar, a clock and what is being done, which is gone when the work is done.
+    """A line with a bar, a clock and a detail, where stderr is a terminal; it disappears when the work is done.
+
+    The clock ticks whatever the work does.
 
     Args:
-        title: what the work is.
+        title: the work.
         total: how much there is to do; without, the line shows that time passes.
-        detail: what is being done until the work says more.
+        detail: shown until the work reports another.
     """
     shown = sys.stderr.isatty()
     console = Console(stderr=True, force_terminal=shown)

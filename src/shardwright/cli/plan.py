@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import RenderableType
@@ -19,8 +19,9 @@ from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.groups import GroupSizes
-    from shardwright.sharding import Plan
+    from shardwright.sharding import Plan, RankMap
     from shardwright.sharding.runtimes import Runtime
+    from shardwright.task import Task
 
 Start = Annotated[
     Path | None,
@@ -41,7 +42,7 @@ GroupSizeOption = Annotated[
     option(
         "--sharding-group-size",
         metavar="N|auto",
-        text="2D parallelism, for TorchRec's DMPCollection: devices of a sharding group, of which the plan is; 'auto' takes the best size.",
+        text="2D parallelism, for TorchRec's DMPCollection: devices of a sharding group, whose plan this is; 'auto' takes the best size.",
     ),
 ]
 SyncInterval = Annotated[
@@ -97,8 +98,8 @@ def run(
 ) -> None:
     """Find, check and score a plan; with --from, say what moves and what that gains.
 
-    Where the plan of --from does not apply any more, a second search finds what moving only what must would cost. With --json the
-    document is the plan file itself; with --from it has one field more, 'change', with --sharding-group-size 'sharding_group_sizes'.
+    Where the plan of --from no longer applies, a second search finds the cost of moving only what must move. With --json the document
+    is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
 
     Example:
         shardwright plan task.yaml -o plan.json
@@ -115,8 +116,7 @@ def run(
     from shardwright.search.groups import plan_groups
     from shardwright.search.policies import with_policy
     from shardwright.sharding.files import plan_to_dict
-    from shardwright.sharding.plan_rank_maps import ENDING, check_rows
-    from shardwright.sharding.rank_map_files import load_rank_maps
+    from shardwright.sharding.plan_rank_maps import ENDING
 
     check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
     if output is not None and rank_maps is not None:
@@ -128,31 +128,19 @@ def run(
         "--from": start is not None,
     }
     size = _size_of(sharding_group_size, runs_on, of_groups)
-    chosen = strategy_named(strategy)
-    if policy is not None:
-        chosen = with_policy(chosen, policy)
+    chosen = strategy_named(strategy) if policy is None else with_policy(strategy_named(strategy), policy)
     placed = sw.Task.load(task)
-    maps = load_rank_maps(rank_maps) if rank_maps is not None else {}
-    with Place(str(rank_maps)).naming():
-        for name in sorted(maps.keys() & placed.table_by_name.keys()):
-            check_rows(maps[name], placed.table_by_name[name])
+    maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
     with Place(str(model or task)).naming():
         cost_model = resolve_cost_model(model, placed)
     print_model_notes(cost_model, placed, task)
 
+    options: dict[str, Any] = {"strategy": chosen, "cost_model": cost_model, "seed": seed, "time_limit": time_limit}
+
     def search(price: float) -> sw.Plan:
         with progress("searching"), about(task):
-            return sw.plan(
-                placed,
-                strategy=chosen,
-                cost_model=cost_model,
-                seed=seed,
-                time_limit=time_limit,
-                runs_on=cast("Runtime", runs_on),
-                start=older,
-                move_cost=price,
-            )
+            return sw.plan(placed, **options, runs_on=cast("Runtime", runs_on), start=older, move_cost=price)
 
     sizes: GroupSizes | None = None
     if sharding_group_size is None:
@@ -165,15 +153,12 @@ def run(
                 sync_interval=sync_interval,
                 inter_host_allreduce=inter_host_allreduce,
                 fully_sharded=fully_sharded,
-                time_limit=time_limit,
-                strategy=chosen,
-                cost_model=cost_model,
-                seed=seed,
+                **options,
             )
             found = sizes.best_plan
     if output is not None:
         found.save(output)
-    document = plan_to_dict(found, output)
+    document = plan_to_dict(found, output) if as_json else {}
     views: list[RenderableType] = [device_table(found), headline(found), *_rank_map_notes(found, rank_maps, older)]
     if older is not None and start is not None:
         change = change_from(older, start, found, cost_model, move_cost, lambda: search(math.inf))
@@ -185,15 +170,25 @@ def run(
     emit(document, *views, saved(output), as_json=as_json)
 
 
+def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
+    """Read rank maps, and check those of the task's tables."""
+    from shardwright.schema import Place
+    from shardwright.sharding.plan_rank_maps import check_rows
+    from shardwright.sharding.rank_map_files import load_rank_maps
+
+    maps = load_rank_maps(file)
+    with Place(str(file)).naming():
+        for name in sorted(maps.keys() & task.table_by_name.keys()):
+            check_rows(maps[name], task.table_by_name[name])
+    return maps
+
+
 def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list[str]:
-    """Which tables have rank maps, and which should."""
+    """Lines about the tables that have rank maps, and those that lack one."""
     if given is None:
         lost = older is not None and older.rank_maps
-        return (
-            ["the plan of --from has rank maps, cut to what it needed: give this one its own with --rank-maps"]
-            if lost
-            else []
-        )
+        text = "the plan of --from has rank maps, cut to what it needed: give this one its own with --rank-maps"
+        return [text] if lost else []
     by_hotness = [name for name, shards in found.by_table.items() if shards[0].row_order == "hotness"]
     missing = [name for name in by_hotness if name not in found.rank_maps]
     notes = [f"rank maps: {len(found.rank_maps)} of {len(by_hotness)} tables in order of hotness have one of {given}"]
@@ -203,12 +198,12 @@ def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list
 
 
 def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | None:
-    """The size that is asked for; None for every size, or where no groups are.
+    """The size of the sharding groups; None for every size, or without groups.
 
     Args:
         given: the value of `--sharding-group-size`.
         runs_on: the value of `--runs-on`.
-        others: which options are given that need groups ("--sync-interval"), or that groups exclude ("--from").
+        others: whether each option is given that needs groups, and whether `--from` is, which groups exclude.
 
     Raises:
         InvalidInput: the size is no number, or options do not go together.
@@ -230,16 +225,15 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
 
 
 def _sizes_view(sizes: GroupSizes) -> Table:
-    """A row for each size; the one taken has a star."""
+    """A row for each size; the best has a star."""
     rows, best = [], sizes.best
     for one in sizes:
         plan, memory = one.plan, one.memory
         star = " *" if one is best and len(sizes) > 1 else ""
         figures = [MISSING] * 6
         if plan is not None and memory is not None:
-            gap = MISSING if plan.gap is None else percent(plan.gap)
             held = [format_bytes(int(bytes_.max())) for bytes_ in (memory.peak, memory.between)]
-            figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), gap, *held]
+            figures = [ms(one.step_ms), ms(one.synchronisation_ms), ms(plan.bound_ms), percent(plan.gap), *held]
         rows.append([f"{one.groups.size}{star}", str(one.groups.count), *figures, one.why_not])
     shown = len(_SIZES) if any(one.why_not for one in sizes) else len(_SIZES) - 1
     cells = [row[:shown] for row in rows]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from shardwright.workload.profile.result import RowsRule
 
 PRESET = "h100-8"
-_SAMPLES = 1024  # a device and step
-_ROOM = 2.0  # the tables take half of the memory: buffers, and tables that grow, need some
+_SAMPLES = 1024  # of a device in a step
+_ROOM = 2.0  # memory per byte of tables: buffers, and tables that grow, need the other half
 _COLUMNS = ("table", "rows", "lookups", "pooling", "kind", "hottest 1% of rows")
 
 
@@ -98,8 +98,8 @@ def run(
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
-    Columns that look like times, labels or keys of sessions are named, with what a table of them costs. The last line is the command to
-    run next.
+    The command warns of columns that look like times, labels or keys of sessions, and says how large their tables would be. Its last
+    line is the command to run next.
 
     Example:
         shardwright profile logs/*.parquet -o tables.yaml --task task.yaml
@@ -111,7 +111,10 @@ def run(
     rule = _rows_rule(rows, rank_maps, rank_map_rows)
     check_target(output, inputs=logs, outputs=[rank_maps])
     check_target(rank_maps, inputs=logs)
-    _check_task(task, output, topology, logs, rank_maps)
+    Topology.preset(topology)  # checked before the logs are read
+    check_target(task, inputs=logs, outputs=[output, rank_maps])
+    if task is not None and output is None:
+        raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
     with _workers(ray) as pool, progress("counting lookups") as report:
         found = profile_logs(
             logs,
@@ -149,16 +152,6 @@ def run(
         show(f"next:{chr(10) if chr(10) in document['next'] else ' '}{document['next']}")
 
 
-def _check_task(
-    task: Path | None, output: Path | None, topology: str, logs: list[Path], rank_maps: Path | None
-) -> None:
-    """Check, before the logs are read, that the task can be written."""
-    Topology.preset(topology)
-    check_target(task, inputs=logs, outputs=[output, rank_maps])
-    if task is not None and output is None:
-        raise InvalidInput(f"--task {task}: a task names the file of its tables; save them with -o tables.yaml")
-
-
 def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
     """Check that ids are row numbers where the user says that they are."""
     from shardwright.workload.profile.result import LARGEST_ROW
@@ -174,13 +167,19 @@ def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | No
 
 
 def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -> str:
-    """The command to run after this one: without the doubted columns again, else on to a plan."""
-    task, rank_maps = context.params["task"], context.params["rank_maps"]
+    """The next command: this one again without the doubted columns, else the command that plans, ready to paste."""
     if first is None:
-        return profiling_again(context, doubted, "-o tables.yaml --task task.yaml")
+        return _profiling_again(context, doubted, "-o tables.yaml --task task.yaml")
     if doubted:
-        return profiling_again(context, doubted)
-    return writing_and_planning(first, rank_maps) if task is None else planning(task, rank_maps)
+        return _profiling_again(context, doubted)
+    task, rank_maps = context.params["task"], context.params["rank_maps"]
+    maps = "" if rank_maps is None else f" --rank-maps {shlex.quote(str(rank_maps))}"
+    if task is not None:
+        return f"shardwright plan {shlex.quote(str(task))}{maps} -o plan.json"
+    paths = [first.tables.with_name(name) for name in ("task.yaml", f"{first.tables.stem}-task.yaml")]
+    path = next((one for one in paths if not one.exists()), paths[-1])
+    quoted = shlex.quote(str(path))
+    return f"cat > {quoted} <<'END'\n{first.text(path)}END\nshardwright plan {quoted}{maps} -o plan.json"
 
 
 @contextmanager
@@ -197,27 +196,26 @@ def _workers(address: str | None) -> Iterator[WorkerPool | None]:
 
 
 def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | None, limit: int | None) -> RowsRule:
-    """How rows are counted: with rank maps, ids have to be row numbers."""
+    """The rule by which rows are counted: with rank maps, ids have to be row numbers."""
     if rank_maps is None:
         if limit is not None:
             raise InvalidInput(f"--rank-map-rows is {limit}, but no rank maps are saved; name a file with --rank-maps")
         return rows or "distinct"
     if rows == "distinct":
         raise InvalidInput(
-            "--rows is distinct, which renumbers ids, while rank maps are of ids as they are in the log; use --rows max_id, or leave "
-            "--rows away"
+            "--rows distinct renumbers ids, but rank maps hold ids as the log has them; use --rows max_id, or leave --rows away"
         )
     return rows or "numbered"
 
 
 def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
-    """Save the rank maps; returns what the document says of them, and notes."""
+    """Save the rank maps; returns their part of the document, and notes."""
     from shardwright.sharding.rank_map_files import save_rank_maps
 
     maps = found.rank_maps(limit)
     if not maps:
         raise InvalidInput(
-            f"{path}: no column has row numbers, of which rank maps are; leave --rank-maps away, or log ids as whole numbers"
+            f"{path}: no column has row numbers, which rank maps need; leave --rank-maps away, or log ids as whole numbers"
         )
     save_rank_maps(maps, path)
     notes = [f"{name!r}: rank map of {one.hottest.size:,} of {one.rows:,} rows" for name, one in maps.items()]
@@ -279,7 +277,7 @@ def _hottest(one: Table) -> float:
 
 @dataclass(frozen=True)
 class FirstTask:
-    """A task of profiled tables, on devices that are guessed.
+    """A task of profiled tables to start from, on devices that are guessed.
 
     Attributes:
         preset: the kind of hosts.
@@ -332,28 +330,8 @@ class FirstTask:
         return True
 
 
-def planning(task: Path, rank_maps: Path | None) -> str:
-    """The command that plans a task."""
-    maps = "" if rank_maps is None else f" --rank-maps {shlex.quote(str(rank_maps))}"
-    return f"shardwright plan {shlex.quote(str(task))}{maps} -o plan.json"
-
-
-def writing_and_planning(first: FirstTask, rank_maps: Path | None) -> str:
-    """The commands that write the task beside its tables, where no file is, and plan it."""
-    names = ("task.yaml", f"{first.tables.stem}-task.yaml")
-    paths = [first.tables.with_name(name) for name in names]
-    path = next((one for one in paths if not one.exists()), paths[-1])
-    return f"cat > {shlex.quote(str(path))} <<'END'\n{first.text(path)}END\n{planning(path, rank_maps)}"
-
-
-def profiling_again(context: typer.Context, without: Collection[str], *more: str) -> str:
-    """The command that was given, without some columns.
-
-    Args:
-        context: of the command, for the options as they were given.
-        without: the columns.
-        *more: further options.
-    """
+def _profiling_again(context: typer.Context, without: Collection[str], *more: str) -> str:
+    """The command as it was given, with more options and without some columns."""
     words = ["shardwright profile", _files(context.params["logs"])]
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -369,7 +347,7 @@ def profiling_again(context: typer.Context, without: Collection[str], *more: str
 
 
 def _files(paths: Sequence[Path]) -> str:
-    """The files as a pattern of the shell where one names just these, else one by one."""
+    """The files as a shell pattern if one matches just these, else one by one."""
     folders, endings = {path.parent for path in paths}, {path.suffix for path in paths}
     if len(paths) > 1 and len(folders) == len(endings) == 1:
         (folder,), (ending,) = folders, endings

@@ -1,4 +1,4 @@
-"""`shardwright report`: plans as one page that can be looked at anywhere."""
+"""`shardwright report`: one HTML page about plans, which needs no network."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ def run(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Plan, measure on this machine, correct the cost model, and plan again; the best plan that was measured.
+    """Plan, measure on this machine, correct the cost model, and plan again; keep the best plan that was measured.
 
-    For those who can measure where they will train. Kernels are measured, one device after another; links are predicted. The plan is never
-    one that was measured worse than the plan without tuning. Ctrl-C ends it with the best plan so far. Measurements are kept: the same
-    command goes on where the last one stopped.
+    Use it where you can measure on the hardware that will train. Kernels are measured, one device after another; links are predicted.
+    The result never measured worse than the plan without tuning. Ctrl-C ends the command with the best plan so far. Measurements are
+    kept: the same command goes on where the last one stopped.
 
     Example:
         shardwright tune task.yaml --minutes 5 -o plan.json
@@ -117,7 +117,7 @@ def _document(found: Tuned, output: Path | None) -> dict[str, Any]:
 
 
 def _more(found: Tuned) -> str:
-    """How it ended, what the model was corrected by, and the state of the machine."""
+    """Lines on why tuning stopped, the model's corrections, and the state of the machine."""
     lines = [f"stopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}"]
     if found.model is not None:
         forward, backward = (signed(factor - 1) for factor in found.model.scale.tolist())

@@ -44,7 +44,7 @@ def test_the_document_names_the_rank_maps(cli, log, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--rank-maps", "x", "--rows", "distinct"], "--rows is distinct, which renumbers ids"),
+        (["--rank-maps", "x", "--rows", "distinct"], "--rows distinct renumbers ids"),
         (["--rank-map-rows", "5"], "no rank maps are saved; name a file with --rank-maps"),
         (["--rank-maps", "no/such/folder"], "its folder does not exist"),
         (["--rank-maps", "x", "--rank-map-rows", "0"], "Invalid value for '--rank-map-rows'"),
