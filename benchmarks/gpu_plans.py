@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.measure.measuring import Printer
 from shardwright.measure.plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
-from shardwright.measure.printer import Printer
 from shardwright.measure.timing import TimingPolicy
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def measurements(folder: Path, requests: Requests, results: Results, model: Path
 
     from shardwright.cost import load_model
     from shardwright.cost.score import scored
-    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.measure.measuring import MeasuredPlan
 
     loaded = load_model(model) if model else None
     found = []

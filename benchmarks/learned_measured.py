@@ -22,7 +22,7 @@ from plans_measured import MEASURED_A_SECOND, progress, say
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.plans import measure_plans
+from shardwright.measure.measuring import measure_plans
 from shardwright.reproduce.entrants import SORTED
 from shardwright.reproduce.learned.tasks import Setting, draw_tasks
 from shardwright.sharding import Plan

@@ -20,7 +20,7 @@ from measured_tables import Measurement, gain_table, main_table, order_of, place
 import shardwright as sw
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
-from shardwright.measure.plans import measure_plans
+from shardwright.measure.measuring import measure_plans
 from shardwright.workload import paper_tasks
 
 BATCH_SIZE = 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.measure.plans import MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
 from shardwright.sharding import Plan
 
 Rows = list[tuple[str, ...]]

@@ -27,7 +27,7 @@ from shardwright.measure.sampling import SampleSpace
 from shardwright.measure.stock import Collection, CollectSummary
 from shardwright.measure.store import reading
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.sharding.work import ShardWork
 from shardwright.task import AccessProfile, Table
 

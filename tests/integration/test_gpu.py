@@ -13,7 +13,7 @@ from shardwright.measure.checks.bandwidth import copy_times
 from shardwright.measure.checks.correctness import check_kernels, unwritten_is_nan
 from shardwright.measure.checks.environment import environment, problems
 from shardwright.measure.collect import collect
-from shardwright.measure.device_batches import draw_batch_on
+from shardwright.measure.fused import draw_batch_on
 from shardwright.measure.samples import read_samples
 from shardwright.measure.timing import CudaClock, Steady, TimingPolicy, time_parts
 from shardwright.sharding.work import ShardWork

@@ -14,7 +14,7 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect, main
-from shardwright.measure.plans import measure_plans
+from shardwright.measure.measuring import measure_plans
 from shardwright.measure.samples import fingerprints, read_samples
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task import AccessProfile, Table

@@ -26,7 +26,7 @@ from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.cost.user_models import cache_folder, keep_model, path_for, task_digest
 from shardwright.errors import InvalidInput
-from shardwright.measure.backends import default_backend
+from shardwright.measure.backend import default_backend
 from shardwright.measure.hardware import Fingerprint, available_memory, cache_bytes, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device, control_works
 from shardwright.task import Task

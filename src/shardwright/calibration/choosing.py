@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 from shardwright.calibration.sets import Set
 from shardwright.cost.accuracy import ArrayModel, predict
 from shardwright.cost.dataset import Floats, samples_of_works
-from shardwright.measure.device_batches import fresh_batches
+from shardwright.measure.fused import fresh_batches
 from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.timing import TimingPolicy
 

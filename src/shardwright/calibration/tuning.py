@@ -24,7 +24,7 @@ from shardwright.cost.origin import device_type
 from shardwright.cost.score import scored
 from shardwright.cost.user_models import cache_folder
 from shardwright.errors import InvalidInput
-from shardwright.measure.backends import default_backend
+from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import arena_bytes
 from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
 from shardwright.measure.measuring import Measurer, check_device, control_works

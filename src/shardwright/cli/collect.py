@@ -17,7 +17,7 @@ from shardwright.cli.options import AsJson, BackendName, Device, Seed, option
 from shardwright.cli.output import emit, note, percent, progress, saved
 from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
-from shardwright.measure.backends import is_own
+from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.units import parse_bytes
 

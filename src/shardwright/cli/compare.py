@@ -24,8 +24,7 @@ from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.measure.measuring import Controls
-    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.measure.measuring import Controls, MeasuredPlan
     from shardwright.sharding.runtimes import Runtime
 
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
@@ -182,7 +181,7 @@ def measure_each(
     Raises:
         MeasurementFailed: the plans cannot be measured on this machine.
     """
-    from shardwright.measure.plans import measure_plans
+    from shardwright.measure.measuring import measure_plans
 
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     if not plans:

@@ -151,7 +151,7 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
 
 def view(heading: str, attempts: Sequence[Attempt], cost_model: CostModel) -> Table:
     """The table; its caption says what was predicted and measured, and with what."""
-    from shardwright.measure.backends import default_backend
+    from shardwright.measure.backend import default_backend
     from shardwright.measure.hardware import cpu_model
 
     caption = f"{CAPTION}\ncost model {cost_model.name} · measured with {default_backend()} on {cpu_model()}"

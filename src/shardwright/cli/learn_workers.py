@@ -36,7 +36,7 @@ def learning_fleet(address: str | None, device: str, actors: int, *, simulated: 
         yield None
         return
     from shardwright.cluster import open_cluster
-    from shardwright.measure.backends import default_backend
+    from shardwright.measure.backend import default_backend
     from shardwright.measure.hardware import fingerprint
     from shardwright.search.learned.fleet import open_fleet
 

@@ -114,7 +114,7 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
     from shardwright.cli.checks import measured_device
     from shardwright.cli.model_notes import print_origin_notes
-    from shardwright.measure.plans import measure_plans
+    from shardwright.measure.measuring import measure_plans
     from shardwright.report import MeasuredTimes
 
     print_origin_notes(plans, device)

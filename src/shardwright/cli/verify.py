@@ -17,7 +17,7 @@ from shardwright.errors import InvalidInput
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding import DeviceCost, Plan
 
 _COLUMNS = ("rank", "fwd predicted", "measured", "bwd predicted", "measured", "both, relative")
@@ -61,7 +61,7 @@ def run(
     from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
     from shardwright.cost.score import without_synchronisation
-    from shardwright.measure.plans import measure_plans
+    from shardwright.measure.measuring import measure_plans
     from shardwright.sharding import Plan
     from shardwright.task import Task
 

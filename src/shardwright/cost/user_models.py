@@ -23,7 +23,7 @@ from shardwright.cost.model import ComputeModel
 from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.cost.origin import device_type, unlike
 from shardwright.errors import InvalidInput
-from shardwright.measure.backends import default_backend
+from shardwright.measure.backend import default_backend
 from shardwright.measure.hardware import DECISIVE, Fingerprint, fingerprint
 from shardwright.task import Task
 

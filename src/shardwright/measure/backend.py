@@ -1,22 +1,42 @@
-"""The fused kernels that serve a device's shards, and what a backend does: build the fused call of a kernel group."""
+"""Kernel backends: what a backend is given and builds, and finding one by its name, ours or a user's own."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from shardwright.measure.arena import Arena
+from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency
+from shardwright.measure.hardware import available_memory, import_torch
 from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.work import ShardWork
+from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     import torch
+
+BACKENDS = ("fbgemm", "embedding_bag")
+
+BACKEND_HELP = f"{', '.join(BACKENDS)}, or your own as package.module:ClassName (default: fbgemm where it is installed)"
 
 LEARNING_RATE = 1e-9
 """Keeps the weights in place however often a call is repeated, at the full cost of an update."""
 
 EPSILON = 1e-8
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_BUILD = "build(self, group, optimizer, arena, learning_rate=…)"
+_ALIGNMENT = 4096  # bytes; a page, as a fresh allocation would have
+_FILL = 0.01  # positive and far from denormal, as fp32 and as a pair of fp16: valid as weights and as optimizer state
+_SMALL_HALVES = (0x2000, 0x3400)  # bits of fp16 from 0.008 to 0.25; a pair of them is a small positive fp32
+_TILE = 2**27
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,85 @@ class FusedInput:
     offsets: torch.Tensor
 
 
+class Arena:
+    """A buffer on the CPU or a GPU from which tensors are taken, front to back, and which is used again for each sample.
+
+    Args:
+        size_bytes: size of the buffer.
+        device: torch device it lies on.
+    """
+
+    def __init__(self, size_bytes: int, device: torch.device) -> None:
+        import torch
+
+        self.device = device
+        self.size_bytes = size_bytes
+        check_fits(size_bytes, device)
+        try:
+            self._buffer = torch.full((size_bytes // 4,), _FILL, dtype=torch.float32, device=device)
+            if device.type == "cuda":
+                fill_randomly(self._buffer)
+        except RuntimeError as error:  # torch raises this, or its subclass OutOfMemoryError, when memory cannot be had
+            raise MeasurementFailed(
+                f"arena: {format_bytes(size_bytes)} could not be allocated on {device}; use a smaller arena"
+            ) from error
+        self._used = 0
+
+    def reset(self) -> None:
+        """Give everything back. Tensors taken before must not be used any more."""
+        self._used = 0
+
+    def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """A `(count,)` tensor with the values that happen to be there: those of a fill, or what an earlier sample has made of them.
+
+        Raises:
+            MeasurementFailed: the arena is too small.
+        """
+        needed = math.ceil(count * dtype.itemsize / _ALIGNMENT) * _ALIGNMENT
+        if self._used + needed > self.size_bytes:
+            raise MeasurementFailed(
+                f"arena: the tables need {format_bytes(self._used + needed)}, the arena has {format_bytes(self.size_bytes)}; "
+                "use a larger arena, or smaller tables"
+            )
+        start = self._used // 4
+        self._used += needed
+        return self._buffer[start : start + needed // 4].view(dtype)[:count]
+
+
+def fill_randomly(buffer: torch.Tensor) -> None:
+    """Fill an fp32 buffer with values that are small, positive and all different, also when they are read as fp16.
+
+    A GPU may be quicker with constant data, as fewer bits change.
+    """
+    import torch
+
+    for tile in buffer.view(torch.int16).split(_TILE):
+        tile.random_(*_SMALL_HALVES)
+
+
+def check_fits(size_bytes: int, device: torch.device) -> None:
+    """Check that a buffer of this size may be allocated on the device.
+
+    Raises:
+        MeasurementFailed: less memory is free.
+    """
+    free = free_memory(device)
+    if size_bytes > free:
+        raise MeasurementFailed(
+            f"arena: {format_bytes(size_bytes)} for weights and optimizer state are needed, {format_bytes(free)} are free on {device}; "
+            "scale the tables down, or measure on a machine with more memory"
+        )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    return available_memory()
+
+
 class FusedCall(Protocol):
     """The tables of one kernel group, ready to run."""
 
@@ -111,3 +210,137 @@ class Backend(Protocol):
         Raises:
             MeasurementFailed: the backend cannot run this group or optimizer on the arena's device.
         """
+
+
+def is_own(name: str) -> bool:
+    """Whether a backend's name says where to import it from."""
+    return ":" in name
+
+
+def default_backend() -> str:
+    """`fbgemm` where it is installed, else `embedding_bag`."""
+    return "fbgemm" if find_spec("fbgemm_gpu") else "embedding_bag"
+
+
+def check_backend(name: str) -> None:
+    """Check that there is a backend of this name; one of the user's own is imported for that.
+
+    Raises:
+        InvalidInput: there is none.
+        MissingDependency: torch is not installed.
+    """
+    if is_own(name):
+        import_torch()
+        own_backend(name)
+    elif name not in BACKENDS:
+        raise InvalidInput(
+            f"backend: unknown backend {name!r}; known backends are {', '.join(BACKENDS)}, "
+            "and one of your own is named package.module:ClassName"
+        )
+
+
+def load_backend(name: str) -> Backend:
+    """The backend of this name.
+
+    Args:
+        name: one of `BACKENDS`, or package.module:ClassName.
+
+    Raises:
+        InvalidInput: there is no such backend.
+        MissingDependency: its package is not installed.
+    """
+    if is_own(name):
+        import_torch()
+        return own_backend(name)
+    check_backend(name)
+    import_torch()
+    try:
+        if name == "fbgemm":
+            from shardwright.measure.fbgemm import FbgemmBackend
+
+            return FbgemmBackend()
+        from shardwright.measure.embedding_bag import EmbeddingBagBackend
+
+        return EmbeddingBagBackend()
+    except ImportError as error:
+        raise MissingDependency(
+            f"backend '{name}' cannot be imported ({error}); install it with: pip install 'shardwright[measure]'"
+        ) from error
+
+
+def own_backend(name: str) -> Backend:
+    """Import a backend's class, and make it.
+
+    Args:
+        name: as in "my_package.kernels:MyBackend"; the same everywhere, as measuring processes import it for themselves.
+
+    Raises:
+        InvalidInput: there is no such module or class, it cannot be imported or made, or what is made is no backend.
+    """
+    found = _class(name)
+    try:
+        backend = found()
+    except Exception as error:
+        raise InvalidInput(
+            f"backend: {name} cannot be made ({_said(error)}); it is called without arguments, so give its own defaults"
+        ) from error
+    if not isinstance(getattr(backend, "name", None), str):
+        raise InvalidInput(f"backend: {name} has no `name`, which is a text; see shardwright.measure.backend.Backend")
+    build = getattr(backend, "build", None)
+    if not callable(build):
+        raise InvalidInput(f"backend: {name} has no method {_BUILD}; see shardwright.measure.backend.Backend")
+    try:
+        inspect.signature(build).bind("group", "sgd", "arena", 0.1)
+        inspect.signature(build).bind("group", "sgd", "arena")
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"backend: {name}.build does not take what it is given ({error}); write {_BUILD}") from error
+    return cast("Backend", backend)
+
+
+def source_digest(name: str) -> str:
+    """Changes when the file that holds a backend's class does; "unknown" where no file can be read.
+
+    Raises:
+        InvalidInput: the class cannot be imported.
+    """
+    try:
+        source = inspect.getsourcefile(_class(name))
+        return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "unknown"
+    except (OSError, TypeError):
+        return "unknown"
+
+
+def _class(name: str) -> type[Any]:
+    """The class that a name names."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"backend: {name!r} must read package.module:ClassName")
+    path, _, attribute = name.partition(":")
+    if path == "__main__":
+        raise InvalidInput(
+            "backend: '__main__' is another module in each process; put the class into a module of its own, and name that"
+        )
+    try:
+        module = import_module(path)
+    except Exception as error:
+        raise InvalidInput(f"backend: {_not_imported(path, error)}") from error
+    found = getattr(module, attribute, None)
+    if isinstance(found, type):
+        return found
+    classes = sorted(
+        key for key, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    )
+    what = "is no class" if hasattr(module, attribute) else "does not exist"
+    raise InvalidInput(f"backend: {attribute} {what} in {path}, which defines {', '.join(classes) or 'no class'}")
+
+
+def _not_imported(path: str, error: Exception) -> str:
+    """Why a module was not imported, and what to do."""
+    parts = path.split(".")
+    own = {".".join(parts[: end + 1]) for end in range(len(parts))}
+    if isinstance(error, ModuleNotFoundError) and error.name in own:
+        return f"there is no module {error.name!r}; install its package, or name its folder in PYTHONPATH"
+    return f"importing {path} failed ({_said(error)}); measuring processes import it, so it must import by itself"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

@@ -8,8 +8,7 @@ import torch
 from torch.nn.functional import embedding, embedding_bag
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.arena import Arena
-from shardwright.measure.backend import EPSILON, LEARNING_RATE, FusedInput, KernelGroup
+from shardwright.measure.backend import EPSILON, LEARNING_RATE, Arena, FusedInput, KernelGroup
 
 _BETA1, _BETA2 = 0.9, 0.999
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}

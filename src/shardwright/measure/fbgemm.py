@@ -15,8 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.arena import Arena
-from shardwright.measure.backend import EPSILON, LEARNING_RATE, FusedInput, KernelGroup
+from shardwright.measure.backend import EPSILON, LEARNING_RATE, Arena, FusedInput, KernelGroup
 
 _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,

@@ -1,4 +1,4 @@
-"""The one way to measure: samples, plans, calibration, tuning and learning by measuring all time kernels through this module.
+"""The one way to measure works and plans: samples, calibration, tuning and learning by measuring all time kernels through this module.
 
 A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. What a work takes is the
 median of its visits, all converted to one state; one that a burst hit does not count, and is made again. Works are visited in rounds, each
@@ -9,8 +9,9 @@ much longer these take than they once took is the state of the machine, and no f
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from time import monotonic, sleep
@@ -18,19 +19,24 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.backends import check_backend, default_backend
-from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
+from shardwright.measure.backend import check_backend, default_backend
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import available_memory
-from shardwright.measure.printer import Progress
 from shardwright.measure.timing import TimingPolicy, at_state
-from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.measure.worker import Worker, WorkerOptions
+from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 from shardwright.task.units import format_bytes
 
 Times: TypeAlias = tuple[float, float]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with the measurements made and those wanted, in all, and a few words on what else there is to say."""
 
 MOST_VISITS = 3
 """A work is visited so often until a visit is quiet."""
@@ -297,3 +303,101 @@ def check_memory(works: Sequence[DeviceWork]) -> None:
             f"the largest device of the plans needs {format_bytes(needed)} of memory, this machine has {format_bytes(free)} free; "
             "scale the tables down, or measure on a machine with more memory"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredPlan:
+    """Measured compute times of a plan.
+
+    Attributes:
+        plan: the plan.
+        forward_ms: `(devices,)` lookups of each device's shards.
+        backward_ms: `(devices,)` backward of the same, optimizer included.
+        rounds: how often each device was measured.
+        controls: what the control sets took meanwhile.
+    """
+
+    plan: Plan
+    forward_ms: Floats
+    backward_ms: Floats
+    rounds: int
+    controls: Controls = field(default_factory=Controls)
+
+    @property
+    def compute_ms(self) -> float:
+        """Compute time of a step: devices wait for each other after forward and after backward."""
+        return float(self.forward_ms.max() + self.backward_ms.max())
+
+    @property
+    def device_ms(self) -> Floats:
+        """`(devices,)` forward and backward time together."""
+        return self.forward_ms + self.backward_ms
+
+
+def measure_plans(
+    plans: Sequence[Plan],
+    *,
+    rounds: int = 5,
+    seconds: float = math.inf,
+    seed: int = 0,
+    device: str = "cpu",
+    backend: str | None = None,
+    policy: TimingPolicy | None = None,
+    progress: Progress | None = None,
+) -> list[MeasuredPlan]:
+    """Measure the fused kernels of each device of each plan on this machine.
+
+    The lookups of a table are the same in all plans. Collectives are not measured: every device in turn uses this machine alone.
+
+    Args:
+        plans: plans to compare; their tasks may differ.
+        rounds: how often each device's work is rebuilt and measured while the machine is quiet.
+        seconds: begin no further round after this time.
+        seed: seed of the lookups and of the order.
+        device: "cpu" or "cuda".
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
+        policy: how often batches are run; by default the device's own.
+        progress: called before each measurement, and after the last, with those done, those wanted, and what is measured.
+
+    Returns:
+        One result per plan, in order.
+
+    Raises:
+        InvalidInput: `rounds` is less than 1, or there is no such backend.
+        MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
+    """
+    per_plan = [device_works(plan, seed) for plan in plans]
+    found = measure_works(
+        [work for works in per_plan for work in works],
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        device=device,
+        backend=backend,
+        policy=policy,
+        progress=progress,
+    )
+    measured = []
+    for plan, works in zip(plans, per_plan, strict=True):
+        forward, backward = np.array([found.times(work) for work in works]).T
+        measured.append(MeasuredPlan(plan, forward, backward, rounds, found.controls))
+    return measured
+
+
+class Printer:
+    """Prints progress on standard error, once a second."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._printed, self._width = 0.0, 0
+
+    def __call__(self, done: int, wanted: int, detail: str = "") -> None:
+        """Say how many of the wanted measurements are made."""
+        now = monotonic()
+        if self._first is None:
+            self._first = (done, now)
+        if done == wanted or now - self._printed >= 1:
+            rate = (done - self._first[0]) / max(now - self._first[1], 1e-9)
+            line = f"{done}/{wanted} measured, {rate:.1f} a second{detail and f'; {detail}'}"
+            print(f"\r{line:{self._width}}", end="", file=sys.stderr, flush=True)
+            self._printed, self._width = now, len(line)

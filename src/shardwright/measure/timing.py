@@ -1,6 +1,6 @@
 """How long a step of training takes on a device: its batches in turn, each of them several times.
 
-The runs of one measurement go through batches that were drawn for it (`device_batches`), pass after pass. So a run finds in the caches
+The runs of one measurement go through batches that were drawn for it (`fused`), pass after pass. So a run finds in the caches
 what a step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of each batch
 counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time that is
 reported is the mean over the batches.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.arena import Arena
+from shardwright.measure.backend import Arena
 
 if TYPE_CHECKING:
     import torch

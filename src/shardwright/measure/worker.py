@@ -1,7 +1,7 @@
-"""The measuring process: reads requests from standard input and answers on standard output, one JSON document a line.
+"""The measuring process and its client: a `Worker` starts the process, sends it requests and reads its answers, a JSON document a line.
 
-It is a process of its own so that measuring runs on one pinned core with huge pages and one thread, whatever its user does, and so that a
-kernel that crashes takes nothing else with it. It ends when its standard input closes, so it never outlives the process that started it.
+Measuring has a process of its own, so that it runs on one pinned core with huge pages and one thread, whatever its user does, and so that
+a kernel that crashes takes nothing else with it. The process ends when its standard input closes: it never outlives its user.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import selectors
 import signal
+import site
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import time
-from typing import IO, TYPE_CHECKING, Any
+from time import monotonic, time
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
-from shardwright.measure.arena import Arena
-from shardwright.measure.backends import load_backend
-from shardwright.measure.device_work import Visit, decode_work
+from shardwright.measure.backend import Arena, load_backend
+from shardwright.measure.device_work import DeviceWork, Visit, decode_work, encode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.hardware import NO_CUDA, import_torch
 from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
@@ -30,6 +33,173 @@ from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:
     import torch
+
+# malloc asks for transparent huge pages; without them, address translation adds noise.
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+_END_S = 5.0  # a process that has not ended by then hangs in its driver; it is left behind
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a measuring process is set up.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
+        arena_bytes: room for the weights and optimizer state of one device.
+        policy: how often to repeat; None for the device's own.
+    """
+
+    device: str
+    backend: str
+    arena_bytes: int
+    policy: TimingPolicy | None = None
+
+
+class Worker:
+    """A measuring process; a context manager that ends it.
+
+    Args:
+        options: how it is set up.
+
+    Attributes:
+        answer_limit_s: by kind of device, how long an answer may take. A kernel of a GPU that hangs never ends, nor does the process
+            that waits for it; kernels of a CPU end, but one run of a large device may take minutes.
+        start_limit_s: how long loading libraries and filling the arena may take.
+
+    Raises:
+        MeasurementFailed: it cannot start: no such device, backend or room for the arena.
+    """
+
+    answer_limit_s: ClassVar[Mapping[str, float]] = {"cpu": 1200.0, "cuda": 120.0}
+    start_limit_s: ClassVar[float] = 900.0
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options, self._unread, self._given_up = options, b"", False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        command = [sys.executable, "-m", "shardwright.measure.worker", json.dumps(asdict(options))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=worker_environment()
+        )
+        try:
+            self._read(self.start_limit_s, "start")
+        except BaseException:
+            self.close()
+            raise
+
+    def visit(self, work: DeviceWork) -> Visit:
+        """Time the fused calls of one device's shards, once; the same work always gets the same batches.
+
+        Raises:
+            MeasurementFailed: the kernel cannot run, or the process ended, or it gave no answer for so long that it was ended.
+        """
+        request = {
+            "works": [encode_work(one) for one in work.works],
+            "seeds": list(work.seeds),
+            "optimizer": work.optimizer,
+        }
+        try:
+            stdin = cast(IO[bytes], self._process.stdin)
+            stdin.write((json.dumps(request) + "\n").encode())
+            stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        return Visit(**self._read(self.answer_limit_s[self._options.device], "answer"))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs, and is still waited for."""
+        return not self._given_up and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # what a dead process did not read is still to be flushed
+                    pipe.close()
+        try:
+            self._process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+        self._log.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, limit_s: float, what: str) -> dict[str, Any]:
+        """The next reply; a process that gives none in time is ended."""
+        line = self._line(monotonic() + limit_s)
+        if line is None:
+            self._kill()
+            raise MeasurementFailed(
+                f"the measuring process gave no sign of its {what} within {limit_s:g} s and was ended: a kernel or the driver may hang; "
+                f"leave this set out, or look at the device. {self._last_words()}"
+            )
+        if not line.endswith(b"\n"):
+            raise self._ended()
+        reply = cast(dict[str, Any], json.loads(line))
+        if "error" in reply:
+            raise MeasurementFailed(reply["error"])
+        return reply
+
+    def _line(self, until: float) -> bytes | None:
+        """A line that the process wrote, or all that it wrote before it ended; None where `monotonic` reaches `until` before."""
+        descriptor = cast(IO[bytes], self._process.stdout).fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, until - monotonic())):
+                    return None
+                piece = os.read(descriptor, 2**16)
+                if not piece:
+                    break
+                self._unread += piece
+        line, end, self._unread = self._unread.partition(b"\n")
+        return line + end
+
+    def _kill(self) -> None:
+        """End the process without asking it. One that a driver holds on to may outlive that, and is not waited for."""
+        self._given_up = True
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_END_S)
+
+    def _ended(self) -> MeasurementFailed:
+        """What to raise when the process is gone: why, and the last lines it wrote."""
+        code = self._process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        hint = (
+            "; the machine may be out of memory: use smaller tables or a smaller arena"
+            if code == -signal.SIGKILL
+            else ""
+        )
+        return MeasurementFailed(f"the measuring process {how}{hint}. {self._last_words()}")
+
+    def _last_words(self) -> str:
+        """The last lines that the process wrote."""
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
+        return f"Its last lines: {' | '.join(last) or '(none)'}"
+
+
+def worker_environment() -> dict[str, str]:
+    """This process's environment, with huge pages for malloc and this package importable."""
+    package_root = str(Path(__file__).parents[2])
+    installed = (
+        package_root in site.getsitepackages()
+    )  # then it is found anyway, and must not come before the standard library
+    paths = ["" if installed else package_root, os.environ.get("PYTHONPATH", "")]
+    tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "GLIBC_TUNABLES": ":".join(filter(None, tunables)),
+    }
 
 
 class ReservedCore:
@@ -103,19 +273,19 @@ class Session:
 
 
 def main() -> None:
-    """Serve requests until standard input ends. The one argument is a JSON document: see `worker_client.WorkerOptions`."""
+    """Serve requests until standard input ends. The one argument is a JSON document: see `WorkerOptions`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
-    replies = _take_over_stdout()
+    replies = take_over_stdout()
     core = ReservedCore() if options["device"] == "cpu" else None  # kept, and so reserved, as long as the process lives
     try:
         session = _start(options, core)
     except ShardwrightError as error:
-        _reply(replies, {"error": str(error)})
+        reply(replies, {"error": str(error)})
         return
-    _reply(replies, {"ready": True})
+    reply(replies, {"ready": True})
     for line in sys.stdin:
-        _reply(replies, _answer(session, json.loads(line)))
+        reply(replies, _answer(session, json.loads(line)))
 
 
 def _start(options: dict[str, Any], core: ReservedCore | None) -> Session:
@@ -135,14 +305,15 @@ def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _take_over_stdout() -> IO[str]:
+def take_over_stdout() -> IO[str]:
     """The original standard output, for replies only; whatever libraries print goes to standard error instead."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
 
 
-def _reply(replies: IO[str], document: dict[str, Any]) -> None:
+def reply(replies: IO[str], document: dict[str, Any]) -> None:
+    """Write a reply, a JSON document on a line of its own."""
     replies.write(json.dumps(document) + "\n")
     replies.flush()
 

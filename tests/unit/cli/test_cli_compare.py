@@ -7,8 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import Controls
-from shardwright.measure.plans import MeasuredPlan
+from shardwright.measure.measuring import Controls, MeasuredPlan
 from shardwright.testing.tasks import impossible_task
 
 
@@ -23,7 +22,7 @@ def fake_measuring(monkeypatch):
         devices = np.arange(plans[0].task.topology.devices)
         return [MeasuredPlan(one, n + devices, 2.0 * (n + devices), rounds) for n, one in enumerate(plans)]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     return calls
 
 

@@ -12,7 +12,7 @@ from shardwright.cli.compare import Attempt
 from shardwright.cli.demo import affordable, demo_task, next_steps, title
 from shardwright.cost import cost_model_for
 from shardwright.cost.accuracy import Accuracy
-from shardwright.measure.plans import MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
 from shardwright.sharding import PlanCost
 from tests.unit.report.plans import mixed_plan
 
@@ -37,7 +37,7 @@ def measured(monkeypatch):
         seen.extend(plan.strategy for plan in plans)
         return [MeasuredPlan(plan, np.full(4, 7.0), np.full(4, 70.0), rounds) for plan in plans]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     return seen
 
 

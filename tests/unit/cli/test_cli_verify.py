@@ -8,8 +8,7 @@ from shardwright.cost import cost_model_for
 from shardwright.cost.origin import processors
 from shardwright.cost.user_models import cache_folder, keep_model
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.measuring import Controls
-from shardwright.measure.plans import MeasuredPlan
+from shardwright.measure.measuring import Controls, MeasuredPlan
 from tests.unit.cli.models import linear_model
 
 
@@ -31,7 +30,7 @@ def slower(monkeypatch):
         )
         return [MeasuredPlan(plans[0], forward, backward, rounds)]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
 
 
 def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_file, slower):
@@ -57,7 +56,7 @@ def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli,
         )
         return [MeasuredPlan(plans[0], forward, backward, 1, Controls((1.05, 2.1, 4.2)))]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     assert (
         "plan +10.0% against prediction, controls +5.0%: model error +4.8%" in cli("verify", tmp_path / "plan.json").out
     )
@@ -116,7 +115,7 @@ def test_what_cannot_be_measured_is_said(cli, plan_file, monkeypatch):
     def measure_plans(plans, **_):
         raise MeasurementFailed("the largest device of the plans needs 1.0 TB of memory, this machine has 4.0 GB free")
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     outcome = cli("verify", plan_file, "--json")
     assert outcome.code == 1
     assert outcome.document["error"]["type"] == "MeasurementFailed"
@@ -158,7 +157,7 @@ def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
         asked.append(backend)
         return [MeasuredPlan(plans[0], np.ones(4), np.ones(4), 1)]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     assert cli("verify", plan_file, "--backend", "my_kernels:Mine").code == 0
     assert cli("verify", plan_file).code == 0
     assert asked == ["my_kernels:Mine", None]
@@ -196,7 +195,7 @@ def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tm
 
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
 def test_a_tolerance_that_is_none_is_refused_before_measuring(cli, plan_file, monkeypatch, tolerance):
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", None)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", None)
     outcome = cli("verify", plan_file, "--tolerance", tolerance)
     assert outcome.code == 2
     assert f"--tolerance is {tolerance}, must be a finite number" in outcome.err

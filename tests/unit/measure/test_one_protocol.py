@@ -12,9 +12,8 @@ import shardwright
 from shardwright.calibration.observed import Observed
 from shardwright.calibration.sets import Set
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measuring import Measurer, settled
+from shardwright.measure.measuring import Measurer, measure_plans, settled
 from shardwright.measure.plan_requests import measure_requests, read_results, requests_of
-from shardwright.measure.plans import measure_plans
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
@@ -27,7 +26,7 @@ ALLOWED = {
     "DeviceCalls": {"measure/fused.py", "measure/worker.py"},
     "Session": {"measure/worker.py"},
     "Worker": {
-        "measure/worker_client.py",
+        "measure/worker.py",
         "measure/measuring.py",
         "search/learned/bench.py",
         "measure/collect.py",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
 from shardwright.measure import timing as module
-from shardwright.measure.arena import Arena
+from shardwright.measure.backend import Arena
 from shardwright.measure.timing import (
     CpuClock,
     CudaClock,

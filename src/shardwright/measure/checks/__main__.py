@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.errors import ShardwrightError, printable
-from shardwright.measure.backends import BACKEND_HELP
+from shardwright.measure.backend import BACKEND_HELP
 from shardwright.measure.checks.run import check_machine
 
 

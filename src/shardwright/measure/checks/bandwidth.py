@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.arena import free_memory
+from shardwright.measure.backend import free_memory
 from shardwright.measure.timing import Steady, TimingPolicy, clock_of, time_parts
 
 SIZES = {

@@ -14,9 +14,7 @@ import torch
 import torch.utils.deterministic
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.arena import Arena
-from shardwright.measure.backend import Backend, FusedCall, KernelGroup, kernel_groups
-from shardwright.measure.backends import is_own, load_backend
+from shardwright.measure.backend import Arena, Backend, FusedCall, KernelGroup, is_own, kernel_groups, load_backend
 from shardwright.measure.checks import reference
 from shardwright.measure.checks.reference import check_outputs, check_views
 from shardwright.measure.fused import fused_input

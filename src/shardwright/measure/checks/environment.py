@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 
 from shardwright.errors import ShardwrightError
-from shardwright.measure.backends import check_backend, is_own, load_backend, source_digest
+from shardwright.measure.backend import check_backend, is_own, load_backend, source_digest
 from shardwright.measure.hardware import device_memory, fingerprint, import_torch
 
 MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1.4": "2.9"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import MeasurementFailed
 from shardwright.files import read_text, write_atomically
-from shardwright.measure.backends import default_backend
+from shardwright.measure.backend import default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.environment import environment, problems
 

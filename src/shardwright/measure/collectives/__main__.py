@@ -12,7 +12,7 @@ from shardwright.measure.collectives.records import CollectivesSummary
 from shardwright.measure.collectives.sampling import KINDS
 from shardwright.measure.collectives.timing import RunPolicy
 from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
-from shardwright.measure.printer import Printer
+from shardwright.measure.measuring import Printer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from shardwright.measure.collectives.records import CollectivesSummary, row_of, 
 from shardwright.measure.collectives.sampling import KINDS, CollectiveSample, CollectiveSpace
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
 from shardwright.measure.hardware import MACHINE, fingerprint
-from shardwright.measure.printer import Progress
+from shardwright.measure.measuring import Progress
 from shardwright.measure.sampling import pool_digest
 from shardwright.measure.stock import REPEAT_EVERY
 from shardwright.measure.store import SampleStore

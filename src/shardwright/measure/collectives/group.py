@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
-from shardwright.measure.worker_client import worker_environment
+from shardwright.measure.worker import worker_environment
 
 _LOOK_S = 0.2  # how often the ranks are looked at while one waits
 _LAST_WORDS_S = 5.0  # after rank 0 fell silent, time for it to end and so to say why

@@ -28,7 +28,7 @@ from shardwright.measure.collectives.records import CollectivesSummary, summaris
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.collectives.timing import DeviceTimes, Member
 from shardwright.measure.hardware import MACHINE, fingerprint
-from shardwright.measure.printer import Progress
+from shardwright.measure.measuring import Progress
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TRIES = 2

@@ -17,11 +17,11 @@ from typing import Any, Self
 from shardwright.cluster import Cluster, Lost, Pool
 from shardwright.errors import ClusterFailed, MeasurementFailed
 from shardwright.files import write_atomically
-from shardwright.measure.backends import check_backend, is_own
+from shardwright.measure.backend import check_backend, is_own
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.collect import MOST_IN_A_ROW
 from shardwright.measure.hardware import Fingerprint, differences, fingerprint
-from shardwright.measure.printer import Progress
+from shardwright.measure.measuring import Progress
 from shardwright.measure.remote.node import Batch, Checked, Facts, MeasuringNode, NodeOptions, Outcome
 from shardwright.measure.sampling import TableSet
 from shardwright.measure.stock import Collection, CollectSummary, Stock, summarise, to_revisit

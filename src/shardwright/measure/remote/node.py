@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
-from shardwright.measure.backends import check_backend, default_backend
+from shardwright.measure.backend import check_backend, default_backend
 from shardwright.measure.checks import CHECKS
 from shardwright.measure.checks.run import check_machine
 from shardwright.measure.device_work import Visit
@@ -17,7 +17,7 @@ from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint
 from shardwright.measure.sampling import TableSet
 from shardwright.measure.stock import work_of
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.worker_client import Worker, WorkerOptions
+from shardwright.measure.worker import Worker, WorkerOptions
 
 
 @dataclass(frozen=True)

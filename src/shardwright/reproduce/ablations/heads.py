@@ -28,7 +28,7 @@ from shardwright.task import Task
 
 if TYPE_CHECKING:
     from shardwright.cost.dataset import Samples
-    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.measure.measuring import MeasuredPlan
 
 HEADS: tuple[Head, ...] = ("convex", "mlp")
 BATCH_SIZE = 1024
@@ -89,7 +89,7 @@ class HeadBench:
             A row a plan, with `predicted_ms` by the model that it was searched with and `measured_ms`, each the slowest forward plus
             the slowest backward kernel; a row without figures for a task that was not placed, or does not fit this machine.
         """
-        from shardwright.measure.plans import measure_plans
+        from shardwright.measure.measuring import measure_plans
 
         rows: list[Row] = []
         plans: list[Plan] = []

@@ -20,7 +20,7 @@ from shardwright.reproduce.summaries import cell, grouped, in_order
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.measure.plans import MeasuredPlan
+    from shardwright.measure.measuring import MeasuredPlan
 
 NOT_MEASURED = "not measured"
 """The failure of a row for a task of which the plans could not be measured on this machine."""
@@ -33,7 +33,7 @@ def measured_rows(task: Task, entrants: Sequence[Entrant], *, seed: int, rounds:
         For each plan the row of `row_of`, with `strategy` and `measured_ms`: the kernels of the device that takes longest over them, to be
         compared with `compute_ms`. One row with the failure `NOT_MEASURED` where this machine cannot run them.
     """
-    from shardwright.measure.plans import measure_plans
+    from shardwright.measure.measuring import measure_plans
 
     plans = [found for entrant in entrants if (found := planned(task, entrant, seed=seed)[1]) is not None]
     nothing: Row = {"strategy": "", "measured_ms": None}

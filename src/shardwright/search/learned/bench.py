@@ -12,7 +12,7 @@ from shardwright.measure.hardware import Fingerprint
 
 if TYPE_CHECKING:
     from shardwright.measure.device_work import DeviceWork, Visit
-    from shardwright.measure.worker_client import Worker, WorkerOptions
+    from shardwright.measure.worker import Worker, WorkerOptions
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Bench:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """The hardware and software that the worker measures with."""
-        from shardwright.measure.backends import default_backend
+        from shardwright.measure.backend import default_backend
         from shardwright.measure.hardware import fingerprint
 
         return fingerprint(self._device, default_backend())
@@ -86,7 +86,7 @@ class Bench:
     def _ready(self, job: MeasuringJob) -> Worker:
         """The measuring process; that of earlier jobs, if it is set up like this and has room for these."""
         from shardwright.measure.measuring import check_memory
-        from shardwright.measure.worker_client import Worker
+        from shardwright.measure.worker import Worker
 
         wanted, worker = job.options, self._worker
         largest = job.largest.table_bytes + job.largest.buffer_bytes

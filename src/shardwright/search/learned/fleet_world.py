@@ -11,7 +11,7 @@ from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import differences
 from shardwright.measure.measuring import Times, settled, time_of
-from shardwright.measure.worker_client import WorkerOptions
+from shardwright.measure.worker import WorkerOptions
 from shardwright.search.learned.arrays import Floats
 from shardwright.search.learned.bench import MeasuredJob, MeasuringJob, measure_on
 from shardwright.search.learned.fleet import Fleet

@@ -160,7 +160,7 @@ class MeasuredWorld:
     @property
     def name(self) -> str:
         """As in "measured: fbgemm on AMD EPYC"."""
-        from shardwright.measure.backends import default_backend
+        from shardwright.measure.backend import default_backend
         from shardwright.measure.hardware import fingerprint
 
         backend = default_backend()
@@ -172,7 +172,7 @@ class MeasuredWorld:
         Raises:
             MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
         """
-        from shardwright.measure.plans import measure_plans
+        from shardwright.measure.measuring import measure_plans
 
         plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
         measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device)

@@ -9,9 +9,7 @@ import torch
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure import embedding_bag
-from shardwright.measure.arena import Arena
-from shardwright.measure.backend import FusedCall, FusedInput, KernelGroup, kernel_groups
-from shardwright.measure.backends import load_backend
+from shardwright.measure.backend import Arena, FusedCall, FusedInput, KernelGroup, kernel_groups, load_backend
 from shardwright.measure.checks import correctness as module
 from shardwright.measure.checks import reference
 from shardwright.measure.checks.correctness import check_kernels

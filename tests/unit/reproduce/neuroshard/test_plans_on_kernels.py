@@ -23,7 +23,7 @@ def test_a_machine_that_cannot_measure_says_so(monkeypatch):
     def too_small(plans, **_):
         raise MeasurementFailed("this machine has 1 MB free")
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", too_small)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", too_small)
     (row,) = measured_rows(SMALL, ENTRANTS, seed=0, rounds=1)
     assert (row["failure"], row["why"], row["measured_ms"]) == (NOT_MEASURED, "this machine has 1 MB free", None)
     assert row.keys() == outcome("random", 1.0).keys() - {"jobs", "hardware"}

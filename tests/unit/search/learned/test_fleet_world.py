@@ -26,7 +26,7 @@ MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "started", [])
     monkeypatch.setattr(MadeUpWorker, "measured", [])
-    for module in ("measuring", "worker_client"):
+    for module in ("measuring", "worker"):
         monkeypatch.setattr(f"shardwright.measure.{module}.Worker", MadeUpWorker)
     monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker

@@ -5,7 +5,7 @@ import pytest
 
 from shardwright.cost import communication_ms
 from shardwright.errors import ShardwrightError
-from shardwright.measure.plans import MeasuredPlan
+from shardwright.measure.measuring import MeasuredPlan
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import MeasuredWorld, SimulatedWorld, compute_ms, embedding_cost_ms, step_ms
 from shardwright.testing.model import SimpleCostModel
@@ -72,7 +72,7 @@ def test_the_measured_world_measures_all_plans_together(monkeypatch):
         ranks = np.arange(plans[0].task.topology.devices)
         return [MeasuredPlan(plan, n + ranks, 2.0 * (n + ranks), rounds) for n, plan in enumerate(plans)]
 
-    monkeypatch.setattr("shardwright.measure.plans.measure_plans", measure_plans)
+    monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
     arrays = PlacementArrays.of(task_of(4, 2))
     placed = [(arrays, np.array([0, 1, 0, 1])), (arrays, np.array([1, 1, 1, 0]))]
     found = MeasuredWorld(rounds=3, seed=5).costs(placed)
