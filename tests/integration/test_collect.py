@@ -212,7 +212,7 @@ def test_on_a_gpu_the_commands_stop_by_themselves(
         return CollectSummary(folder, 1, 1, 1.0, 0.0, 0.0, 0.0)
 
     monkeypatch.setattr(module, "collect", fake)
-    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", lambda *given, **named: [])
+    monkeypatch.setattr("shardwright.measure.checks.check_machine", lambda *given, **named: [])
     assert main(["-o", str(tmp_path), *given]) == 0
     assert command_line(["collect", "-o", str(tmp_path), *given]) == 0
     assert asked == [seconds, seconds]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.measure.checks.bandwidth import copy_times
-from shardwright.measure.checks.correctness import check_kernels, unwritten_is_nan
-from shardwright.measure.checks.environment import environment, problems
+from shardwright.measure.checks import copy_times, environment, problems
 from shardwright.measure.collect import collect
 from shardwright.measure.fused import draw_batch_on
+from shardwright.measure.kernel_checks import check_kernels, unwritten_is_nan
 from shardwright.measure.samples import read_samples
 from shardwright.measure.timing import CudaClock, Steady, TimingPolicy, time_parts
 from shardwright.sharding.work import ShardWork

@@ -150,7 +150,7 @@ def run(
 
     check_folder(output)
     if not collectives and ray is None and (device == "cuda" or (backend is not None and is_own(backend))):
-        from shardwright.measure.checks.run import require_checked
+        from shardwright.measure.checks import require_checked
 
         require_checked(output, device, backend, say=note)
     common: dict[str, Any] = {"seed": seed, "device": device, "batch_sizes": batch_size, "pool": table_pool(pool)}

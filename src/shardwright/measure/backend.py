@@ -188,7 +188,7 @@ class Backend(Protocol):
 
     A class of one's own that is made without arguments may be named as `package.module:ClassName` wherever a backend is named. It
     is checked against float64 before samples are made of it (`shardwright.measure.checks`), so a call must return the views that
-    `FusedCall` lists, and update as `shardwright.measure.checks.reference.updated` does.
+    `FusedCall` lists, and update as `shardwright.measure.kernel_checks.updated` does.
 
     Attributes:
         name: what to call it; samples are kept apart by the name that it is asked for by.
@@ -282,7 +282,7 @@ def own_backend(name: str) -> Backend:
         backend = found()
     except Exception as error:
         raise InvalidInput(
-            f"backend: {name} cannot be made ({_said(error)}); it is called without arguments, so give its own defaults"
+            f"backend: {name} cannot be made ({said(error)}); it is called without arguments, so give its own defaults"
         ) from error
     if not isinstance(getattr(backend, "name", None), str):
         raise InvalidInput(f"backend: {name} has no `name`, which is a text; see shardwright.measure.backend.Backend")
@@ -339,8 +339,9 @@ def _not_imported(path: str, error: Exception) -> str:
     own = {".".join(parts[: end + 1]) for end in range(len(parts))}
     if isinstance(error, ModuleNotFoundError) and error.name in own:
         return f"there is no module {error.name!r}; install its package, or name its folder in PYTHONPATH"
-    return f"importing {path} failed ({_said(error)}); measuring processes import it, so it must import by itself"
+    return f"importing {path} failed ({said(error)}); measuring processes import it, so it must import by itself"
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """An error as its type and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

@@ -14,7 +14,7 @@ from time import monotonic
 
 from shardwright.errors import MeasurementFailed, ShardwrightError, printable
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
-from shardwright.measure.checks.run import require_checked
+from shardwright.measure.checks import require_checked
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Measurer, Printer, Progress
 from shardwright.measure.sampling import BREADTHS

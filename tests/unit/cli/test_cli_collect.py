@@ -69,7 +69,7 @@ def test_a_gpu_is_checked_before_anything_is_collected(cli, tmp_path, fake_colle
         say("copy of 16 MiB: 4,000 GB/s")
         return wrong
 
-    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", check_machine)
+    monkeypatch.setattr("shardwright.measure.checks.check_machine", check_machine)
     outcome = cli("collect", "-o", tmp_path / "samples", "--device", "cuda", "--json")
     assert outcome.document["samples"] == 20
     assert "4,000 GB/s" in outcome.err
@@ -91,7 +91,7 @@ def test_a_backend_of_ones_own_is_checked_on_every_device(cli, tmp_path, fake_co
         asked.append((device, backend))
         return ["the kernels are wrong"]
 
-    monkeypatch.setattr("shardwright.measure.checks.run.check_machine", check_machine)
+    monkeypatch.setattr("shardwright.measure.checks.check_machine", check_machine)
     for device in ("cpu", "cuda"):
         outcome = cli("collect", "-o", tmp_path / "samples", "--device", device, "--backend", "my_kernels:Mine")
         assert outcome.code == 1

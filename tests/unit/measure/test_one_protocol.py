@@ -22,7 +22,7 @@ from tests.unit.measure.workers import FakeWorker
 SOURCES = Path(shardwright.__file__).parent
 
 ALLOWED = {
-    "time_parts": {"measure/timing.py", "measure/worker.py", "measure/checks/bandwidth.py"},
+    "time_parts": {"measure/timing.py", "measure/worker.py", "measure/checks.py"},
     "DeviceCalls": {"measure/fused.py", "measure/worker.py"},
     "Session": {"measure/worker.py"},
     "Worker": {

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.measure.backend import check_backend, default_backend
-from shardwright.measure.checks import CHECKS
-from shardwright.measure.checks.run import check_machine
+from shardwright.measure.checks import CHECKS, check_machine
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import Fingerprint, device_memory, fingerprint, import_torch
 from shardwright.measure.sampling import TableSet

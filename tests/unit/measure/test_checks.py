@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.checks import __main__ as module
-from shardwright.measure.checks import environment as environment_module
-from shardwright.measure.checks.bandwidth import CopyTime, ceiling, copy_times, of_memory
-from shardwright.measure.checks.correctness import Check
-from shardwright.measure.checks.environment import environment, problems
-from shardwright.measure.checks.run import require_checked
+from shardwright.measure import checks as module
+from shardwright.measure.checks import CopyTime, ceiling, copy_times, environment, of_memory, problems, require_checked
+from shardwright.measure.kernel_checks import Check
 
 FACTS = {"backend": "fbgemm", "fbgemm": "1.6.0", "torch": "2.11.0+cu130"}
 COPIES = [CopyTime(10**6, 0.01), CopyTime(2 * 10**6, 1.0)]
@@ -30,8 +27,8 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"device": device, "backend": backend, "seed": seed})
         return [Check("sgd, fp32", 1e-3 if seed % 2 else 1e-7, 1e-7, 0.0, True, 1e-4, 1e-4)]
 
-    monkeypatch.setattr("shardwright.measure.checks.correctness.check_kernels", check_kernels)
-    monkeypatch.setattr("shardwright.measure.checks.bandwidth.copy_times", lambda device: COPIES)
+    monkeypatch.setattr("shardwright.measure.kernel_checks.check_kernels", check_kernels)
+    monkeypatch.setattr("shardwright.measure.checks.copy_times", lambda device: COPIES)
     return asked
 
 
@@ -53,7 +50,7 @@ def test_a_gpu_that_is_not_there_is_said() -> None:
     ("torch_version", "fits"), [("2.11.0+cu130", True), ("2.13.0", False), ("2.1.0", False), ("2.11.1", True)]
 )
 def test_versions_must_match(monkeypatch: pytest.MonkeyPatch, torch_version: str, fits: bool) -> None:
-    monkeypatch.setattr(environment_module, "load_backend", lambda name: None)
+    monkeypatch.setattr(module, "load_backend", lambda name: None)
     found = problems({**FACTS, "torch": torch_version})
     assert (found == []) == fits
     assert fits or "FBGEMM 1.6.0 is built for torch 2.11" in found[0]
@@ -63,16 +60,16 @@ def test_a_library_that_cannot_be_loaded_is_a_problem(monkeypatch: pytest.Monkey
     def load(name: str) -> None:
         raise OSError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(environment_module, "load_backend", load)
+    monkeypatch.setattr(module, "load_backend", load)
     assert "libcudart.so.13" in problems(FACTS)[0]
 
 
 def test_the_driver_is_unknown_where_nobody_says_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment_module._driver() == "unknown"
+    assert module._driver() == "unknown"
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 580.159.04\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    assert environment_module._driver() == "580.159.04"
+    assert module._driver() == "580.159.04"
 
 
 def test_copies_count_bytes_read_and_written() -> None:
@@ -125,7 +122,7 @@ def test_a_backend_is_checked_again_when_its_source_has_changed(
     checked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for digest, times in (("one", 1), ("one", 1), ("two", 2)):
-        monkeypatch.setattr(environment_module, "source_digest", lambda name, digest=digest: digest)
+        monkeypatch.setattr(module, "source_digest", lambda name, digest=digest: digest)
         assert module.main(["-o", str(tmp_path), "--backend", OWN, "--seed", "4"]) == 0
         assert len(checked) == times
 
@@ -137,8 +134,8 @@ def test_a_backend_that_is_none_is_bad_input(tmp_path: Path, capsys: pytest.Capt
 
 
 def _found(monkeypatch: pytest.MonkeyPatch, checks: list[Check]) -> None:
-    monkeypatch.setattr("shardwright.measure.checks.correctness.check_kernels", lambda *given, **named: checks)
-    monkeypatch.setattr("shardwright.measure.checks.bandwidth.copy_times", lambda device: [CopyTime(10**6, 0.5)])
+    monkeypatch.setattr("shardwright.measure.kernel_checks.check_kernels", lambda *given, **named: checks)
+    monkeypatch.setattr("shardwright.measure.checks.copy_times", lambda device: [CopyTime(10**6, 0.5)])
 
 
 NAN = float("nan")

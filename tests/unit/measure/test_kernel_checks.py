@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.errors import MeasurementFailed
+from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure import embedding_bag
+from shardwright.measure import kernel_checks as module
 from shardwright.measure.backend import Arena, FusedCall, FusedInput, KernelGroup, kernel_groups, load_backend
-from shardwright.measure.checks import correctness as module
-from shardwright.measure.checks import reference
-from shardwright.measure.checks.correctness import check_kernels
+from shardwright.measure.kernel_checks import Lookups, check_kernels, check_outputs, check_views
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
 
@@ -162,9 +161,9 @@ def test_the_reference_agrees_with_autograd() -> None:
     offsets = torch.tensor([0, 2, 2, 5, 6, 9, 10, 11, 13, 16, 16, 18, 20])
     batch = FusedInput(torch.randint(30, (20,), generator=torch.Generator().manual_seed(0)), offsets)
     weights = [torch.randn(30, 8, dtype=torch.float64) for _ in works]
-    lookups = reference.lookups_of(group, batch)
+    lookups = module.lookups_of(group, batch)
     assert [found.ids.numel() for found in lookups] == [10, 10]
-    outputs = reference.forward(group, weights, lookups)
+    outputs = module.looked_up(group, weights, lookups)
     for table, (output, found) in enumerate(zip(outputs, lookups, strict=True)):
         leaf = weights[table].clone().requires_grad_()
         starts = offsets[table * 6 : table * 6 + 6] - offsets[table * 6]
@@ -172,6 +171,87 @@ def test_the_reference_agrees_with_autograd() -> None:
         torch.testing.assert_close(output, expected.detach())
         gradient = torch.randn_like(expected)
         expected.backward(gradient)
-        after, _ = reference.updated("sgd", weights[table], [], found, gradient, pooled=True, rate=0.5)
+        after, _ = module.updated("sgd", weights[table], [], found, gradient, pooled=True, rate=0.5)
         assert leaf.grad is not None
         torch.testing.assert_close(after, weights[table] - 0.5 * leaf.grad)
+
+
+class Views:
+    """A call of which only the views are of interest."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], state: Sequence[Sequence[torch.Tensor]]) -> None:
+        self._weights, self._state = list(weights), [list(kind) for kind in state]
+
+    def weights(self) -> list[torch.Tensor]:
+        return self._weights
+
+    def state(self) -> list[list[torch.Tensor]]:
+        return self._state
+
+    def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
+        raise NotImplementedError
+
+    def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        raise NotImplementedError
+
+
+def group(*, pooled: bool = True) -> KernelGroup:
+    dims = (8, 12) if pooled else (8, 8)
+    (found,) = kernel_groups([ShardWork(30, dim, 6, 20.0, pooled, AccessProfile.zipf(30, 1.0)) for dim in dims])
+    return found
+
+
+WEIGHTS = [torch.zeros(30, 8), torch.zeros(30, 12)]
+ROWS = [torch.zeros(30), torch.zeros(30)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [("sgd", []), ("rowwise_adagrad", [ROWS]), ("adagrad", [WEIGHTS]), ("adam", [WEIGHTS, WEIGHTS])],
+)
+def test_the_right_views_pass(optimizer: str, state: list[Any]) -> None:
+    check_views(group(), optimizer, Views(WEIGHTS, state))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "weights", "state", "says"),
+    [
+        ("sgd", WEIGHTS[:1], [], r"weights\(\) has 1 entries, must have 2: a tensor for each table"),
+        ("sgd", WEIGHTS[::-1], [], r"weights\(\)\[0\] has the shape \(30, 12\), must have \(30, 8\): \(rows, dim\)"),
+        ("sgd", [table.half() for table in WEIGHTS], [], "is of torch.float16, must be of torch.float32"),
+        ("sgd", WEIGHTS, [ROWS], r"state\(\) has 1 entries, must have 0: a list for each kind of state that sgd has"),
+        ("adam", WEIGHTS, [WEIGHTS], r"state\(\) has 1 entries, must have 2"),
+        ("rowwise_adagrad", WEIGHTS, [ROWS[:1]], r"state\(\)\[0\] has 1 entries, must have 2"),
+        ("rowwise_adagrad", WEIGHTS, [WEIGHTS], r"must have \(30,\): \(rows,\)"),
+        ("adagrad", WEIGHTS, [ROWS], r"must have \(30, 8\): \(rows, dim\)"),
+    ],
+)
+def test_wrong_views_are_said(optimizer: str, weights: list[Any], state: list[Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        check_views(group(), optimizer, Views(weights, state))
+
+
+LOOKUPS = [Lookups(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)) for size in (5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("pooled", "shapes", "says"),
+    [
+        (True, [(6, 8), (6, 12)], None),
+        (True, [(6, 20)], None),
+        (False, [(5, 8), (3, 8)], None),
+        (False, [(8, 8)], None),
+        (True, [(20, 6)], r"the one output of forward has the shape \(20, 6\), must have \(6, 20\)"),
+        (True, [(6, 8), (6, 12), (6, 4)], "forward has 3 entries, must have 2"),
+        (True, [(6, 8), (6, 8)], r"output 1 of forward has the shape \(6, 8\), must have \(6, 12\)"),
+        (False, [(3, 8), (5, 8)], r"output 0 of forward .* must have \(5, 8\): \(lookups, dim\)"),
+        (False, [(6, 8)], r"must have \(8, 8\): \(n, dim\)"),
+    ],
+)
+def test_the_shapes_of_outputs(pooled: bool, shapes: list[tuple[int, int]], says: str | None) -> None:
+    outputs = [torch.zeros(shape) for shape in shapes]
+    if says is None:
+        check_outputs(group(pooled=pooled), LOOKUPS, outputs)
+    else:
+        with pytest.raises(InvalidInput, match=says):
+            check_outputs(group(pooled=pooled), LOOKUPS, outputs)
