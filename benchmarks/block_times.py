@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost import CostModel
-from shardwright.cost.communication import communication_ms, served_bytes
+from shardwright.cost.score import communication_ms, served_bytes
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
@@ -104,7 +104,7 @@ def _fits(task: Task, shard: Shard) -> bool:
 
 
 def _links_ms(task: Task, shard: Shard, work: ShardWork) -> float:
-    """Ms of both passes on the links of the first holder, were there no latency; see `shardwright.cost.communication`."""
+    """Ms of both passes on the links of the first holder, were there no latency; see `shardwright.cost.score`."""
     topology = task.topology
     if len(shard.devices) > 1:
         free = replace(task, topology=replace(topology, intra_latency_ms=0.0, inter_latency_ms=0.0))

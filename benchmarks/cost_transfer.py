@@ -21,8 +21,7 @@ from results_table import write_results
 
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.adapting import recipes
-from shardwright.cost.dataset import Floats, Samples, join, samples_of
-from shardwright.cost.pairs import pairs_of
+from shardwright.cost.dataset import Floats, Samples, join, pairs_of, samples_of
 from shardwright.cost.training import train
 from shardwright.measure.hardware import COMMON_CACHES, cache_bytes
 from shardwright.measure.samples import read_parquet

@@ -31,8 +31,8 @@ from hosts import HostBed, why_not
 from hosts.calibration import calibrate
 
 import shardwright as sw
-from shardwright.cost.communication import communication_ms, traffic
 from shardwright.cost.flows import INTER
+from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.task import Exchange, Table, Task, Topology
 

@@ -22,7 +22,7 @@ from torchrec_quality import HOSTS
 import shardwright as sw
 from shardwright.cost import CostModel, PublishedModel, score
 from shardwright.cost.features import Floats, WorkArrays
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.cost.published import GPUS
 from shardwright.errors import InfeasibleTask
 from shardwright.search.torchrec import TorchRec

@@ -18,8 +18,7 @@ import numpy as np
 from hosts.bed import HostBed
 from hosts.collectives import PATTERNS
 from hosts.network import bits_per_second
-from shardwright.cost.links.dataset import ALL_TO_ALL, Collectives
-from shardwright.cost.links.fit import LinkFits, fit_links
+from shardwright.cost.links import ALL_TO_ALL, Collectives, LinkFits, fit_links
 from shardwright.errors import MeasurementFailed
 from shardwright.task import Topology
 

@@ -1,4 +1,4 @@
-"""The bytes of plans without de-duplication and with whole gradients, block by block: what `cost.communication` was before exchanges."""
+"""The bytes of plans without de-duplication and with whole gradients, block by block: what `cost.score` was before exchanges."""
 
 from __future__ import annotations
 

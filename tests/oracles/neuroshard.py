@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import communication_ms
 from shardwright.search.units import take_apart
 from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.memory import memory_account, shard_bytes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.bound import lower_bound

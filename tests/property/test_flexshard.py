@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
-from shardwright.cost.communication import communication_ms
 from shardwright.cost.published import PublishedModel
+from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
 from shardwright.search.flexshard.bound import communication_bound, plans_bound, tier_bound

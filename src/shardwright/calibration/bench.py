@@ -10,9 +10,8 @@ from time import monotonic
 import numpy as np
 
 from shardwright.calibration.calibrating import Visitor
-from shardwright.cost.communication import communication_ms
-from shardwright.cost.pricing import Floats
-from shardwright.cost.score import synchronisation_ms
+from shardwright.cost.model import Floats
+from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
 from shardwright.measure.measuring import Controls, settled, time_of

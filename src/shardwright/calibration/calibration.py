@@ -19,12 +19,11 @@ from shardwright.calibration.observed import Observed
 from shardwright.calibration.sets import fitted_task
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Validated, error_of, recipes
+from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
 from shardwright.cost.dataset import Samples
-from shardwright.cost.files import bundled_models, load_model, telling_name
+from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
-from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.cost.user_models import cache_folder, keep_model, path_for, task_digest
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
 from shardwright.measure.hardware import Fingerprint, available_memory, cache_bytes, device_memory, fingerprint

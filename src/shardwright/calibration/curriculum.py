@@ -10,8 +10,8 @@ import numpy as np
 from shardwright.calibration.choosing import VisitSeconds, disputed_ones, quick_ones
 from shardwright.calibration.sets import Group, Set, cut_pair, plan_sets, random_sets, task_sets
 from shardwright.cost.dataset import Samples, samples_of_works
+from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
-from shardwright.cost.origin import kind_of_table
 from shardwright.cost.score import device_ms
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.task import Task

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms
 from shardwright.cost.groups import with_groups
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Floats
-from shardwright.cost.score import compute_ms
+from shardwright.cost.model import CostModel, Floats
+from shardwright.cost.score import communication_ms, compute_ms
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.checking import check_plan

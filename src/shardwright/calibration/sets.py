@@ -2,7 +2,7 @@
 
 A search finds whatever a model takes for cheap, so its plans are unlike random sets: more shards, more cuts, devices that are alike. A
 model that is to price them has to have seen such devices. And since plans differ in what they cut, some sets are measured in variants
-(see `shardwright.cost.pairs`).
+(see `shardwright.cost.dataset`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from shardwright.cost.dataset import pair_label
 from shardwright.cost.model import CostModel
-from shardwright.cost.pairs import pair_label
 from shardwright.errors import ShardwrightError
 from shardwright.measure.device_work import DeviceWork, device_works
 from shardwright.measure.sampling import SampleSpace
@@ -39,7 +39,7 @@ class Set:
     Attributes:
         work: what a device does.
         kind: "random", "policy", "neighbour", "task" or "pair".
-        label: what it belongs to; see `shardwright.cost.pairs`.
+        label: what it belongs to; see `shardwright.cost.dataset`.
     """
 
     work: DeviceWork

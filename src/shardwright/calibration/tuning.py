@@ -17,12 +17,11 @@ from shardwright.calibration.calibrating import Visitor
 from shardwright.calibration.keeping import calibration_lock
 from shardwright.calibration.sets import fitted_task
 from shardwright.calibration.tuner import Tuner
-from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.choice import cache_folder, resolve_cost_model
 from shardwright.cost.correction import CorrectedModel
+from shardwright.cost.files import device_type
 from shardwright.cost.model import CostModel
-from shardwright.cost.origin import device_type
 from shardwright.cost.score import scored
-from shardwright.cost.user_models import cache_folder
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import arena_bytes

@@ -44,7 +44,7 @@ def measured_device(kind: str) -> str:
     """The device type that topologies use for this machine's "cpu" or "cuda" device."""
     if kind != "cuda":
         return "cpu"
-    from shardwright.cost.origin import device_type
+    from shardwright.cost.files import device_type
     from shardwright.measure.hardware import gpu_model
 
     return device_type({"device_kind": kind, "processor": gpu_model()})

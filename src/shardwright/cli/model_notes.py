@@ -8,10 +8,9 @@ from pathlib import Path
 
 from shardwright.cli.output import note
 from shardwright.cost import CostModel
-from shardwright.cost.choice import model_behind
-from shardwright.cost.origin import learned_elsewhere, processors, provenance, unlike
+from shardwright.cost.choice import machine_with, model_behind
+from shardwright.cost.files import learned_elsewhere, processors, provenance, unlike
 from shardwright.cost.score import score
-from shardwright.cost.user_models import machine_with
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Plan
 from shardwright.task import Task

@@ -49,9 +49,8 @@ def run(
 
 def _models() -> list[dict[str, Any]]:
     """Bundled models, then one's own."""
-    from shardwright.cost.files import bundled_models, model_header
-    from shardwright.cost.origin import provenance
-    from shardwright.cost.user_models import user_models
+    from shardwright.cost.choice import user_models
+    from shardwright.cost.files import bundled_models, model_header, provenance
 
     own = user_models()
     every = [(path, model_header(path), True) for path in bundled_models().values()]

@@ -23,9 +23,9 @@ from shardwright.cli.train_links import (
     links_table,
 )
 from shardwright.cli.train_stores import Stores, read_stores
+from shardwright.cost.files import accuracy_metadata, device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.cost.origin import accuracy_metadata, device_type
 from shardwright.errors import InvalidInput, ShardwrightError, some_of
 from shardwright.schema import Place
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from shardwright.cost.accuracy import Accuracy
     from shardwright.cost.links import PassErrors
-    from shardwright.cost.neuroshard.compute import ComputeAccuracy
+    from shardwright.cost.neuroshard.training import ComputeAccuracy
     from shardwright.measure.hardware import Fingerprint
 
 Network: TypeAlias = Literal["shardwright", "neuroshard"]
@@ -143,9 +143,7 @@ def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
 
 
 def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
-    from shardwright.cost.neuroshard.collectives import train_communication
-    from shardwright.cost.neuroshard.compute import train_compute
-    from shardwright.cost.neuroshard.training import NeuroShardOptions
+    from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
 
     options = NeuroShardOptions(epochs=epochs, seed=seed)
     with progress("training", total=epochs) as report:

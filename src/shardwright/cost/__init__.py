@@ -1,11 +1,10 @@
 """Predicted costs: features, the compute model, communication, scoring a plan, training, bundled models."""
 
 from shardwright.cost.choice import cost_model_for, resolve_cost_model
-from shardwright.cost.communication import communication_ms, traffic
 from shardwright.cost.files import bundled_models, load_model, save_model
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.published import PublishedModel
-from shardwright.cost.score import compute_ms, device_ms, score, scored
+from shardwright.cost.score import communication_ms, compute_ms, device_ms, score, scored, traffic
 
 __all__ = [
     "ComputeModel",

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.cost.dataset import Floats, Samples
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 
 
 @dataclass(frozen=True)

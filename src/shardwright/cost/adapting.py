@@ -15,9 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Floats, Ints, Samples
+from shardwright.cost.dataset import Floats, Ints, Samples, pairs_of
 from shardwright.cost.model import ComputeModel
-from shardwright.cost.pairs import pairs_of
 from shardwright.cost.training import TrainingOptions, fitted
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]

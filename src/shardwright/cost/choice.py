@@ -1,17 +1,210 @@
-"""Which cost model serves a task when the caller names none."""
+"""Which cost model serves a task: one that the caller names, one calibrated on this machine, or the bundled one.
+
+Calibrated models lie in the user's cache folder:
+
+    $SHARDWRIGHT_CACHE, or the system's folder for caches
+      samples/                 what calibrations measured
+      models/NAME.safetensors  one for each machine, its libraries, and what the model covers
+
+Planning never fails because of this folder: one that cannot be read holds no models, and a damaged model is said once and moved aside.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from shardwright.cost.files import bundled_models, load_model
-from shardwright.cost.model import CostModel
-from shardwright.cost.origin import unlike
+from shardwright.cost.files import FORMAT, bundled_models, device_type, load_model, model_header, save_model, unlike
+from shardwright.cost.model import ComputeModel, CostModel
+from shardwright.cost.neuroshard.model import NeuroShardModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.cost.user_models import best_user_model, named_user_model
 from shardwright.errors import InvalidInput
+from shardwright.measure.backend import default_backend
+from shardwright.measure.hardware import DECISIVE, Fingerprint, fingerprint
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Optimizer, Task
+
+_ENDING = ".safetensors"
+_CUDA = {"device_kind": "cuda"}
+
+
+@dataclass(frozen=True)
+class UserModel:
+    """A model in the cache folder.
+
+    Attributes:
+        path: its file.
+        metadata: what it says of itself.
+        size: bytes of the file.
+    """
+
+    path: Path
+    metadata: Mapping[str, str]
+    size: int
+
+    @property
+    def name(self) -> str:
+        """What plans call it."""
+        return self.metadata.get("name", self.path.stem)
+
+    @property
+    def error(self) -> float:
+        """Its mean error on sets that it had not seen; infinite where it does not tell."""
+        try:
+            return float(self.metadata["mean_error"])
+        except (KeyError, ValueError):
+            return float("inf")
+
+    def learned_on(self, machine: Fingerprint) -> bool:
+        """Whether it was learned on this hardware, with these libraries."""
+        return self.metadata.get("hardware", "").startswith(_decisive(machine))
+
+
+def cache_folder() -> Path:
+    """The user's cache folder; it need not exist."""
+    named = os.environ.get("SHARDWRIGHT_CACHE")
+    if named:
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("shardwright")
+
+
+def machine_with(device: str) -> Fingerprint | None:
+    """This machine where it has devices of a topology's type; None where it has none. Imports no torch.
+
+    Args:
+        device: as in "cpu" or "h100".
+    """
+    if device == "cpu":
+        return fingerprint("cpu", default_backend())
+    for processor in _gpus():
+        if device_type(_CUDA | {"processor": processor}) == device:
+            return fingerprint("cpu", default_backend()) | _CUDA | {"processor": processor}
+    return None
+
+
+def gpu_types() -> list[str]:
+    """The names that topologies use for this machine's GPUs, each once. Imports no torch."""
+    return list(dict.fromkeys(device_type(_CUDA | {"processor": processor}) for processor in _gpus()))
+
+
+def user_models() -> list[UserModel]:
+    """The models in the cache folder, by name of their files; damaged ones are moved aside, those of other versions are left out."""
+    try:
+        paths = sorted((cache_folder() / "models").glob(f"*{_ENDING}"))
+    except OSError:
+        return []
+    return [model for path in paths if (model := _read(path)) is not None]
+
+
+def best_user_model(task: Task) -> tuple[UserModel, ComputeModel | NeuroShardModel] | None:
+    """The model of this machine that suits a task best; None where the task's devices are not this machine's, or no model is.
+
+    First comes what covers the task, then what was calibrated for it, then what was off least.
+    """
+    if not (cache_folder() / "models").is_dir() or (machine := machine_with(task.topology.device)) is None:
+        return None
+    digest = task_digest(task)
+
+    def rank(model: UserModel) -> tuple[int, bool, float]:
+        return len(list(unlike(model.metadata, task))), model.metadata.get("task") != digest, model.error
+
+    for model in sorted((one for one in user_models() if one.learned_on(machine)), key=rank):
+        try:
+            return model, load_model(model.path)
+        except InvalidInput as error:
+            _set_aside(model.path, str(error))
+    return None
+
+
+def named_user_model(name: str) -> ComputeModel | NeuroShardModel | None:
+    """The model that plans call so; None where there is none in the cache folder."""
+    for model in user_models():
+        if model.name == name:
+            try:
+                return load_model(model.path)
+            except InvalidInput as error:
+                _set_aside(model.path, str(error))
+    return None
+
+
+def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:
+    """The file of a model: the same for the same machine, libraries and coverage."""
+    covered = "-".join(
+        [
+            metadata["device"],
+            metadata["optimizer"],
+            *(f"b{size}" for size in metadata["batch_sizes"].split(", ")),
+            *metadata["tables"].split(", "),
+            *([f"task-{metadata['task']}"] if metadata.get("task") else []),
+            sha256(_decisive(machine).encode()).hexdigest()[:8],
+        ]
+    )
+    return cache_folder() / "models" / f"{re.sub(r'[^a-z0-9_-]', '', covered)}{_ENDING}"
+
+
+def keep_model(model: ComputeModel, path: Path) -> None:
+    """Save a model in the cache folder; atomic.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    with suppress(OSError):  # saving says why
+        path.parent.mkdir(parents=True, exist_ok=True)
+    save_model(model, path)
+
+
+def task_digest(task: Task) -> str:
+    """Eight digits that tell the tables, batch size and optimizer of a task from those of others."""
+    found = sha256(f"{task.batch_size} {task.optimizer}".encode())
+    for table in sorted(task.tables, key=lambda table: table.name):
+        found.update(f"{table.rows} {table.dim} {table.pooling:.6g} {table.pooled} {table.dtype}".encode())
+        found.update(table.access.rows.tobytes() + table.access.share.tobytes())
+    return found.hexdigest()[:8]
+
+
+def _read(path: Path) -> UserModel | None:
+    try:
+        header = model_header(path)
+        size = path.stat().st_size
+    except InvalidInput as error:
+        _set_aside(path, str(error))
+        return None
+    except OSError:
+        return None
+    return UserModel(path, header, size) if header.get("format") == FORMAT else None
+
+
+def _set_aside(path: Path, why: str) -> None:
+    """Rename a file that is no model, and say so; one that cannot even be renamed is said and left."""
+    try:
+        path.replace(path.with_name(path.name + ".damaged"))
+        where = f"moved aside as {path.name}.damaged"
+    except OSError as error:
+        where = f"left where it is ({error.strerror})"
+    warnings.warn(f"{why}; {where}, planning goes on without it", stacklevel=2)
+
+
+def _decisive(machine: Fingerprint) -> str:
+    """Hardware and libraries as the metadata of models begin with them."""
+    return ", ".join(f"{key} {machine[key]}" for key in DECISIVE)
+
+
+def _gpus() -> list[str]:
+    """The names of this machine's NVIDIA GPUs, as the driver tells them."""
+    found = []
+    with suppress(OSError):
+        for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+            match = re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+            found += [match[1].strip()] if match else []
+    return found
 
 
 def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> CostModel:

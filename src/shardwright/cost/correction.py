@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel, Floats
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import CostModel, Floats, Pricing
 from shardwright.cost.score import device_ms
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work

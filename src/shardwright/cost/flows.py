@@ -1,8 +1,14 @@
-"""Bytes of a pass over the links of each device, and the time they take."""
+"""Bytes of a pass over the links of each device, and who asks whom for a block: the geometry of its holders in a cluster.
+
+A device asks itself if it holds the block, else the holders in its host in equal parts, else all holders in equal parts. *Through
+proxies*, a device of a host without a holder asks, inside its host, the device with the holder's local rank; that one asks the holder for
+the whole host.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -56,3 +62,80 @@ class LinkTraffic:
         latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])[:, None]
         time: Floats = np.where(busiest > 0, latency + busiest / bandwidth * 1e3, 0.0).max(axis=0)
         return time
+
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Holders:
+    """A set of devices that hold a block, in a cluster of `hosts` × `near` devices.
+
+    Attributes:
+        asks: `(2, devices)` how often each device asks others, by link class: inside a host in units of what the samples of one device
+            ask for; between hosts likewise, or, through proxies, in units of what the samples of one host ask for.
+        serves: `(2, devices)` how often it is asked, likewise.
+        ranks: `(k,)` the holders.
+        hosts: hosts with a holder.
+        beside: `(k,)` holders in the host of each holder.
+        served: `(k,)` devices whose samples each holder serves, itself included.
+    """
+
+    asks: Floats
+    serves: Floats
+    ranks: Ints
+    hosts: int
+    beside: Ints
+    served: Floats
+
+
+@lru_cache(maxsize=512)
+def holders_of(hosts: int, near: int, devices: tuple[int, ...], proxies: bool) -> Holders:
+    """The geometry of the holders `devices` in a cluster of `hosts` × `near` devices."""
+    ranks = np.array(devices, dtype=np.int64)
+    held = np.bincount(ranks // near, minlength=hosts)
+    lacking, beside = held == 0, held[ranks // near]
+    asks, serves = np.zeros((2, hosts, near)), np.zeros((2, hosts, near))
+    asks[INTRA, ~lacking] = 1.0
+    asks[INTRA, ranks // near, ranks % near] = 0.0
+    serves[INTRA, ranks // near, ranks % near] = (near - beside) / beside
+    share = np.bincount(ranks % near, minlength=near) / ranks.size  # of the holders, by local rank
+    far = float(lacking.sum())
+    if proxies:
+        asks[INTER, lacking] = share
+        serves[INTRA, lacking] = (near - 1) * share
+        asks[INTRA, lacking] = 1 - share
+    else:
+        asks[INTER, lacking] = 1.0
+        far *= near
+    serves[INTER, ranks // near, ranks % near] = far / ranks.size
+    served = near / beside + near * float(lacking.sum()) / ranks.size
+    return Holders(
+        asks.reshape(2, -1), serves.reshape(2, -1), ranks, int(hosts - lacking.sum()), beside.astype(np.int64), served
+    )
+
+
+def single_holders(hosts: int, near: int, each: Floats, far: Floats, proxies: bool) -> tuple[Floats, Floats]:
+    """Bytes of blocks that one device holds alone.
+
+    Args:
+        hosts: hosts of the cluster.
+        near: devices of a host.
+        each: `(devices,)` bytes that the samples of one device ask of each holder.
+        far: `(devices,)` bytes that they, or, through proxies, those of a host, ask of a holder in another host.
+        proxies: see the module.
+
+    Returns:
+        `(2, devices)` bytes asked by each device and `(2, devices)` served by each, by link class.
+    """
+    each, far = each.reshape(hosts, near), far.reshape(hosts, near)
+    if proxies:
+        rail, far_rail = each.sum(axis=0), far.sum(axis=0)
+        inside = np.broadcast_to(rail.sum() - rail, each.shape), np.broadcast_to((near - 1) * rail, each.shape)
+        between = far_rail - far, (hosts - 1) * far
+    else:
+        host = each.sum(axis=1, keepdims=True)
+        inside = host - each, (near - 1) * each
+        between = np.broadcast_to(far.sum() - far.sum(axis=1, keepdims=True), far.shape), (hosts - 1) * near * far
+    asked, served = (np.stack([inside[way].ravel(), between[way].ravel()]) for way in (0, 1))
+    return asked, served

@@ -1,6 +1,6 @@
 r"""What keeping the replicas of sharding groups alike takes, as a part of kernel time.
 
-With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.communication`; of two link classes the slower counts)
+With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.score`; of two link classes the slower counts)
 
     latency + B · max(2 (p - 1) / p / bandwidth inside a host,  2 (h - 1) / h / p / bandwidth between hosts)
 
@@ -24,8 +24,7 @@ import numpy as np
 
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import VALUE_BYTES
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Floats, Pricing
+from shardwright.cost.model import CostModel, Floats, Pricing
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.groups import Shape, ShardingGroups

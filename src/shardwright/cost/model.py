@@ -1,15 +1,16 @@
-"""Predicted kernel time of a set of shards: encode each shard, SUM over a fused call, price the sum, add the calls of a device.
+"""Cost models as plain arrays: how shards become the time of a device, and what a search may know of that.
+
+Predicted kernel time of a set of shards: encode each shard, SUM over a fused call, price the sum, add the calls of a device.
 
     latent of a shard = first estimate of its time × g(features),    g: two layers, 32 numbers (as wide as in the papers)
     time of a call    = head(sum of its shards' latents and bytes)   forward and backward; bytes: see below
     time of a device  = sum over its calls                           an absent call costs nothing
 
-A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the
-relative error even over the three decades that times span. Features beyond those of the training sets count as the nearest that were
-among them: there the factor stays what it was, and the first estimate alone extrapolates. With the `convex` head the time is a convex
-function of the sums, which is what the lower bound rests on. Two columns beside the latents are not learned: the bytes of the distinct
-rows, in units of the L2 and of the last-level cache of the machine that was measured. Whether rows come from a cache is seen in their sum
-alone.
+A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the relative
+error even over the three decades that times span. Features beyond those of the training sets count as the nearest that were among them:
+there the factor stays what it was, and the first estimate alone extrapolates. With the `convex` head the time is a convex function of the
+sums, which is what the lower bound rests on. Two columns beside the latents are not learned: the bytes of the distinct rows, in units of
+the L2 and of the last-level cache of the machine that was measured. Whether rows come from a cache is seen in their sum alone.
 """
 
 from __future__ import annotations
@@ -23,11 +24,59 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.features import CACHES, FEATURES, SCALES, WorkArrays, cached, features, scales
-from shardwright.cost.pricing import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 
-Floats = npt.NDArray[np.float64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Pricing:
+    """The time of a fused call, and of a device, which makes one or several; forward and backward apart.
+
+        call = max(0, mix · relu(hidden · sum + hidden_bias) + linear · sum + bias)       sum: of the encodings of its shards
+        device = Σ of its calls + once                                                    0 for a device without a shard
+
+    Attributes:
+        hidden: `(h, latent)`; h may be 0, which makes the time linear.
+        hidden_bias: `(h,)`.
+        mix: `(2, h)`; the time is convex in the sum where it has no negative entry.
+        linear: `(2, latent)`.
+        bias: `(2,)` ms.
+        once: `(2,)` ms that a device with shards takes besides its calls; not negative.
+    """
+
+    hidden: Floats
+    hidden_bias: Floats
+    mix: Floats
+    linear: Floats
+    bias: Floats
+    once: Floats = field(default_factory=lambda: np.zeros(2))
+
+    @property
+    def convex(self) -> bool:
+        """Whether the time is convex in the sum."""
+        return bool((self.mix >= 0).all())
+
+    def price(self, sums: Floats) -> Floats:
+        """`(..., 2)` forward and backward ms of calls from `(..., latent)` sums; never negative."""
+        active = np.maximum(sums @ self.hidden.T + self.hidden_bias, 0.0)
+        times: Floats = np.maximum(active @ self.mix.T + sums @ self.linear.T + self.bias, 0.0)
+        return times
+
+    def devices(self, sums: Floats, present: Bools) -> Floats:
+        """`(..., 2)` forward and backward ms of devices.
+
+        Args:
+            sums: `(..., calls, latent)` of the shards in each call.
+            present: `(..., calls)` which calls a device makes; one that it does not make costs nothing.
+        """
+        of_calls = np.where(present[..., None], self.price(sums), 0.0).sum(axis=-2)
+        times: Floats = of_calls + present.any(axis=-1, keepdims=True) * self.once
+        return times
+
+
 Head: TypeAlias = Literal["mlp", "convex"]
 HIDDEN, LATENT, HEAD_HIDDEN, OUTPUTS = 128, 32, 64, 2
 HEAD_INPUTS = LATENT + len(CACHES)

@@ -29,7 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.cost.features import Floats, WorkArrays
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 

@@ -1,4 +1,4 @@
-r"""What every block of a plan sends over the links, by kind: ids, values, gradients, and the gradients of replicas.
+"""What every block of a plan sends over the links, by kind: ids, values, gradients, and the gradients of replicas.
 
 H hosts of P devices, D = H P; each device has B / D samples. A block has R rows and C columns, and lies on the devices S: p of them on
 each of h hosts. Its row r is looked up q_r times by the samples of one device, in expectation. Among the samples of n devices
@@ -42,12 +42,87 @@ from typing import Literal
 
 import numpy as np
 
-from shardwright.cost.flows import ID_BYTES, KINDS, VALUE_BYTES, Floats, Kind, LinkTraffic, Phase
-from shardwright.cost.holders import Holders, holders_of, single_holders
-from shardwright.cost.replicas import distinct_rows, row_bytes, touched_bytes, touched_is_cheaper, whole_bytes
+from shardwright.cost.flows import (
+    ID_BYTES,
+    INTER,
+    INTRA,
+    KINDS,
+    VALUE_BYTES,
+    Floats,
+    Holders,
+    Kind,
+    LinkTraffic,
+    Phase,
+    holders_of,
+    single_holders,
+)
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+
+def distinct_rows(work: ShardWork, lookups: Floats) -> Floats:
+    """`(m,)` distinct rows of a block that are expected among `(m,)` numbers of lookups.
+
+    A row of access probability q is in n lookups with probability 1 - exp(-n q). Other than the binomial
+    form this does not depend on how a table is cut: the rows of two blocks are those of both together.
+    """
+    rows = np.diff(work.access.rows)
+    mean = np.diff(work.access.share) / rows
+    found: Floats = (-np.expm1(-np.multiply.outer(lookups, mean))) @ rows
+    return found
+
+
+def whole_bytes(holders: Holders, gradient: float) -> tuple[Floats, Floats]:
+    """`(2, k)` bytes sent, and received, by each holder to agree on a gradient of so many bytes."""
+    p, h = holders.beside, holders.hosts
+    sent = np.stack([2 * (p - 1) / p * gradient, 2 * (h - 1) / h * gradient / p])
+    return sent, sent
+
+
+def touched_bytes(holders: Holders, topology: Topology, of: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+    """`(2, k)` bytes sent, and received, by each holder to agree on the touched rows.
+
+    Args:
+        holders: the replicas.
+        topology: their cluster.
+        of: from `(m,)` numbers of devices to the `(m,)` bytes of ids and gradients of the distinct rows that their samples touch.
+    """
+    p, h = holders.beside, holders.hosts
+    own, index = np.unique(holders.served, return_inverse=True)
+    by_host, host_index = np.unique(holders.served * p, return_inverse=True)
+    found = of(np.concatenate([own, by_host, [topology.devices]]))
+    mine, host, all_rows = found[index], found[own.size + host_index], found[-1]
+    hosts_together = float((host / p).sum())  # each host counted once
+    near = (p - 1) / p * (mine + all_rows)  # the holders of a host serve alike, so they send and receive alike
+    sent = (h - 1) / h * (host + all_rows) / p
+    received = ((hosts_together - host) / h + (h - 1) / h * all_rows) / p
+    return np.stack([near, sent]), np.stack([near, received])
+
+
+def row_bytes(dim: int) -> int:
+    """Bytes of a touched row: its id and its gradient."""
+    return ID_BYTES + VALUE_BYTES * dim
+
+
+def touched_is_cheaper(holders: Holders, topology: Topology, work: ShardWork, lookups: float) -> bool:
+    """Whether the touched rows take fewer bytes than all on the link that the replicas wait for: between hosts, where they lie on several.
+
+    Args:
+        holders: the replicas.
+        topology: their cluster.
+        work: the block.
+        lookups: of the samples of one device in the block.
+    """
+    link = INTER if holders.hosts > 1 else INTRA
+
+    def touched(devices: Floats) -> Floats:
+        return row_bytes(work.dim) * distinct_rows(work, devices * lookups)
+
+    whole, _ = whole_bytes(holders, float(VALUE_BYTES * work.rows * work.dim))
+    return bool(touched_bytes(holders, topology, touched)[0][link].sum() < whole[link].sum())
+
 
 ByKind = dict[tuple[Phase, Kind], LinkTraffic]
 

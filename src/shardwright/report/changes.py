@@ -8,9 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from shardwright.cost.communication import Traffic, traffic
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import score
+from shardwright.cost.score import Traffic, score, traffic
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.report.marginal import Marginals
 from shardwright.sharding.checking import check_constraints, shards_by_table

@@ -13,10 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.communication import LinkTraffic, traffic
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import score
+from shardwright.cost.score import LinkTraffic, score, traffic
 from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan

@@ -45,8 +45,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.programme import Programme
 from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte

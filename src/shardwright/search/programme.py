@@ -13,7 +13,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.search.relaxation import Loads, Prices, ms_per_byte
 from shardwright.task.task import Task
 

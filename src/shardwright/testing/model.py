@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Floats, Pricing
+from shardwright.cost.model import CostModel, Floats, Pricing
 from shardwright.sharding.work import ShardWork
 
 

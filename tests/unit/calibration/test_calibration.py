@@ -14,8 +14,8 @@ from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import random_sets
 from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
 from shardwright.cost.adapting import error_of
+from shardwright.cost.choice import user_models
 from shardwright.cost.dataset import samples_of_works
-from shardwright.cost.user_models import user_models
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.sampling import SampleSpace
 from shardwright.task import Topology

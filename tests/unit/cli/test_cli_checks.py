@@ -14,7 +14,7 @@ from shardwright.cli.checks import (
     make_folder,
     measured_device,
 )
-from shardwright.cost.origin import device_type, unlike
+from shardwright.cost.files import device_type, unlike
 from shardwright.errors import InvalidInput
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of

@@ -13,7 +13,7 @@ from shardwright.measure.hardware import MACHINE
 from shardwright.measure.samples import read_parquet
 from shardwright.measure.store import NAME, SampleStore
 from tests.unit.cli.stores import HARDWARE, write_store
-from tests.unit.cost.links.made import INTRA, rows
+from tests.unit.cost.made_links import INTRA, rows
 
 
 def write_collectives(folder, samples=120, hardware=HARDWARE, **options):

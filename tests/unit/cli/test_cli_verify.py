@@ -5,8 +5,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import cost_model_for
-from shardwright.cost.origin import processors
-from shardwright.cost.user_models import cache_folder, keep_model
+from shardwright.cost.choice import cache_folder, keep_model
+from shardwright.cost.files import processors
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.measuring import Controls, MeasuredPlan
 from tests.unit.cli.models import linear_model
@@ -176,7 +176,7 @@ def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
 def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
     bundled = cost_model_for("cpu")
     learned_on = processors(bundled.metadata)
-    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: learned_on[-1] if here else "another processor")
+    monkeypatch.setattr("shardwright.cost.files.cpu_model", lambda: learned_on[-1] if here else "another processor")
     path = tmp_path / "bundled.json"
     sw.plan(sw.Task.load(task_file)).save(path)
     outcome = cli("verify", path)
@@ -185,7 +185,7 @@ def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, s
 
 
 def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tmp_path, slower, monkeypatch):
-    monkeypatch.setattr("shardwright.cost.origin.cpu_model", lambda: "another processor")
+    monkeypatch.setattr("shardwright.cost.files.cpu_model", lambda: "another processor")
     plan = sw.plan(sw.Task.load(task_file))
     own = replace(plan.cost.devices[0], forward_ms=2 * plan.cost.devices[0].forward_ms)
     path = tmp_path / "own.json"

@@ -5,7 +5,7 @@ import pytest
 
 from shardwright.cost.accuracy import predict
 from shardwright.cost.adapting import error_of, recipes, scaled, validated
-from shardwright.cost.pairs import pair_label
+from shardwright.cost.dataset import pair_label
 from shardwright.cost.training import TrainingOptions, fitted
 from tests.unit.cost.conftest import make_samples
 

@@ -4,14 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shardwright.cost.communication import traffic
 from shardwright.cost.flows import INTER, INTRA, KINDS
+from shardwright.cost.score import traffic
 from shardwright.cost.sequences import replica_exchange, traffic_by_kind
 from shardwright.sharding import Shard
 from shardwright.sharding.layout import dealt_ranges
 from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
+from tests.oracles.communication import traffic as plain
 from tests.oracles.routing import Meter, step
+from tests.strategies import plans, tasks
 
 HOSTS, NEAR, LOOKUPS, STEPS = 3, 2, 60, 100
 DEVICES = HOSTS * NEAR
@@ -128,3 +132,27 @@ def test_expectations_do_not_depend_on_how_a_table_is_cut():
     task = replace(TASK, exchange=Exchange("host", "touched"))
     one, many = (traffic(task, dealt((0, 120), sets)) for sets in ([EVERY], [EVERY, EVERY, EVERY]))
     np.testing.assert_allclose(one.backward.sent, many.backward.sent, rtol=1e-9)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_default_exchange_changes_no_byte(data):
+    task = data.draw(tasks(max_tables=3))
+    shards = data.draw(plans(task))
+    new, old = traffic(task, shards), plain(task, shards)
+    for phase in ("forward", "backward"):
+        for way in ("sent", "received"):
+            found, expected = (getattr(getattr(flows, phase), way) for flows in (new, old))
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=1.0))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_exchange_does_not_concern_pooled_tables(data):
+    task = data.draw(tasks(max_tables=3))
+    task = replace(task, tables=[replace(table, pooled=True) for table in task.tables])
+    shards = data.draw(plans(task))
+    other = replace(task, exchange=Exchange(data.draw(st.sampled_from(["device", "host"])), "touched"))
+    for phase in ("forward", "backward"):
+        found, expected = (getattr(traffic(one, shards), phase).sent for one in (other, task))
+        np.testing.assert_array_equal(found, expected)

@@ -7,9 +7,8 @@ import torch
 from shardwright.cost.accuracy import predict, repeat_noise
 from shardwright.cost.dataset import Samples
 from shardwright.cost.features import WorkArrays, cached, features, scales
-from shardwright.cost.network import ComputeNetwork
 from shardwright.cost.score import device_ms
-from shardwright.cost.training import TrainingOptions, split, train
+from shardwright.cost.training import ComputeNetwork, TrainingOptions, split, train
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Shard, shard_work
 from shardwright.testing.tasks import task_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.engine import catalog

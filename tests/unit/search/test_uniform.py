@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.cost.communication import communication_ms
+from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.registry import strategy_named
 from shardwright.search.uniform import KINDS, place_uniformly

@@ -1,23 +1,92 @@
-"""Training the three networks as in the paper: Adam at 1e-3, batches of 512, 80/10/10, the best validation epoch kept.
+"""Training NeuroShard's three networks as in the paper: Adam at 1e-3, batches of 512, 80/10/10, the best validation epoch kept.
 
 The tables that samples are drawn from are augmented as in the paper, when they are measured: each table of the pool may come with any dim
 of 4, 8, … 128 (see `shardwright.measure.sampling`). The loss differs: the paper's is the squared error in ms; the mean of the
 absolute relative error is the default here, because times span three decades. On 8,000 sets measured on a CPU it left a mean error of
 4.9% on test sets, the squared error 7.5%, and even the squared error of the times came out lower. `loss="mse"` is the paper's.
+
+Shape suffixes: b samples, s tables of a set, f features, d devices.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shardwright.cost import links
+from shardwright.cost.accuracy import accuracy, predict
+from shardwright.cost.dataset import Samples
+from shardwright.cost.links import (
+    ALL_TO_ALL,
+    BACKWARD,
+    FORWARD,
+    Collectives,
+    PassErrors,
+    errors_of,
+    repeat_error,
+)
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Floats
+from shardwright.cost.neuroshard.model import (
+    SIZES,
+    TABLE_FEATURES,
+    CommunicationNetworks,
+    NeuroShardModel,
+    Weights,
+    megabytes,
+    table_features,
+)
+from shardwright.cost.training import FEWEST_SETS, split
 from shardwright.errors import InvalidInput
 from shardwright.threads import one_thread
+
+
+class Stack(nn.ModuleList):
+    """Linear layers with ReLUs between them."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__([nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., out)` outputs of `(..., in)` inputs."""
+        for index, layer in enumerate(self):
+            x = layer(torch.relu(x) if index else x)
+        return x
+
+
+class ComputeNetwork(nn.Module):
+    """Encoder, sum and head: fused forward + backward ms of a set of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Stack((len(TABLE_FEATURES), HIDDEN, LATENT))
+        self.head = Stack((LATENT, HEAD_HIDDEN, 1))
+
+    def forward(self, x_bsf: Tensor, inside_bs: Tensor) -> Tensor:
+        """`(b, 1)` ms; `inside_bs` is 0 in the padding."""
+        sums = (torch.relu(self.encoder(x_bsf)) * inside_bs[..., None]).sum(dim=1)
+        times: Tensor = self.head(sums)
+        return times
+
+
+class CommunicationNetwork(Stack):
+    """`(b, d)` ms in an all-to-all, from `(b, f)` sizes and delays."""
+
+    def __init__(self, inputs: int, devices: int) -> None:
+        super().__init__((inputs, *SIZES, devices))
+
+
+def exported(network: nn.Module, prefix: str = "") -> Weights:
+    """A network's arrays, for numpy."""
+    return {prefix + name: value.detach().numpy().astype(np.float32) for name, value in network.named_parameters()}
+
 
 Loss: TypeAlias = Literal["relative", "mse"]
 Progress: TypeAlias = Callable[[int, float], None]
@@ -106,3 +175,189 @@ def _fit(
 
 def _loss(predicted: Tensor, times: Tensor, kind: Loss) -> Tensor:
     return ((predicted - times) ** 2).mean() if kind == "mse" else ((predicted - times).abs() / times).mean()
+
+
+_LEAST_STD = 1e-3
+
+
+@dataclass(frozen=True)
+class ComputeAccuracy:
+    """Errors of the compute network on sets held out, of forward + backward ms.
+
+    Attributes:
+        sets: number of sets.
+        mean_error: mean absolute relative error.
+        median_error: median absolute relative error.
+        mse: mean squared error, ms², the paper's figure.
+        spearman: rank correlation of predicted and measured times.
+        by_tables: mean error by range of the number of shards in the set.
+        repeat_error: mean relative difference of a set measured twice; None without repeats.
+    """
+
+    sets: int
+    mean_error: float
+    median_error: float
+    mse: float
+    spearman: float
+    by_tables: dict[str, float]
+    repeat_error: float | None
+
+
+def train_compute(
+    samples: Samples, options: NeuroShardOptions, progress: Progress | None = None
+) -> tuple[NeuroShardModel, ComputeAccuracy]:
+    """Train the compute network; the model has no communication networks and no metadata yet.
+
+    The split is that of `shardwright.cost.training` with the same seed, so errors of both models are of the same sets.
+
+    Raises:
+        InvalidInput: there are fewer than 50 sets.
+    """
+    if len(samples) < FEWEST_SETS:
+        raise InvalidInput(
+            f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
+        )
+    train, valid, test = split(samples, options.seed)
+    raw = table_features(train.works)
+    mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
+    data, checked = (_padded(part, mean, std) for part in (train, valid))
+    network = fit(ComputeNetwork, data, checked, options, progress)
+    constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
+    model = NeuroShardModel(exported(network) | constants)
+    return model, compute_accuracy(model, test, samples)
+
+
+def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samples) -> ComputeAccuracy:
+    """Errors on the first measurements in `held_out`; repeat noise from `everything`."""
+    errors = accuracy(partial(predict, model), held_out, everything)
+    first = held_out.select(held_out.repeat == 0)
+    squared = (predict(model, first).sum(axis=1) - first.times.sum(axis=1)) ** 2
+    return ComputeAccuracy(
+        errors.sets,
+        errors.mean_error,
+        errors.median_error,
+        float(squared.mean()),
+        errors.spearman,
+        errors.by_tables,
+        errors.repeat_error,
+    )
+
+
+def _padded(samples: Samples, mean: Floats, std: Floats) -> TrainingData:
+    """Features `(n, s, 21)` and, 1 or 0 in the padding, `(n, s)`; times `(n, 1)`."""
+    x = torch.tensor((table_features(samples.works) - mean) / std, dtype=torch.float32)
+    counts = samples.shard_counts
+    slot = np.arange(counts.max())[None, :]
+    inside = torch.tensor(slot < counts[:, None], dtype=torch.float32)
+    index = torch.tensor(np.minimum(samples.starts[:-1, None] + slot, len(x) - 1))
+    times = torch.tensor(samples.times.sum(axis=1, keepdims=True), dtype=torch.float32)
+    return TrainingData((x[index], inside), times)
+
+
+FEWEST_COLLECTIVES = 50
+_LEAST_STD = 1e-6
+_PASSES = {"forward": FORWARD, "backward": BACKWARD}
+
+
+@dataclass(frozen=True)
+class TrainedCommunication:
+    """Communication networks and what they do on the test collectives.
+
+    Attributes:
+        networks: for every number of devices that was measured.
+        errors: by label of the collectives, as in "4 devices", and by pass: "all_to_all_forward", "all_to_all_backward".
+    """
+
+    networks: CommunicationNetworks
+    errors: dict[str, dict[str, PassErrors]]
+
+
+def train_communication(
+    parts: Sequence[Collectives], options: NeuroShardOptions, progress: Progress | None = None
+) -> TrainedCommunication:
+    """Train a forward and a backward network for each number of devices.
+
+    Args:
+        parts: measured collectives, one entry for each number of devices; kinds other than all_to_all are left out.
+        options: how to train; the split is that of `shardwright.cost.links.split` with the same seed.
+        progress: called after every epoch of every network.
+
+    Raises:
+        InvalidInput: a number of devices comes with several numbers of hosts, or with fewer than 50 all-to-alls.
+    """
+    found = [part for part in (p.of_kind(ALL_TO_ALL) for p in parts) if len(part)]
+    _check(found)
+    weights: Weights = {}
+    for part in found:
+        for name in _PASSES:
+            weights |= _train(part, name, options, progress)
+    sizes, counts = np.unique(np.concatenate([part.batch_size for part in found]), return_counts=True)
+    devices = tuple(part.devices for part in found)
+    networks = CommunicationNetworks(weights, devices, int(sizes[counts.argmax()]))
+    return TrainedCommunication(networks, {part.label: _errors(networks, part, options.seed) for part in found})
+
+
+def predict_passes(networks: CommunicationNetworks, part: Collectives) -> dict[str, Floats]:
+    """`(n, D)` predicted ms of the forward and the backward pass of n all-to-alls."""
+    result = {name: np.zeros_like(part.dims) for name in _PASSES}
+    for size in np.unique(part.batch_size):
+        rows = part.batch_size == size
+        result["forward"][rows] = networks.forward_ms(part.dims[rows], part.delays[rows], int(size))
+        result["backward"][rows] = networks.backward_ms(part.dims[rows], int(size))
+    return result
+
+
+def _check(parts: Sequence[Collectives]) -> None:
+    if not parts:
+        raise InvalidInput(
+            "the sample stores hold no all_to_all; collect some first: shardwright collect --collectives"
+        )
+    devices = [part.devices for part in parts]
+    for part in parts:
+        if devices.count(part.devices) > 1:
+            raise InvalidInput(
+                f"all-to-alls of {part.devices} devices were measured on several numbers of hosts; NeuroShard's networks do not know of "
+                "hosts: train on samples of one arrangement"
+            )
+        if len(part) < FEWEST_COLLECTIVES:
+            raise InvalidInput(
+                f"{len(part)} all-to-alls of {part.devices} devices are too few to train on; collect at least {FEWEST_COLLECTIVES}, "
+                "better thousands"
+            )
+
+
+def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: Progress | None) -> Weights:
+    """Arrays of one network."""
+    train, valid, _ = links.split(part, options.seed)
+    raw = _inputs(train, name)
+    mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
+    data, checked = (
+        TrainingData(
+            (torch.tensor((_inputs(half, name) - mean) / std, dtype=torch.float32),),
+            torch.tensor(getattr(half, name), dtype=torch.float32),
+        )
+        for half in (train, valid)
+    )
+    network = fit(lambda: CommunicationNetwork(len(mean), part.devices), data, checked, options, progress)
+    prefix = f"communication.{part.devices}.{name}."
+    constants = {f"{prefix}mean": mean.astype(np.float32), f"{prefix}std": std.astype(np.float32)}
+    return exported(network, prefix) | constants
+
+
+def _inputs(part: Collectives, name: str) -> Floats:
+    """`(n, 2 D)` or, of the backward pass, `(n, D)`: MB of values, and ms of delay from the first to start."""
+    sizes = megabytes(part.dims, part.batch_size[:, None])
+    if name == "backward":
+        return sizes
+    return np.hstack([sizes, part.delays - part.delays.min(axis=1, keepdims=True)])
+
+
+def _errors(networks: CommunicationNetworks, part: Collectives, seed: int) -> dict[str, PassErrors]:
+    """Errors on the first measurements of the test collectives."""
+    test = links.split(part, seed)[2]
+    first = test.select(test.repeat == 0)
+    predicted = predict_passes(networks, first)
+    return {
+        fit_name: errors_of(predicted[name].ravel(), getattr(first, name).ravel(), repeat_error([part], fit_name))
+        for name, fit_name in _PASSES.items()
+    }

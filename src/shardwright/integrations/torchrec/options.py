@@ -12,8 +12,8 @@ from torchrec.distributed.planner.types import Perf, ShardingOption, Storage
 from torchrec.distributed.planner.types import Shard as TorchRecShard
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
-from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import served_bytes
 from shardwright.integrations.torchrec.moved import kept_by
 from shardwright.integrations.torchrec.off_device import OFF_DEVICE
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem

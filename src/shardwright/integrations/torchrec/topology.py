@@ -8,10 +8,9 @@ from dataclasses import replace
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
-from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.choice import best_user_model, gpu_types, resolve_cost_model
 from shardwright.cost.model import CostModel
 from shardwright.cost.published import PublishedModel
-from shardwright.cost.user_models import best_user_model, gpu_types
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 

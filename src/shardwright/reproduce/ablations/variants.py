@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost.model import CostModel, Floats
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import CostModel, Floats, Pricing
 from shardwright.reproduce.ablations.ablated_search import UncachedNeuroShard
 from shardwright.search.certified import Certified
 from shardwright.search.engine.preparation import prepare

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.sharding.calls import numbered_calls

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.cost.choice import cost_model_for
-from shardwright.cost.origin import learned_elsewhere
+from shardwright.cost.files import learned_elsewhere
 from shardwright.errors import MeasurementFailed
 from shardwright.reproduce.entrants import Entrant
 from shardwright.reproduce.experiment import ResultTable, Row

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.neuroshard.layers import Layers, check_weights, evaluate, layer_shapes, layers_of
+from shardwright.cost.neuroshard.model import Layers, check_weights, evaluate, layer_shapes, layers_of
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES
 from shardwright.search.learned.policy_files import SavedPolicy

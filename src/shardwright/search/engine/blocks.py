@@ -1,6 +1,6 @@
 """What blocks of tables cost, for many blocks at once: searches look at tens of thousands of them.
 
-The figures are those of `sharding.work`, `sharding.memory` and `cost.communication`, computed as columns instead of shard by shard.
+The figures are those of `sharding.work`, `sharding.memory` and `cost.score`, computed as columns instead of shard by shard.
 """
 
 from __future__ import annotations

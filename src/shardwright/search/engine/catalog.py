@@ -248,7 +248,7 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
 
 
 def reduced_bytes(task: Task, weights: Ints) -> Floats:
-    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.communication`."""
+    """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.score`."""
     near, hosts = task.topology.devices_per_host, task.topology.hosts
     gradient = 4.0 * weights
     return np.stack([2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near], axis=1)

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.communication import Traffic, traffic
-from shardwright.cost.model import CostModel
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.score import Traffic, traffic
 from shardwright.errors import ShardwrightError
 from shardwright.search.exact.placement import Placement, add_present
 from shardwright.search.exact.program import Floats, Ints, Program

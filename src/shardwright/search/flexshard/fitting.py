@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms, traffic
 from shardwright.cost.flows import Floats
+from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard.dealing import Deal, bytes_of, cold_levels, deals
 from shardwright.search.flexshard.rates import Ints, Rates, gradient_memory, row_memory

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms
 from shardwright.cost.flows import Floats
+from shardwright.cost.score import communication_ms
 from shardwright.search.flexshard.bound import communication_bound, tier_bound
 from shardwright.search.flexshard.dealing import bytes_of, cold_levels, deals
 from shardwright.search.flexshard.fitting import Dealer, Fitted

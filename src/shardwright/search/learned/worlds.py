@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from shardwright.cost.communication import communication_ms, served_bytes, traffic_of
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import communication_ms, served_bytes, traffic_of
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
 from shardwright.sharding.calls import numbered_calls

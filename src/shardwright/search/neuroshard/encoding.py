@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright._engine import TICKS
-from shardwright.cost.communication import served_bytes
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import served_bytes
 from shardwright.errors import ShardwrightError
 from shardwright.search.engine.blocks import Added, vectors_of
 from shardwright.sharding.calls import Call, call_of

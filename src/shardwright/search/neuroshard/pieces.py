@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from shardwright import _engine
-from shardwright.cost.communication import traffic
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import traffic
 from shardwright.search.engine.assembly import link_facts
 from shardwright.search.neuroshard.encoding import Arrays, Bools, Floats, Ints, encode, single_ticks
 from shardwright.search.units import Unit, Units
@@ -43,7 +43,7 @@ class Pieces:
         unit: `(r,)` whose piece it is.
         forbidden: `(u, d)` where no piece of a unit may lie.
         rivals: `(u, u)` which units may not share a device; `(0, 0)` where all may.
-        mix: `(2, h)` see `cost.pricing`.
+        mix: `(2, h)` see `cost.model`.
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.

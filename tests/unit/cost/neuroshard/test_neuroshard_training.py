@@ -2,12 +2,16 @@ import numpy as np
 import pytest
 
 from shardwright.cost.links import collectives_of
-from shardwright.cost.neuroshard.collectives import predict_passes, train_communication
-from shardwright.cost.neuroshard.compute import compute_accuracy, train_compute
-from shardwright.cost.neuroshard.training import NeuroShardOptions
+from shardwright.cost.neuroshard.training import (
+    NeuroShardOptions,
+    compute_accuracy,
+    predict_passes,
+    train_communication,
+    train_compute,
+)
 from shardwright.errors import InvalidInput
 from tests.unit.cost.conftest import make_samples
-from tests.unit.cost.links.made import table
+from tests.unit.cost.made_links import table
 
 FORWARD, BACKWARD = "all_to_all_forward", "all_to_all_backward"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.communication import communication_ms, traffic
+from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.search import plan
 from shardwright.search.flexshard import tier_plan

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwright.cost.communication import traffic
+from shardwright.cost.score import traffic
 from shardwright.search.flexshard.rates import rates_of
 from shardwright.sharding import Shard, memory_account, shard_work
 from shardwright.sharding.layout import dealt_ranges

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.pricing import Pricing
+from shardwright.cost.model import Pricing
 from shardwright.cost.published import PublishedModel
 from shardwright.testing.model import SimpleCostModel
 

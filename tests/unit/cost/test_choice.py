@@ -5,16 +5,16 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost import cost_model_for, resolve_cost_model
-from shardwright.cost.choice import model_behind
-from shardwright.cost.origin import provenance, unlike
-from shardwright.cost.user_models import (
+from shardwright.cost.choice import (
     best_user_model,
     keep_model,
     machine_with,
+    model_behind,
     path_for,
     task_digest,
     user_models,
 )
+from shardwright.cost.files import provenance, unlike
 from shardwright.errors import InvalidInput
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of

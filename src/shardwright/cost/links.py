@@ -1,0 +1,454 @@
+"""Latency and bandwidth of links, fitted to measured collectives, and how far predictions by them are off.
+
+The model is that of `shardwright.cost.score`, with the wait for devices that start late (as NeuroShard measures it):
+
+    time of device d = max over devices of start − start of d
+                       + max over {inside the host, between hosts} of  latency + max(bytes sent, bytes received) / bandwidth
+
+where a link class counts only for devices that send or receive over it. All figures are non-negative. The loss is the relative error,
+soft above 10% so that a collective that another process disturbed does not decide (`soft_l1` of `scipy.optimize.least_squares`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.documents.json_text import parse_json
+from shardwright.errors import InvalidInput
+from shardwright.task.topology import Topology
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+ALL_TO_ALL = "all_to_all"
+KINDS = (ALL_TO_ALL, "reduce_scatter", "all_gather", "all_reduce")
+SHARES = (0.8, 0.1, 0.1)  # training, validation, test, as in NeuroShard
+_AGAIN = "collect the samples again: shardwright collect --collectives"
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """n measured collectives of D devices on one number of hosts.
+
+    Attributes:
+        devices: D.
+        hosts: hosts that the devices are spread over.
+        sample: `(n,)` ids; a sample measured twice occurs twice.
+        repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
+        kind: `(n,)` one of `KINDS`.
+        batch_size: `(n,)` samples a step, over all devices.
+        dims: `(n, D)` dim sums of the devices; NaN unless the kind is all_to_all.
+        busiest: `(n, 2, D)` bytes inside the host and between hosts: the larger of sent and received.
+        delays: `(n, D)` ms that each device starts after the first.
+        forward: `(n, D)` ms from a device's own start to its own end, so with the wait for devices that start late.
+        backward: `(n, D)` ms of the backward pass, started together; NaN unless the kind is all_to_all.
+    """
+
+    devices: int
+    hosts: int
+    sample: Ints
+    repeat: Ints
+    kind: npt.NDArray[np.str_]
+    batch_size: Ints
+    dims: Floats
+    busiest: Floats
+    delays: Floats
+    forward: Floats
+    backward: Floats
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    @property
+    def label(self) -> str:
+        """As in "4 devices" or "16 devices on 2 hosts"."""
+        return f"{self.devices} devices" + (f" on {self.hosts} hosts" if self.hosts > 1 else "")
+
+    @property
+    def wait(self) -> Floats:
+        """`(n, D)` ms that each device waits for the last to start."""
+        wait: Floats = self.delays.max(axis=1, keepdims=True) - self.delays
+        return wait
+
+    def select(self, chosen: Bools) -> Collectives:
+        """The collectives where `chosen`, `(n,)`, is true."""
+        return self._take(np.flatnonzero(chosen))
+
+    def of_kind(self, kind: str) -> Collectives:
+        """The collectives of one kind."""
+        return self.select(self.kind == kind)
+
+    def repeated(self) -> tuple[Collectives, Collectives]:
+        """The first and, row by row, the second measurements of the samples that were measured twice."""
+        place = {
+            (int(sample), int(r)): row for row, (sample, r) in enumerate(zip(self.sample, self.repeat, strict=True))
+        }
+        pairs = [(place[sample, 0], row) for (sample, r), row in place.items() if r == 1 and (sample, 0) in place]
+        first, second = (self._take([pair[side] for pair in pairs]) for side in (0, 1))
+        return first, second
+
+    def _take(self, rows: Sequence[int] | Ints) -> Collectives:
+        index = np.asarray(rows, dtype=np.int64)
+        columns = {name: value[index] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return Collectives(self.devices, self.hosts, **columns)
+
+
+def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives, Collectives]:
+    """Training, validation and test collectives, each kind by these shares; both measurements of a sample stay together."""
+    part_of: dict[int, int] = {}
+    rng = np.random.default_rng(seed)
+    for kind in KINDS:
+        ids = rng.permutation(np.unique(collectives.sample[collectives.kind == kind]))
+        cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
+        part_of |= {int(i): part for part, chunk in enumerate(np.split(ids, cuts)) for i in chunk}
+    owner = np.array([part_of[int(i)] for i in collectives.sample], dtype=np.int64)
+    train, valid, test = (collectives.select(owner == part) for part in range(len(SHARES)))
+    return train, valid, test
+
+
+def collectives_of(tables: Sequence[Any]) -> list[Collectives]:
+    """The collectives of several stores, by number of devices and hosts.
+
+    Args:
+        tables: `pyarrow.Table`s as `shardwright.measure` reads them, one a store; sample ids of different stores never mean one sample.
+
+    Returns:
+        One `Collectives` for each number of devices and hosts, fewest devices first.
+
+    Raises:
+        InvalidInput: a row contradicts itself, or a time is not finite and greater than 0.
+    """
+    groups: dict[tuple[int, int], list[Collectives]] = {}
+    shift = 0
+    for table in tables:
+        world, hosts, sample = (np.asarray(table[name], dtype=np.int64) for name in ("world", "hosts", "sample"))
+        for devices, spread in sorted(set(zip(world.tolist(), hosts.tolist(), strict=True))):
+            rows = np.flatnonzero((world == devices) & (hosts == spread))
+            groups.setdefault((devices, spread), []).append(_arrays(table.take(rows), devices, spread, shift))
+        shift += int(sample.max(initial=-1)) + 1
+    return [_join(parts) for _, parts in sorted(groups.items())]
+
+
+def _join(parts: Sequence[Collectives]) -> Collectives:
+    columns = [field.name for field in fields(Collectives)[2:]]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
+    return Collectives(parts[0].devices, parts[0].hosts, **joined)
+
+
+def _arrays(table: Any, devices: int, hosts: int, shift: int) -> Collectives:
+    """Arrays of rows that all have the same number of devices and hosts."""
+    kind = np.array(table["kind"].to_pylist(), dtype=np.str_)
+    if devices < 1 or not 1 <= hosts <= devices or not set(kind.tolist()) <= set(KINDS):
+        raise InvalidInput(
+            f"collectives of kinds {sorted(set(kind.tolist()))}, {devices} devices on {hosts} hosts: the kinds must be among "
+            f"{', '.join(KINDS)}, with 1 ≤ hosts ≤ devices; {_AGAIN}"
+        )
+    of_passes = kind == ALL_TO_ALL
+    sent, received = (
+        np.stack([_lists(table, f"{way}_{link}", devices) for link in ("intra", "inter")], axis=1)
+        for way in ("sent", "received")
+    )
+    result = Collectives(
+        devices=devices,
+        hosts=hosts,
+        sample=np.asarray(table["sample"], dtype=np.int64) + shift,
+        repeat=np.asarray(table["repeat"], dtype=np.int64),
+        kind=kind,
+        batch_size=np.asarray(table["batch_size"], dtype=np.int64),
+        dims=_lists(table, "dims", devices, of_passes),
+        busiest=np.maximum(sent, received),
+        delays=_lists(table, "delays_ms", devices),
+        forward=_lists(table, "forward_ms", devices),
+        backward=_lists(table, "backward_ms", devices, of_passes),
+    )
+    _check(result, of_passes, np.minimum(sent, received))
+    return result
+
+
+def _check(found: Collectives, of_passes: Bools, fewest: Floats) -> None:
+    for name, values in (("forward_ms", found.forward), ("backward_ms", found.backward[of_passes])):
+        if not np.isfinite(values).all() or (values <= 0).any():
+            raise InvalidInput(f"collectives: {name} holds a time that is not finite and greater than 0; {_AGAIN}")
+    for name, values in (
+        ("dims", found.dims[of_passes]),
+        ("delays_ms", found.delays),
+        ("bytes sent and received", fewest),
+    ):
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise InvalidInput(f"collectives: {name} must be finite and at least 0; {_AGAIN}")
+
+
+def _lists(table: Any, name: str, devices: int, filled: Bools | None = None) -> Floats:
+    """`(n, devices)` numbers of a list column; NaN in rows that are not `filled`, where the list may be empty."""
+    rows = table[name].to_pylist()
+    result = np.full((len(rows), devices), np.nan)
+    for index, row in enumerate(rows):
+        if filled is not None and not filled[index]:
+            continue
+        if row is None or len(row) != devices:
+            raise InvalidInput(
+                f"collectives: {name} of sample {table['sample'][index]} has {0 if row is None else len(row)} numbers for {devices} "
+                f"devices; {_AGAIN}"
+            )
+        result[index] = row
+    return result
+
+
+FORWARD, BACKWARD = f"{ALL_TO_ALL}_forward", f"{ALL_TO_ALL}_backward"
+FITS = (ALL_TO_ALL, FORWARD, BACKWARD, *KINDS[1:])
+"""What is fitted: both passes of the all-to-all together, each of them, and the other collectives."""
+
+FEWEST = 20
+_SOFT = 0.1  # relative error above which a device's time counts less
+_MB = 1e6
+_LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: no link is faster, and a bandwidth stays finite
+_FIGURES = 4
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """What a link class costs.
+
+    Attributes:
+        latency_ms: fixed cost of a collective.
+        bandwidth: bytes per second.
+    """
+
+    latency_ms: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class LinkFits:
+    """Fitted link classes of one kind of collective.
+
+    Attributes:
+        intra: links inside a host; None where no sample used them.
+        inter: links between hosts; likewise.
+    """
+
+    intra: LinkFit | None
+    inter: LinkFit | None
+
+    def predict(self, busiest: Floats, wait: Floats) -> Floats:
+        """Times by the module's equation.
+
+        Args:
+            busiest: `(n, 2, D)` bytes by link class, the larger of sent and received.
+            wait: `(n, D)` ms that each device waits for the last to start.
+
+        Returns:
+            `(n, D)` ms.
+
+        Raises:
+            InvalidInput: bytes go over a link class that was never measured.
+        """
+        figures = np.zeros(_FIGURES)
+        for link, (name, fit) in enumerate((("inside a host", self.intra), ("between hosts", self.inter))):
+            if fit is not None:
+                figures[2 * link : 2 * link + 2] = fit.latency_ms, 1e3 * _MB / fit.bandwidth
+            elif (busiest[:, link] > 0).any():
+                raise InvalidInput(f"links {name} were not measured; collect collectives that use them")
+        return _times(figures, busiest / _MB, wait)
+
+
+def fit_links(parts: Sequence[Collectives]) -> dict[str, LinkFits]:
+    """Fit every kind of collective that was measured at least 20 times.
+
+    Args:
+        parts: training collectives, of any numbers of devices.
+
+    Returns:
+        Fits by the names in `FITS`.
+    """
+    result = {}
+    for name in FITS:
+        passes = [measured for part in parts for measured in passes_of(part, name)]
+        if sum(len(times) for _, _, times in passes) >= FEWEST:
+            result[name] = _fit(passes)
+    return result
+
+
+def passes_of(collectives: Collectives, name: str) -> list[tuple[Floats, Floats, Floats]]:
+    """Busiest bytes `(n, 2, D)`, wait `(n, D)` and ms `(n, D)` of the passes that a fit is made of."""
+    chosen = collectives.of_kind(ALL_TO_ALL if name in (FORWARD, BACKWARD) else name)
+    passes = []
+    if name != BACKWARD:
+        passes.append((chosen.busiest, chosen.wait, chosen.forward))
+    if name in (ALL_TO_ALL, BACKWARD):
+        passes.append((chosen.busiest, np.zeros_like(chosen.wait), chosen.backward))
+    return passes
+
+
+def predict(fits: Mapping[str, LinkFits], collectives: Collectives, name: str) -> tuple[Floats, Floats]:
+    """`(k,)` predicted and `(k,)` measured ms of every device in every pass that belongs to a fit."""
+    passes = passes_of(collectives, name)
+    predicted = [fits[name].predict(busiest, wait).ravel() for busiest, wait, _ in passes]
+    return np.concatenate(predicted), np.concatenate([times.ravel() for _, _, times in passes])
+
+
+def _fit(passes: Sequence[tuple[Floats, Floats, Floats]]) -> LinkFits:
+    """Latency and bandwidth of both classes, from passes of any numbers of devices."""
+    from scipy.optimize import least_squares
+
+    busiest = np.concatenate([b.transpose(0, 2, 1).reshape(-1, 2) for b, _, _ in passes]).T[None] / _MB  # (1, 2, k)
+    wait, times = (np.concatenate([part[index].ravel() for part in passes])[None] for index in (1, 2))
+    used = [bool((busiest[0, link] > 0).any()) for link in (0, 1)]
+    start = np.concatenate([_line(busiest[0, link], (times - wait)[0]) for link in (0, 1)])
+    least = np.tile([0.0, _LEAST_MS_PER_MB], 2)
+
+    def residuals(figures: Floats) -> Floats:
+        errors: Floats = ((_times(figures, busiest, wait) - times) / times).ravel()
+        return errors
+
+    scale = np.maximum(start, [1e-3, 1e-4] * 2)
+    found = least_squares(
+        residuals, np.maximum(start, least * 2), bounds=(least, np.inf), loss="soft_l1", f_scale=_SOFT, x_scale=scale
+    ).x
+    links = [LinkFit(float(latency), float(1e3 * _MB / slope)) for latency, slope in found.reshape(2, 2)]
+    return LinkFits(links[0] if used[0] else None, links[1] if used[1] else None)
+
+
+def _line(megabytes: Floats, times: Floats) -> Floats:
+    """A first latency and ms a megabyte: a line through the times of devices that use the link class, by relative error."""
+    from scipy.optimize import nnls
+
+    inside = (megabytes > 0) & (times > 0)
+    if not inside.any():
+        return np.zeros(2)
+    weighted = np.stack([np.ones(int(inside.sum())), megabytes[inside]], axis=1) / times[inside, None]
+    unit = weighted.max(axis=0)
+    figures: Floats = nnls(weighted / unit, np.ones(len(weighted)))[0] / unit
+    return figures
+
+
+def _times(figures: Floats, megabytes: Floats, wait: Floats) -> Floats:
+    """`(n, D)` ms from `(4,)` latency and ms a megabyte of both classes, `(n, 2, D)` MB and `(n, D)` ms of wait."""
+    latency, slope = figures[0::2, None], figures[1::2, None]
+    times: Floats = wait + np.where(megabytes > 0, latency + megabytes * slope, 0.0).max(axis=1)
+    return times
+
+
+@dataclass(frozen=True)
+class PassErrors:
+    """Errors of the predicted times of single devices in collectives that were held out.
+
+    Attributes:
+        devices: times compared.
+        mean_error: mean absolute relative error.
+        median_error: median absolute relative error.
+        repeat_error: mean relative difference of a time measured twice; None without repeats.
+    """
+
+    devices: int
+    mean_error: float
+    median_error: float
+    repeat_error: float | None
+
+
+def errors_of(predicted: Floats, measured: Floats, repeat_error: float | None) -> PassErrors:
+    """Errors of `(k,)` predicted times."""
+    error = np.abs(predicted - measured) / measured
+    return PassErrors(len(error), float(error.mean()), float(np.median(error)), repeat_error)
+
+
+def repeat_error(parts: Sequence[Collectives], name: str) -> float | None:
+    """Mean relative difference between the two measurements of a device's time; None without repeats.
+
+    Args:
+        parts: collectives with their repeats.
+        name: which passes, one of `FITS`.
+    """
+    differences = [np.zeros(0)]
+    for part in parts:
+        first, second = (np.concatenate([p[2].ravel() for p in passes_of(half, name)]) for half in part.repeated())
+        differences.append(2 * np.abs(first - second) / (first + second))
+    joined = np.concatenate(differences)
+    return float(joined.mean()) if len(joined) else None
+
+
+def link_errors(
+    fits: Mapping[str, LinkFits], held_out: Sequence[Collectives], everything: Sequence[Collectives]
+) -> dict[str, PassErrors]:
+    """Errors of each fit on the first measurements that were held out.
+
+    Args:
+        fits: as `fit_links` returns them.
+        held_out: collectives the fits have not seen.
+        everything: every collective of the stores, for the repeat noise.
+    """
+    result = {}
+    for name in fits:
+        pairs = [predict(fits, part.select(part.repeat == 0), name) for part in held_out]
+        predicted, measured = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        if len(measured):
+            result[name] = errors_of(predicted, measured, repeat_error(everything, name))
+    return result
+
+
+LINKS = "links"
+"""The key of the metadata."""
+
+_MOST_VALUES = 1000
+_LARGEST = 1e18
+_AGAIN = "train the model again"
+
+
+def links_to_text(fits: Mapping[str, LinkFits]) -> str:
+    """Fits as one line of JSON: {"all_to_all": {"intra": {"latency_ms": …, "bandwidth": …}, "inter": null}, …}."""
+    return json.dumps({name: asdict(fit) for name, fit in fits.items()}, allow_nan=False)
+
+
+def links_of(metadata: Mapping[str, str]) -> dict[str, LinkFits]:
+    """The fits in a model's metadata; none where it was trained without collectives.
+
+    Raises:
+        InvalidInput: the entry is damaged.
+    """
+    if LINKS not in metadata:
+        return {}
+    content = parse_json(metadata[LINKS], f"cost model: {LINKS}", _MOST_VALUES)
+    if not isinstance(content, dict) or not content.keys() <= set(FITS):
+        raise InvalidInput(f"cost model: {LINKS} must be an object with keys among {', '.join(FITS)}; {_AGAIN}")
+    return {name: _fits(name, value) for name, value in content.items()}
+
+
+def topology_with_links(topology: Topology, fits: LinkFits) -> Topology:
+    """The topology with fitted latencies and bandwidths; a link class that was not measured keeps its own.
+
+    Args:
+        topology: left as it is.
+        fits: of one kind of collective; a plan's steps are all-to-alls, so `links_of(model.metadata)["all_to_all"]` as a rule.
+    """
+    changes: dict[str, float] = {}
+    for link, fit in (("intra", fits.intra), ("inter", fits.inter)):
+        if fit is not None:
+            changes |= {f"{link}_latency_ms": fit.latency_ms, f"{link}_bandwidth": fit.bandwidth}
+    return replace(topology, **changes)  # type: ignore[arg-type]
+
+
+def _fits(name: str, value: Any) -> LinkFits:
+    if not isinstance(value, dict) or value.keys() != {"intra", "inter"}:
+        raise InvalidInput(f"cost model: {LINKS}: {name} must hold intra and inter; {_AGAIN}")
+    return LinkFits(**{link: _read_fit(f"{name}: {link}", figures) for link, figures in value.items()})
+
+
+def _read_fit(where: str, value: Any) -> LinkFit | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"latency_ms", "bandwidth"}:
+        raise InvalidInput(f"cost model: {LINKS}: {where} must hold latency_ms and bandwidth, or be null; {_AGAIN}")
+    latency, bandwidth = value["latency_ms"], value["bandwidth"]
+    numbers = all(type(figure) in (int, float) for figure in (latency, bandwidth))
+    if not numbers or not 0 <= latency <= _LARGEST or not 0 < bandwidth <= _LARGEST:
+        raise InvalidInput(
+            f"cost model: {LINKS}: {where}: latency_ms and bandwidth must be numbers, at least 0 and greater than 0; {_AGAIN}"
+        )
+    return LinkFit(float(latency), float(bandwidth))
