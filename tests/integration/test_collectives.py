@@ -14,9 +14,15 @@ from typing import Any
 
 import pytest
 
-from shardwright.measure.collectives.collect import Collection, collect_collectives, new_collection
+from shardwright.measure.collectives.collect import (
+    Collection,
+    collect_collectives,
+    keys_of,
+    new_collection,
+    read_collectives,
+)
 from shardwright.measure.collectives.group import GroupOptions, RankGroup
-from shardwright.measure.collectives.records import keys_of, read_collectives
+from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -24,7 +30,6 @@ from shardwright.measure.collectives.sampling import (
     REDUCE_SCATTER,
     CollectiveSample,
 )
-from shardwright.measure.collectives.timing import RunPolicy
 from shardwright.task import AccessProfile, Table
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,7 +42,7 @@ RANK = """
 import os, signal, time
 from pathlib import Path
 from shardwright.measure.collectives import rank
-from shardwright.measure.collectives.timing import build_passes
+from shardwright.measure.collectives.rank import build_passes
 from shardwright.measure.collectives.sampling import CollectiveSample
 
 measure = rank.answer

@@ -198,35 +198,16 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
 
 
 def _collectives_collected(
-    output: Path,
-    *,
-    world: int | None,
-    hosts: int | None,
-    kinds: Sequence[str] | None,
-    runs: int | None,
-    timeout_s: float,
-    **options: Any,
+    output: Path, *, kinds: Sequence[str] | None, runs: int | None, **options: Any
 ) -> tuple[dict[str, Any] | None, str]:
     """Collect collectives; returns the result as data and as text, and no data on ranks that torchrun numbered above 0."""
-    from shardwright.measure.collectives.collect import collect_collectives, new_collection
+    from shardwright.measure.collectives.rank import RunPolicy
     from shardwright.measure.collectives.sampling import KINDS
-    from shardwright.measure.collectives.timing import RunPolicy
-    from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
+    from shardwright.measure.collectives.torchrun import collect_as_started
 
-    place = place_of_this_process()
-    collection = new_collection(
-        output,
-        world=world if world is not None else place.world if place else 2,
-        hosts=hosts if hosts is not None else place.hosts if place else 1,
-        kinds=kinds or KINDS,
-        policy=RunPolicy() if runs is None else RunPolicy(runs=runs),
-        **options,
-    )
+    policy = RunPolicy() if runs is None else RunPolicy(runs=runs)
     with progress("measuring", detail="starting the ranks") as report:
-        if place:
-            summary = collect_in_group(collection, place, timeout_s=timeout_s, progress=report)
-        else:
-            summary = collect_collectives(collection, timeout_s=timeout_s, progress=report)
+        summary = collect_as_started(output, kinds=kinds or KINDS, policy=policy, progress=report, **options)
     if summary is None:
         return None, ""
     text = (

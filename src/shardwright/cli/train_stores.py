@@ -66,7 +66,7 @@ def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hard
         InvalidInput: a path is named twice or holds neither, none holds kernel samples, or they were measured on different machines.
     """
     from shardwright.cost.links import collectives_of
-    from shardwright.measure.collectives.records import read_collectives
+    from shardwright.measure.collectives.collect import read_collectives
     from shardwright.measure.hardware import MACHINE
     from shardwright.measure.samples import fingerprints, read_samples
     from shardwright.measure.store import chosen_hardware

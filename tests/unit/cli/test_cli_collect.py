@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.measure.collect import CollectSummary
-from shardwright.measure.collectives.records import CollectivesSummary
+from shardwright.measure.collectives.collect import CollectivesSummary
 from shardwright.measure.collectives.torchrun import Place
 from shardwright.workload.pools import table_pool
 
@@ -165,7 +165,7 @@ def fake_collectives(monkeypatch):
     def in_group(collection, place, **options):
         return collect(collection, place=place, **options) if place.rank == 0 else None
 
-    monkeypatch.setattr("shardwright.measure.collectives.collect.collect_collectives", collect)
+    monkeypatch.setattr("shardwright.measure.collectives.torchrun.collect_collectives", collect)
     monkeypatch.setattr("shardwright.measure.collectives.torchrun.collect_in_group", in_group)
     return calls
 

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from shardwright.errors import ShardwrightError, printable
-from shardwright.measure.collectives.collect import collect_collectives, new_collection
-from shardwright.measure.collectives.records import CollectivesSummary
+from shardwright.measure.collectives.rank import RunPolicy
 from shardwright.measure.collectives.sampling import KINDS
-from shardwright.measure.collectives.timing import RunPolicy
-from shardwright.measure.collectives.torchrun import collect_in_group, place_of_this_process
+from shardwright.measure.collectives.torchrun import collect_as_started
 from shardwright.measure.measuring import Printer
 
 
@@ -19,7 +17,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line, for machines where only the measuring packages are installed; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        summary = _collect(options)
+        summary = collect_as_started(
+            options.output,
+            samples=options.samples,
+            world=options.world,
+            hosts=options.hosts,
+            seed=options.seed,
+            device=options.device,
+            batch_sizes=options.batch_size,
+            kinds=options.kinds,
+            policy=RunPolicy(options.warm_up, options.runs),
+            timeout_s=options.timeout,
+            progress=Printer(),
+        )
     except ShardwrightError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -32,25 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{summary.seconds:.0f} s; repeats differ by {summary.repeat_median:.1%} (median), {summary.repeat_mean:.1%} (mean)"
         )
     return 0
-
-
-def _collect(options: argparse.Namespace) -> CollectivesSummary | None:
-    place = place_of_this_process()
-    world, hosts = (place.world, place.hosts) if place else (2, 1)
-    collection = new_collection(
-        options.output,
-        samples=options.samples,
-        world=world if options.world is None else options.world,
-        hosts=hosts if options.hosts is None else options.hosts,
-        seed=options.seed,
-        device=options.device,
-        batch_sizes=options.batch_size,
-        kinds=options.kinds,
-        policy=RunPolicy(options.warm_up, options.runs),
-    )
-    if place:
-        return collect_in_group(collection, place, timeout_s=options.timeout, progress=Printer())
-    return collect_collectives(collection, timeout_s=options.timeout, progress=Printer())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,8 +19,8 @@ from time import monotonic, sleep
 from typing import IO, Any, cast
 
 from shardwright.errors import MeasurementFailed
+from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
 from shardwright.measure.worker import worker_environment
 
 _LOOK_S = 0.2  # how often the ranks are looked at while one waits

@@ -1,7 +1,14 @@
-"""The program of one rank: reads samples from standard input, one JSON document a line, and measures them with the other ranks.
+"""One rank of a group of torch.distributed: joining the group, timing collectives with the other ranks, and the program of a process.
 
-Rank 0 answers each one on standard output. A rank ends when its standard input closes; one that is stuck then ends itself some time
-after its sample's timeout, so that none outlives the process that started it for long.
+A rank's time goes from its own start, after its delay, to its own end; so it holds the wait for ranks that start later, as in NeuroShard.
+
+Where gloo has no algorithm of its own, torch makes the call of others: its reduce-scatter is an all-reduce of the whole buffer, of which
+each rank keeps its part (ProcessGroupGloo). Programs on gloo get that, so that is what is measured. The store names the bytes that have
+to travel (`sampling.Volumes`), so these times look like those of links half as fast.
+
+The program reads samples from standard input, one JSON document a line, and measures them with the other ranks. Rank 0 answers each one on
+standard output. A rank ends when its standard input closes. A rank that is stuck then ends itself some time after its sample's timeout, so
+that none outlives the process that started it for long.
 """
 
 from __future__ import annotations
@@ -9,19 +16,347 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from statistics import median
+from time import monotonic, monotonic_ns, perf_counter, sleep
+from typing import IO, TYPE_CHECKING, Any
 
-from shardwright.errors import ShardwrightError
-from shardwright.measure.collectives.membership import joined_group
-from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.collectives.timing import Member, RunPolicy
+from shardwright.errors import InvalidInput, MeasurementFailed, ShardwrightError
+from shardwright.measure.collectives.sampling import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    CollectiveSample,
+    samples_of,
+)
+from shardwright.measure.hardware import NO_CUDA, import_torch
+from shardwright.measure.worker import reply, take_over_stdout
 
+if TYPE_CHECKING:
+    import torch
+
+_MARGIN_NS = 1_000_000  # from the latest rank's arrival to the common start: time for the agreement to reach everyone
+_SPIN_NS = 200_000  # the end of a wait, where cores abound: sleeping is exact to about 60 µs only
+_LOOK_S = 0.02
 _GRACE_S = 10.0  # after the timeout, by which the process that started this one should have ended it
+
+
+@dataclass(frozen=True)
+class RunPolicy:
+    """How often a collective is run; NeuroShard's numbers.
+
+    Attributes:
+        warm_up: runs that are not counted.
+        runs: counted runs, of which each device's median is kept.
+    """
+
+    warm_up: int = 5
+    runs: int = 10
+
+    def __post_init__(self) -> None:
+        if self.warm_up < 0 or not 1 <= self.runs < 2**15:
+            raise InvalidInput(
+                f"runs: warm_up {self.warm_up} must not be negative and runs {self.runs} must be between 1 and {2**15 - 1}"
+            )
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Medians of one sample.
+
+    Attributes:
+        forward_ms: `(devices,)` ms of the collective; for all-to-all, of the forward pass with the start delays.
+        backward_ms: `(devices,)` ms of the backward all-to-all; empty for the other kinds.
+    """
+
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """This process as a rank of a group that exists.
+
+    Attributes:
+        rank: its number.
+        world: ranks.
+        device: where its buffers lie.
+        local_world: ranks on this machine. If that is all, they agree on a start by the machine's clock; else they start as a barrier
+            lets them go.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+    local_world: int
+
+    def measure(self, sample: CollectiveSample, policy: RunPolicy) -> DeviceTimes:
+        """Measure a sample; every rank of the group must call this. The same times are returned on each."""
+        passes = build_passes(sample, self.rank, self.world, self.device)
+        forward, backward = [], []
+        for _ in range(policy.warm_up + policy.runs):
+            forward.append(self._time(passes.forward, sample.delays_ms[self.rank]))
+            if passes.backward is not None:
+                backward.append(self._time(passes.backward, 0.0))
+        mine = [median(times[policy.warm_up :]) if times else 0.0 for times in (forward, backward)]
+        forward_ms, backward_ms = zip(*self._gather(mine), strict=True)
+        return DeviceTimes(tuple(forward_ms), tuple(backward_ms) if backward else ())
+
+    def _time(self, call: Callable[[], Any], delay_ms: float) -> float:
+        """Milliseconds of one call after the common start and this rank's delay."""
+        self._wait_until(self._common_start() + round(delay_ms * 1e6))
+        if self.device.type == "cpu":
+            started = perf_counter()
+            call()
+            return (perf_counter() - started) * 1e3
+        import torch
+
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        return float(begin.elapsed_time(end))
+
+    def _common_start(self) -> int:
+        """When to start, by this machine's monotonic clock in ns. No rank gets it before all have asked."""
+        import torch
+        import torch.distributed as dist
+
+        latest = torch.tensor([monotonic_ns()], device=self.device)
+        dist.all_reduce(latest, dist.ReduceOp.MAX)
+        arrived = int(latest)  # waits for the device
+        return arrived + _MARGIN_NS if self.local_world == self.world else monotonic_ns()
+
+    def _wait_until(self, instant: int) -> None:
+        """Sleep; and spin at the end, unless that would take a core from a rank that is already exchanging."""
+        spin = _SPIN_NS if 2 * self.local_world <= (os.cpu_count() or 1) else 0
+        left = instant - monotonic_ns() - spin
+        if left > 0:
+            sleep(left / 1e9)
+        while monotonic_ns() < instant:
+            pass
+
+    def _gather(self, mine: list[float]) -> list[list[float]]:
+        """`(devices, 2)` times of all ranks."""
+        import torch
+        import torch.distributed as dist
+
+        own = torch.tensor(mine, dtype=torch.float64, device=self.device)
+        all_ = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(all_, own)
+        return [times.tolist() for times in all_]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The calls of one sample on one rank.
+
+    Attributes:
+        forward: the collective; for all-to-all, that of the forward pass.
+        backward: the all-to-all of the backward pass; None for the other kinds.
+        outputs: what the calls write, one buffer a pass.
+    """
+
+    forward: Callable[[], Any]
+    backward: Callable[[], Any] | None
+    outputs: Sequence[torch.Tensor]
+
+
+def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
+    """The calls of a sample, for one rank of a group that exists. Every input value is the number of the rank that sends it."""
+    if sample.kind == ALL_TO_ALL:
+        return _all_to_all(sample, rank, world, device)
+    import torch
+    import torch.distributed as dist
+
+    share = sample.elements // world
+    whole = torch.full((sample.elements,), float(rank), device=device)
+    part = torch.full((share,), float(rank), device=device)
+    if sample.kind == ALL_GATHER:
+        gather = _named("all_gather_single", "all_gather_into_tensor")
+        return Passes(lambda: gather(whole, part), None, [whole])
+    if sample.kind == REDUCE_SCATTER:
+        scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+        return Passes(lambda: scatter(part, whole), None, [part])
+    return Passes(lambda: dist.all_reduce(whole), None, [whole])
+
+
+def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
+    """Forward: this rank's columns of everybody's samples go out, everybody's columns of its samples come in. Backward: back."""
+    import torch
+    import torch.distributed as dist
+
+    counts = samples_of(sample.batch_size, world)
+    out_splits = [sample.dims[rank] * count for count in counts]
+    in_splits = [dim * counts[rank] for dim in sample.dims]
+    values = torch.full((sum(out_splits),), float(rank), device=device)
+    pooled = torch.empty(sum(in_splits), device=device)
+    gradients = torch.full((sum(in_splits),), float(rank), device=device)
+    collected = torch.empty(sum(out_splits), device=device)
+    return Passes(
+        lambda: dist.all_to_all_single(pooled, values, in_splits, out_splits),
+        lambda: dist.all_to_all_single(collected, gradients, out_splits, in_splits),
+        [pooled, collected],
+    )
+
+
+def _named(name: str, older: str) -> Callable[..., Any]:
+    """A function of torch.distributed under its present name, or the one it had before torch 2.13."""
+    import torch.distributed as dist
+
+    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
+    return found
+
+
+def group_backend(device_kind: str) -> str:
+    """The backend of torch.distributed for "cpu" or "cuda".
+
+    Raises:
+        InvalidInput: there is no such device.
+    """
+    backends = {"cpu": "gloo", "cuda": "nccl"}
+    if device_kind not in backends:
+        raise InvalidInput(f"device is {device_kind!r}, must be 'cpu' or 'cuda'")
+    return backends[device_kind]
+
+
+@contextmanager
+def joined_group(
+    device_kind: str,
+    rank: int,
+    world: int,
+    *,
+    local_rank: int,
+    local_world: int,
+    timeout_s: float,
+    meeting_file: Path | None = None,
+) -> Iterator[Member]:
+    """This process as a rank of a group; it leaves the group at the end.
+
+    Args:
+        device_kind: "cpu" or "cuda", where rank i of a machine takes its GPU i.
+        rank: number of this process in the group.
+        world: ranks.
+        local_rank: number of this process on this machine.
+        local_world: ranks on this machine.
+        timeout_s: a collective that takes longer fails.
+        meeting_file: not yet existing file through which ranks of one machine find each other; None for MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        MeasurementFailed: the device is missing.
+    """
+    torch = import_torch()
+    import torch.distributed as dist
+
+    if device_kind == "cuda":
+        if not torch.cuda.is_available():
+            raise MeasurementFailed(NO_CUDA)
+        if local_world > torch.cuda.device_count():
+            raise MeasurementFailed(
+                f"{local_world} ranks on this machine need a GPU each, it has {torch.cuda.device_count()}; use fewer ranks"
+            )
+        torch.cuda.set_device(local_rank)
+        device = torch.device("cuda", local_rank)
+    else:
+        torch.set_num_threads(1)
+        _settle_on_core(local_rank)
+        device = torch.device("cpu")
+    dist.init_process_group(
+        group_backend(device_kind),
+        init_method=meeting_file.as_uri() if meeting_file else None,
+        store=None if meeting_file else fresh_store(rank, world, timeout_s),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    try:
+        yield Member(rank, world, device, local_world)
+    finally:
+        dist.destroy_process_group()
+
+
+def _settle_on_core(local_rank: int) -> None:
+    """Keep this process and the threads it will start on one core, before other programs where that is allowed.
+
+    Ranks that wander from core to core differ by twice as much from one measurement of the same sample to the next.
+    """
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
+def fresh_store(rank: int, world: int, timeout_s: float) -> Any:
+    """A store of torch.distributed, at MASTER_ADDR and MASTER_PORT, that holds nothing of earlier starts.
+
+    torchrun keeps one store of keys for all its restarts, and gloo leaves the addresses of ended processes in it: ranks of a second start
+    would connect to those. The number of starts is no remedy, since torchrun counts it on each host by itself. So the ranks agree on a
+    name that is new, and meet under it.
+
+    Args:
+        rank: number of this process.
+        world: ranks.
+        timeout_s: longest time to wait for the others.
+
+    Raises:
+        MeasurementFailed: not all ranks came.
+    """
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))  # type: ignore[attr-defined]
+    return dist.PrefixStore(new_name(store, rank, world, timeout_s), store)  # type: ignore[attr-defined]
+
+
+def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
+    """A name that rank 0 chose, on all ranks that live now.
+
+    Every other rank asks under a key of its own choice, which only a living rank 0 can answer; rank 0 answers until all have said that
+    they know.
+
+    Args:
+        store: where keys of earlier starts may be.
+        rank: number of this process.
+        world: ranks.
+        timeout_s: longest time to wait for the others.
+
+    Raises:
+        MeasurementFailed: not all ranks came.
+    """
+    own, stop = secrets.token_hex(8), monotonic() + timeout_s
+    waiting = set(range(1, world)) if rank == 0 else {0}
+    if rank:
+        store.set(f"shardwright/asks/{rank}", own)
+    while waiting:
+        if rank == 0:
+            waiting = {other for other in waiting if not _answered(store, other, own)}
+        elif store.check([f"shardwright/answers/{own}"]):
+            name: str = store.get(f"shardwright/answers/{own}").decode()
+            store.set(f"shardwright/knows/{name}/{rank}", "yes")
+            return name
+        if waiting and monotonic() > stop:
+            raise MeasurementFailed(
+                f"rank {rank} waited {timeout_s:g} s for rank {min(waiting)} of {world}; start all ranks, or use a longer timeout"
+            )
+        sleep(_LOOK_S)
+    return own
+
+
+def _answered(store: Any, other: int, name: str) -> bool:
+    """Answer what a rank asks, if it does; whether it knows the name already."""
+    if store.check([f"shardwright/knows/{name}/{other}"]):
+        return True
+    if store.check([f"shardwright/asks/{other}"]):
+        asked = store.get(f"shardwright/asks/{other}").decode()
+        store.set(f"shardwright/answers/{asked}", name)
+    return False
 
 
 Answer = Callable[[Member, dict[str, Any], RunPolicy], dict[str, Any]]
@@ -35,11 +370,11 @@ def main(program: Answer | None = None) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
-    replies = _take_over_stdout()
+    replies = take_over_stdout()
     try:
         _serve(options, replies, program or answer)
     except ShardwrightError as error:
-        _reply(replies, {"error": str(error)})
+        reply(replies, {"error": str(error)})
         sys.exit(1)
 
 
@@ -56,31 +391,19 @@ def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
         meeting_file=Path(options["meeting_file"]),
     ) as member:
         if rank == 0:
-            _reply(replies, {"ready": True})
+            reply(replies, {"ready": True})
         for line in sys.stdin:
             faulthandler.dump_traceback_later(longest, exit=True)
-            reply = program(member, json.loads(line), policy)
+            said = program(member, json.loads(line), policy)
             faulthandler.cancel_dump_traceback_later()
             if rank == 0:
-                _reply(replies, reply)
+                reply(replies, said)
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
     """What rank 0 replies to a sample."""
     sample = CollectiveSample(**request)
     return asdict(member.measure(sample, policy))
-
-
-def _take_over_stdout() -> IO[str]:
-    """The original standard output, for replies only; whatever libraries print goes to standard error instead."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return replies
-
-
-def _reply(replies: IO[str], document: dict[str, Any]) -> None:
-    replies.write(json.dumps(document) + "\n")
-    replies.flush()
 
 
 if __name__ == "__main__":

@@ -19,14 +19,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.files import write_atomically
-from shardwright.measure.collectives.collect import Collection, measure_all
-from shardwright.measure.collectives.membership import group_backend, joined_group
-from shardwright.measure.collectives.records import CollectivesSummary, summarise
+from shardwright.measure.collectives.collect import (
+    Collection,
+    CollectivesSummary,
+    collect_collectives,
+    measure_all,
+    new_collection,
+    summarise,
+)
+from shardwright.measure.collectives.rank import DeviceTimes, Member, group_backend, joined_group
 from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.collectives.timing import DeviceTimes, Member
 from shardwright.measure.hardware import MACHINE, fingerprint
 from shardwright.measure.measuring import Progress
 
@@ -111,6 +117,45 @@ def collect_in_group(
             return _lead(collection, member, timeout_s, progress)
         _follow(collection, member, timeout_s)
         return None
+
+
+def collect_as_started(
+    folder: str | Path,
+    *,
+    world: int | None = None,
+    hosts: int | None = None,
+    timeout_s: float = 60.0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> CollectivesSummary | None:
+    """Measure collectives in the group in which torchrun started this process, else between processes of this machine.
+
+    Args:
+        folder: the store.
+        world: ranks; by default the group's, else 2.
+        hosts: hosts that the ranks stand for; by default the group's, else 1.
+        timeout_s: longest time of a sample.
+        progress: called after each measurement.
+        **options: of `new_collection`.
+
+    Returns:
+        The summary; None on ranks that torchrun numbered above 0.
+
+    Raises:
+        InvalidInput: an option breaks a rule, or the store cannot be used.
+        MeasurementFailed: the collectives cannot be measured.
+    """
+    place = place_of_this_process()
+    found_world, found_hosts = (place.world, place.hosts) if place else (2, 1)
+    collection = new_collection(
+        folder,
+        world=found_world if world is None else world,
+        hosts=found_hosts if hosts is None else hosts,
+        **options,
+    )
+    if place:
+        return collect_in_group(collection, place, timeout_s=timeout_s, progress=progress)
+    return collect_collectives(collection, timeout_s=timeout_s, progress=progress)
 
 
 def _lead(collection: Collection, member: Member, timeout_s: float, progress: Progress | None) -> CollectivesSummary:

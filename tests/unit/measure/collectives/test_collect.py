@@ -3,15 +3,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.collectives.collect import Collection, collect_collectives, measure_all, new_collection
-from shardwright.measure.collectives.records import keys_of, read_collectives
-from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.collectives.timing import DeviceTimes, RunPolicy
+from shardwright.measure.collectives.collect import (
+    Collection,
+    collect_collectives,
+    keys_of,
+    measure_all,
+    new_collection,
+    read_collectives,
+    row_of,
+    schema,
+    step_ms,
+    summarise,
+)
+from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
+from shardwright.measure.collectives.sampling import ALL_GATHER, ALL_TO_ALL, CollectiveSample
+from shardwright.measure.hardware import MACHINE
+from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore
 from shardwright.task import AccessProfile, Table
+from tests.unit.measure.rows import visit, work
 
 POOL = (Table("t", 1000, 16, 2.0, access=AccessProfile.uniform(1000)),)
 
@@ -130,3 +144,135 @@ def test_the_request_tells_collections_apart(tmp_path: Path) -> None:
     ]
     assert len({str(request) for request in requests}) == 4
     assert isinstance(collection(tmp_path, 5).open_store(), SampleStore)
+
+
+GLOO = {"device_kind": "cpu", "processor": "abacus", "cores": "2", "backend": "gloo", "torch": "2", "fbgemm": "1"}
+FBGEMM = {**GLOO, "backend": "fbgemm"}
+THERE = {**GLOO, "processor": "slide rule"}
+TIMES = DeviceTimes((1.0, 2.0), (3.0, 0.5))
+
+
+Row = tuple[int, int, dict[str, Any]]
+
+
+def row(sample: int, repeat: int = 0, times: DeviceTimes | None = TIMES) -> Row:
+    made = row_of(CollectiveSample(sample, ALL_TO_ALL, 8, (4, 12), (0.0, 1.5)), 1, "gloo", times, 10)
+    return sample, repeat, made
+
+
+def fill(folder: Path, *rows: Row, hardware: dict[str, str] = GLOO, collection: str = "c") -> None:
+    with SampleStore(folder, hardware, MACHINE) as store:
+        for sample, repeat, one in rows:
+            store.add_collective(collection, sample, repeat, one)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    fill(tmp_path, row(4), row(2), row(2, repeat=1))
+    table = read_collectives(tmp_path)
+    assert table.schema.equals(schema())
+    assert keys_of(table) == [(2, 0), (2, 1), (4, 0)]
+    found = table.to_pylist()[0]
+    assert found.pop("measured_at").tzinfo is not None
+    assert found == {
+        "sample": 2,
+        "repeat": 0,
+        "kind": "all_to_all",
+        "world": 2,
+        "hosts": 1,
+        "batch_size": 8,
+        "dims": [4, 12],
+        "bytes": [128, 384],
+        "sent_intra": [64, 192],
+        "sent_inter": [0, 0],
+        "received_intra": [192, 64],
+        "received_inter": [0, 0],
+        "delays_ms": [0.0, 1.5],
+        "forward_ms": [1.0, 2.0],
+        "backward_ms": [3.0, 0.5],
+        "runs": 10,
+        "backend": "gloo",
+    }
+    assert step_ms(table).tolist() == [5.0, 5.0, 5.0]
+
+
+def test_other_kinds_have_one_pass(tmp_path: Path) -> None:
+    sample = CollectiveSample(1, ALL_GATHER, 0, (), (0.0, 0.0), 100)
+    fill(tmp_path, (1, 0, row_of(sample, 2, "gloo", DeviceTimes((1.0, 2.0), ()), 10)))
+    table = read_collectives(tmp_path)
+    found = table.to_pylist()[0]
+    assert (found["bytes"], found["sent_intra"], found["sent_inter"]) == ([200, 200], [0, 0], [200, 200])
+    assert (found["dims"], found["backward_ms"]) == ([], [])
+    assert step_ms(table).tolist() == [2.0]
+
+
+def test_skipped_samples_are_settled_and_counted_but_not_read(tmp_path: Path) -> None:
+    fill(tmp_path, row(1), row(2, times=None), row(1, repeat=1), row(2, repeat=1, times=None))
+    assert keys_of(read_collectives(tmp_path)) == [(1, 0), (1, 1)]
+    with SampleStore(tmp_path, GLOO, MACHINE) as store:
+        assert store.collectives("c") == {(1, 0), (1, 1), (2, 0), (2, 1)}
+        assert store.collectives("other") == set()
+    summary = summarise(tmp_path, 3, 1.0)
+    assert (summary.samples, summary.skipped, summary.measured, summary.repeat_mean) == (1, 1, 3, 0.0)
+
+
+def test_a_store_of_skipped_samples_only_is_said(tmp_path: Path) -> None:
+    fill(tmp_path, row(1, times=None))
+    with pytest.raises(InvalidInput, match="all 1 collectives were skipped"):
+        read_collectives(tmp_path)
+    assert summarise(tmp_path, 0, 1.0).skipped == 1
+
+
+def test_kernels_and_collectives_share_a_store(tmp_path: Path) -> None:
+    with SampleStore(tmp_path, FBGEMM) as kernels:
+        kernels.add(work(1), visit(), label="k")
+    with pytest.raises(
+        InvalidInput, match="holds no collectives, and collect some: shardwright collect --collectives -o"
+    ):
+        read_collectives(tmp_path)
+    fill(tmp_path, row(1), row(2))
+    assert keys_of(read_collectives(tmp_path)) == [(1, 0), (2, 0)]
+    assert read_samples(tmp_path)["label"].to_pylist() == ["k"]
+
+
+def test_a_store_of_collectives_has_no_samples(tmp_path: Path) -> None:
+    fill(tmp_path, row(1))
+    with pytest.raises(InvalidInput, match="holds no readable samples"):
+        read_samples(tmp_path)
+
+
+def test_collections_and_machines_are_told_apart(tmp_path: Path) -> None:
+    fill(tmp_path, row(0), row(3))
+    fill(tmp_path, row(0), row(0), row(1), collection="d")  # each once
+    assert keys_of(read_collectives(tmp_path)) == [(0, 0), (3, 0), (4, 0), (5, 0)]
+    fill(tmp_path, row(7), hardware=THERE)
+    with pytest.raises(InvalidInput, match="several kinds of hardware.*abacus.*slide rule"):
+        read_collectives(tmp_path)
+    assert read_collectives(tmp_path, hardware=FBGEMM).num_rows == 4  # the kernel backend does not matter
+    assert keys_of(read_collectives(tmp_path, hardware=THERE)) == [(7, 0)]
+    assert read_collectives(tmp_path, allow_other_hardware=True).num_rows == 5
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"dims": "many"}', "1"])
+def test_rows_that_cannot_be_are_told(tmp_path: Path, text: str) -> None:
+    fill(tmp_path, row(1))
+    with SampleStore(tmp_path, GLOO, MACHINE) as store:
+        store._db.execute("UPDATE collectives SET document = ?", (text,))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_collectives(tmp_path)
+
+
+def test_the_schema_is_what_readers_rely_on() -> None:
+    lists = {name: schema().field(name).type for name in schema().names if pa.types.is_list(schema().field(name).type)}
+    assert {name for name, kind in lists.items() if kind == pa.list_(pa.int64())} == {
+        "bytes",
+        "sent_intra",
+        "sent_inter",
+        "received_intra",
+        "received_inter",
+    }
+    assert {name for name, kind in lists.items() if kind == pa.list_(pa.float64())} == {
+        "delays_ms",
+        "forward_ms",
+        "backward_ms",
+    }
+    assert lists["dims"] == pa.list_(pa.int32())

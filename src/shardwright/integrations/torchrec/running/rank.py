@@ -18,8 +18,7 @@ from shardwright.integrations.torchrec.running.memory import allocated_bytes
 from shardwright.integrations.torchrec.running.phases import profiled_phases
 from shardwright.integrations.torchrec.running.records import RankReport, ReportFolder, RunRequest
 from shardwright.integrations.torchrec.running.sharded import ShardedModel, planned
-from shardwright.measure.collectives.rank import main
-from shardwright.measure.collectives.timing import Member, RunPolicy
+from shardwright.measure.collectives.rank import Member, RunPolicy, main
 from shardwright.sharding.plan import Plan
 
 

@@ -13,7 +13,7 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.integrations.torchrec.running.records import RankReport, ReportFolder, RunRequest
 from shardwright.integrations.torchrec.running.sharded import planned
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
-from shardwright.measure.collectives.membership import group_backend
+from shardwright.measure.collectives.rank import group_backend
 from shardwright.measure.hardware import available_memory
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes

@@ -32,7 +32,7 @@ from shardwright.integrations.torchrec.models import (
 )
 from shardwright.integrations.torchrec.plan_files import load_sharding_plan
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of
-from shardwright.measure.collectives.timing import Member
+from shardwright.measure.collectives.rank import Member
 from shardwright.search.torchrec import SHARDING_TYPES
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.collectives.membership import new_name
+from shardwright.measure.collectives.rank import new_name
 
 
 class Keys(dict[str, bytes]):
