@@ -189,16 +189,16 @@ def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: P
 # What torchrun starts: sample 2 ends the whole group, each time.
 IN_GROUP = """
 import os, signal, sys
-from shardwright.measure.collectives import __main__ as program, timing
+from shardwright.measure.collectives import __main__ as program, rank
 
-measure = timing.Member.measure
+measure = rank.Member.measure
 
 def fatal(self, sample, policy):
     if sample.sample == 2 and self.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return measure(self, sample, policy)
 
-timing.Member.measure = fatal
+rank.Member.measure = fatal
 sys.exit(program.main())
 """
 
