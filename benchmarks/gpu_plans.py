@@ -18,15 +18,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
+
 from shardwright.measure.measuring import Printer
-from shardwright.measure.plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
 from shardwright.measure.timing import TimingPolicy
 
 if TYPE_CHECKING:
     from measured_tables import Measurement, Rows
+    from plan_requests import Requests, Results
 
     from shardwright.cost.model import CostModel
-    from shardwright.measure.plan_requests import Requests, Results
     from shardwright.search import Strategy
     from shardwright.sharding import Plan
     from shardwright.task import Task

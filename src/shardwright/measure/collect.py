@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from shardwright.errors import MeasurementFailed, ShardwrightError, printable
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
@@ -29,7 +30,6 @@ from shardwright.measure.stock import (
     work_of,
 )
 from shardwright.measure.timing import TimingPolicy
-from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 from shardwright.task.units import parse_bytes
 
@@ -42,58 +42,42 @@ _AHEAD = 3  # sets that are drawn before they are needed
 def collect(
     folder: str | Path,
     *,
-    samples: int,
-    seed: int = 0,
-    space: str | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    device: str = "cpu",
     backend: str | None = None,
-    optimizer: str | None = None,
-    pool: Sequence[Table] | None = None,
-    sequence_share: float | None = None,
-    arena_bytes: int | None = None,
     seconds: float | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> CollectSummary:
     """Measure random sets of tables into a sample store; call it again to resume after any interruption.
 
-    Sample i follows from the seed and i alone. Every 20th sample is visited a second time, rebuilt from scratch. One that was disturbed
-    (see `shardwright.measure.timing`) is visited up to two more times, a minute later. Calling it again, with the machine quiet, so
-    improves a store that was collected on a busy machine. Samples of other machines, and of other collections, may lie in the same store.
-    On a GPU a sample that cannot be measured is noted and skipped; on a CPU it ends the collection.
+    Sample i follows from the seed and i alone. Every 20th sample is visited a second time, rebuilt from scratch. A disturbed one (see
+    `shardwright.measure.timing`) is visited up to two more times, a minute later. So calling it again, with the machine quiet, improves a
+    store that was collected on a busy machine. Samples of other machines, and of other collections, may lie in the same store. On a GPU a
+    sample that cannot be measured is noted and skipped; on a CPU it ends the collection.
 
     Args:
         folder: the store; made if it does not exist.
-        samples: how many samples the store is to hold in the end.
-        seed: seed of the sets of tables.
-        space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU.
-        batch_sizes: each sample draws one of these; by default those of the space.
-        device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are made of it
             (`shardwright.measure.checks`); by default fbgemm where it is installed.
-        optimizer: optimizer inside backward; by default those of the space, of which each sample draws one.
-        pool: tables to draw from; by default the "dlrm-2021" pool.
-        sequence_share: share of sets whose tables are not pooled; by default that of the space.
-        arena_bytes: room for the weights and optimizer state of a set; by default 4 GB, on a GPU 45% of its memory up to 60 GB.
         seconds: stop after this time; by default when all samples are there.
         policy: how often to repeat each measurement; by default the device's own.
         progress: called after each visit with the samples that were measured, those wanted, and how many are to be visited again.
+        **options: of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
 
     Raises:
         InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: a kernel could not be run; what was measured before is kept. Or a backend of one's own does not pass.
     """
-    collection = Collection(samples, seed, space, batch_sizes, device, optimizer, pool, sequence_share, arena_bytes)
+    collection = Collection(**options)
     started, backend, arena, path = monotonic(), backend or default_backend(), collection.arena(), Path(folder)
     check_backend(backend)
     if is_own(backend):
-        require_checked(path, device, backend)
+        require_checked(path, collection.device, backend)
     stop_at = started + (math.inf if seconds is None else seconds)
-    hardware = fingerprint(device, backend)
+    hardware = fingerprint(collection.device, backend)
     with (
-        Stock(path, hardware, collection, arena, ahead=device == "cuda") as stock,
-        Measurer(device, backend, arena, policy) as measurer,
+        Stock(path, hardware, collection, arena, ahead=collection.device == "cuda") as stock,
+        Measurer(collection.device, backend, arena, policy) as measurer,
     ):
         _visit_all(stock, measurer, stop_at, progress)
         for step, took in measurer.spent.items():

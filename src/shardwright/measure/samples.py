@@ -1,8 +1,8 @@
-"""Measured sets as a table: read from a store, or from a Parquet file that was made of stores to be kept and exchanged.
+"""Measured sets as a table, read from a store or from a Parquet file, which is made of stores to be kept and exchanged.
 
 A file has one row per set, and one more, with `repeat` 1, for a random set that was visited again on purpose. Its columns are those of
 `columns()`, but times and lookups have four digits, and reuse bins lie on a logarithmic scale of whole numbers: a file of 1,000 sets takes
-about 0.5 MB. What the times were measured on stands in the file's metadata.
+about 0.5 MB. The file's metadata hold the fingerprint of the hardware.
 
 `python -m shardwright.measure.samples STORE... -o FILE.parquet` makes one.
 """
@@ -48,16 +48,15 @@ _SPLIT = ("lookups", "rows", "reuse_rows.list.element", "reuse_lookups.list.elem
 def columns() -> pa.Schema:
     """The columns of measured sets; one row per set and hardware.
 
-    `sample` is a number that follows from what was measured, so equal sets have equal numbers in all stores. `sentinel` is the state of
-    the machine at the quietest visit. `shards` hold what a cost model sees of them; reuse bins are those of
-    `shardwright.task.access.REUSE_EDGES`.
+    `sample` is a digest of the set's work, so equal sets have equal numbers in all stores. `sentinel` is the state of the machine at the
+    quietest visit. `shards` hold what a cost model sees of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
     """
     return _schema(lambda pa: pa.list_(pa.float64(), BINS))
 
 
 @cache
 def _packed_columns() -> pa.Schema:
-    """Those of a file: lookups in a bin are kept as lookups for each of its rows."""
+    """The columns of a file, in which the lookups of a reuse bin are kept as lookups for each of its rows."""
     return _schema(lambda pa: pa.list_(pa.uint16(), BINS))
 
 
@@ -105,13 +104,12 @@ def read_samples(
     """The measured sets of a store or a Parquet file, in the order of their first visit; also while another process collects.
 
     The visits to a set are merged into one time (`shardwright.measure.measuring.time_of`). A random set with several quiet visits gets a
-    second row, with `repeat` 1, of the last of them: what a cost model cannot be expected to be better than.
+    second row, with `repeat` 1, of the last of them. The two rows tell the noise that no cost model can be better than.
 
     Args:
         path: a store's folder, or a file.
-        hardware: what the sets must have been measured on: a fingerprint, or a part of the name of a processor or backend; None for
-            any one hardware.
-        allow_other_hardware: take sets of other hardware, and of several.
+        hardware: hardware of the sets: a fingerprint, or a part of the name of a processor or backend; None for any one hardware.
+        allow_other_hardware: take sets of any hardware, also of several kinds.
         kinds: take sets of these kinds only; by default all but controls.
         optimizer: take sets with this optimizer only.
 
@@ -138,7 +136,7 @@ def read_samples(
 
 
 def fingerprints(path: str | Path) -> list[Fingerprint]:
-    """What the sets of a store, or of a Parquet file, were measured on."""
+    """The hardware of the sets of a store, or of a Parquet file."""
     if Path(path).suffix == ".parquet":
         return [read_parquet(path)[0]]
     with reading(path) as db:
@@ -195,7 +193,7 @@ def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool
 
 
 def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit]]:
-    """The visits of a set's one row, or of its two."""
+    """The visits of each row of a set: of one row, or of two."""
     quiet = [place for place, visit in enumerate(visits) if visit.quiet]
     if kind == "random" and len(quiet) > 1:
         yield visits[: quiet[-1]]
@@ -205,10 +203,10 @@ def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit
 
 
 def _shards(blob: object) -> Floats:
-    """A set's shards as the store keeps them.
+    """The numbers of a set's shards, checked.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are damaged.
     """
     if not isinstance(blob, bytes):
         raise ValueError("the shards of a set are no numbers")
@@ -252,9 +250,9 @@ def export_parquet(
     kinds: Collection[str] | None = None,
     optimizer: str | None = None,
 ) -> int:
-    """Write the sets of stores, or of other files, that were measured on one hardware into a file; returns how many rows it has.
+    """Write the sets of stores or other files, all of one hardware, into a file; returns its number of rows.
 
-    A set that several of them hold is taken from the first one.
+    A set that several stores hold is taken from the first one.
 
     Args:
         stores: folders, or files.
@@ -332,7 +330,7 @@ def read_parquet(path: str | Path) -> tuple[Fingerprint, pa.Table]:
 
 
 def _check_claims(metadata: Any, size: int) -> None:
-    """Check that what the footer claims can be in a file of `size` bytes."""
+    """Check that the sizes in the footer are possible in a file of `size` bytes."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
     unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
@@ -345,7 +343,7 @@ def _check_claims(metadata: Any, size: int) -> None:
 
 
 def _check_filled(name: str, column: Any) -> None:
-    """Refuse a column, or a field of its lists, with a value missing: as a number it would be anything."""
+    """Check that a column and the fields of its lists have no missing value, which would become an arbitrary number."""
     import pyarrow as pa
 
     if column.null_count:
@@ -370,7 +368,7 @@ def _packed(table: pa.Table) -> pa.Table:
 
 
 def _unpacked(table: pa.Table) -> pa.Table:
-    """The inverse, as far as numbers were not rounded."""
+    """The inverse of `_packed`, up to rounding."""
     import pyarrow as pa
 
     flat = table["shards"].combine_chunks().flatten()
@@ -403,7 +401,7 @@ def _bins(column: Any) -> Floats:
 
 
 def _codes(values: Floats) -> Any:
-    """Numbers as steps of a logarithmic scale, 0 for those that are next to nothing."""
+    """Numbers as steps of a logarithmic scale; 0 for the tiniest."""
     import pyarrow as pa
 
     steps = np.rint((np.log2(np.maximum(values, 2.0**-_OCTAVES)) + _OCTAVES) * _STEPS) + 1

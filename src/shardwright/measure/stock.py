@@ -1,8 +1,8 @@
-"""The random sets of a collection on one kind of hardware: which are measured, which come next, and what they are.
+"""The random sets of a collection on one kind of hardware: which are measured, which come next, and a summary of them.
 
-New sets come first. A set that was disturbed is visited again when a minute has passed, since bursts of other programs last minutes; on a
-GPU, whose noise is its own, when no new set is left. Every 20th set is visited again although it was quiet, so that it is known how far two
-visits differ.
+New sets come first. A disturbed set is visited again after a minute, since bursts of other programs last minutes. On a GPU, whose noise is
+its own, it is visited again when no new set is left. Every 20th set is visited twice although it was quiet: two visits tell the noise of
+measuring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Self, TypeVar
 
 import numpy as np
@@ -48,7 +47,7 @@ class Collection:
         space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU.
         batch_sizes: each sample draws one of these; by default those of the space.
         device: "cpu" or "cuda".
-        optimizer: optimizer inside backward; by default those of the space, of which each sample draws one.
+        optimizer: optimizer inside backward; by default each sample draws one of those of the space.
         pool: tables to draw from; by default the "dlrm-2021" pool.
         sequence_share: share of sets whose tables are not pooled; by default that of the space.
         arena_bytes: room for the weights and optimizer state of a set; by default 4 GB, on a GPU 45% of its memory up to 60 GB.
@@ -78,10 +77,10 @@ class Collection:
             raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
 
     def arena(self, memory: Callable[[], int] = device_memory) -> int:
-        """Room for the tables of a sample, in bytes; where none is given, on one kind of GPU always the same.
+        """Room for the tables of a sample, in bytes. The default is the same for all GPUs of one kind.
 
         Args:
-            memory: says how many bytes of memory the GPU has; called only where that matters.
+            memory: returns the bytes of memory of the GPU; called only if they matter.
         """
         if self.arena_bytes:
             return self.arena_bytes
@@ -104,7 +103,7 @@ class Collection:
         return SampleSpace(tuple(pool), self.seed, breadth.batch_sizes, first, room, breadth.sequence_share, breadth)
 
     def _breadth(self, arena_bytes: int) -> Breadth:
-        """The named breadth, with what was asked for in place of its own; smaller devices get smaller batches too."""
+        """The named breadth with the given options in place of its own; smaller devices get smaller batches too."""
         named = breadth_named(self.space or _SPACES[self.device])
         bounded = min(named.lookup_bytes, arena_bytes / 3)
         return replace(
@@ -117,9 +116,9 @@ class Collection:
 
 
 def seconds_or_default(seconds: float | None, device: str) -> float | None:
-    """Seconds after which a command stops that was told to stop after `seconds`, or told nothing; None for never.
+    """The time limit of a command in seconds: the given one or the device's default; None for no limit.
 
-    A GPU is paid for by time, so a command that was told nothing stops by itself there.
+    A GPU is paid for by time, so there is a default limit on cuda.
 
     Raises:
         InvalidInput: the time is no number above 0.
@@ -130,7 +129,7 @@ def seconds_or_default(seconds: float | None, device: str) -> float | None:
 
 
 def request_digest(space: SampleSpace, arena_bytes: int) -> str:
-    """Tells collections apart: what the number of a set stands for."""
+    """A digest of all that the number of a set depends on; it tells collections apart."""
     asked = {
         "seed": space.seed,
         "batch_sizes": list(space.batch_sizes),
@@ -154,18 +153,18 @@ T = TypeVar("T")
 
 
 class Stock:
-    """What a store holds of a collection for one hardware, open for writing; a context manager.
+    """The sets of a collection on one hardware, in a store that is open for writing; a context manager.
 
     Args:
         folder: the store.
-        hardware: what measures.
+        hardware: fingerprint of the machine that measures.
         collection: what is collected.
         arena_bytes: room for the tables of a set.
-        ahead: whether sets are drawn before they are needed, on a thread: not where what is measured shares caches with it.
+        ahead: whether a thread draws sets before they are needed; it must not share caches with the measured kernels.
 
     Attributes:
-        visits: those to each set, by number.
-        failures: why sets could not be measured; on a GPU they are not tried again.
+        visits: the visits to each set, by its number.
+        failures: the reasons of sets that could not be measured, by number; on a GPU they are not tried again.
         measured: visits that were tried.
         spent: seconds by step.
     """
@@ -192,25 +191,25 @@ class Stock:
 
     @property
     def left(self) -> int:
-        """How many sets are to be visited."""
+        """Number of sets that are to be visited."""
         return len(self._new) + len(self._again)
 
     @property
     def unseen(self) -> int:
-        """How many of them never were."""
+        """Number of sets that were never visited."""
         return len(self._new)
 
     def take(self) -> int:
-        """The number of the next set, which is not on the list any more."""
+        """Take the next set from the queue; returns its number."""
         waited = not self.on_gpu and self._again and self._again[0][0] <= monotonic()
         return self._again.popleft()[1] if waited or not self._new else self._new.popleft()
 
     def lost(self, number: int) -> None:
-        """Put a set back of which the visit came to nothing: it is the next one."""
+        """Return a set whose visit failed to the front of the queue."""
         self._new.appendleft(number)
 
     def draw(self, number: int, ahead: int = 0) -> TableSet:
-        """A set; and begin to draw so many new ones that come after it."""
+        """Draw a set, and begin to draw the next `ahead` new ones."""
         for coming in islice(self._new, ahead) if self._pool else ():
             if coming not in self._coming and self._pool:
                 self._coming[coming] = self._pool.submit(self._space.draw, coming)
@@ -218,7 +217,7 @@ class Stock:
         return drawn.result() if drawn else self._space.draw(number)
 
     def keep(self, drawn: TableSet, visit: Visit) -> None:
-        """Store a visit, and put the set back where it needs another."""
+        """Store a visit; the set returns to the queue if it needs another."""
         number = drawn.sample
         self._store.add(work_of(drawn), visit, kind=KIND, label=self._label(number), batch_size=drawn.batch_size)
         self.visits[number].append(visit)
@@ -235,9 +234,7 @@ class Stock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -255,18 +252,18 @@ class Stock:
         return f"{self._prefix}{number}"
 
     def _numbered(self, labelled: Mapping[str, T]) -> dict[int, T]:
-        """What is known of this collection's sets, by number."""
+        """The entries of this collection's sets, by number."""
         numbers = {label: label.removeprefix(self._prefix) for label in labelled if label.startswith(self._prefix)}
         return {int(number): labelled[label] for label, number in numbers.items() if number.isdecimal()}
 
 
 def work_of(drawn: TableSet) -> DeviceWork:
-    """What is measured of a set."""
+    """The work of a set, which is what is measured."""
     return DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
 
 
 def to_revisit(stocks: Sequence[Stock]) -> str:
-    """What to say of sets that are to be visited again."""
+    """A few words on the sets that are to be visited again; empty if there are none."""
     count = sum(stock.left - stock.unseen for stock in stocks)
     return f"{count} to be visited again" if count else ""
 
@@ -280,13 +277,13 @@ class CollectSummary:
         samples: samples of this collection in the store.
         measured: visits made by this call.
         seconds: time this call took.
-        disturbed: share of the samples for which the machine was quiet at no visit.
-        repeat_median: median relative difference of forward + backward time between two visits to a sample; NaN where there are none.
+        disturbed: share of the samples without a quiet visit.
+        repeat_median: median relative difference of forward + backward time between two visits to a sample; NaN without such pairs.
         repeat_mean: mean of the same.
-        wanted: samples that were asked for; 0 where that is not known.
+        wanted: samples that were asked for; 0 if unknown.
         failed: samples that were given up, by this and earlier calls.
         spent: seconds of this call by step.
-        failure: why one of them was given up.
+        failure: why the first of the failed samples was given up.
     """
 
     folder: Path
@@ -303,7 +300,7 @@ class CollectSummary:
 
 
 def summarise(stock: Stock, seconds: float) -> CollectSummary:
-    """The summary of a collection's sets on one hardware, after a call that took some time."""
+    """The summary of a collection's sets on one hardware, after a call that took `seconds`."""
     visits = [each for each in stock.visits.values() if each]
     noise = np.array([difference for each in visits if (difference := repeat_difference(each)) is not None])
     disturbed = [not any(visit.quiet for visit in each) for each in visits]
@@ -323,13 +320,13 @@ def summarise(stock: Stock, seconds: float) -> CollectSummary:
 
 
 def repeat_difference(visits: Sequence[Visit]) -> float | None:
-    """|a - b| / mean(a, b) of the first and the last quiet visit's forward + backward time; None where there are not two."""
+    """|a - b| / mean(a, b) of the forward + backward time at the first and last quiet visit; None with fewer than two."""
     quiet = [visit.forward_ms + visit.backward_ms for visit in visits if visit.quiet]
     return abs(quiet[0] - quiet[-1]) / ((quiet[0] + quiet[-1]) / 2) if len(quiet) > 1 else None
 
 
 def summary_text(summary: CollectSummary) -> str:
-    """What a call did and what the store holds, for people: a few lines."""
+    """A few lines for people on what a call did and what the store holds."""
     rate = summary.measured / summary.seconds
     lines = [
         f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)",
@@ -344,7 +341,7 @@ def summary_text(summary: CollectSummary) -> str:
 
 
 def spent_lines(summary: CollectSummary) -> list[str]:
-    """Where the time of a call went, a line a step, in order of size."""
+    """The time of a call by step, a line each, the longest first."""
     if not summary.measured:
         return []
     steps = dict(summary.spent) | {"all else": summary.seconds - sum(summary.spent.values())}

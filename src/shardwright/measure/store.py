@@ -2,12 +2,12 @@
 
     samples/samples.sqlite
 
-A *work* is what a device does (`DeviceWork`), found again by a digest of its shards, seeds and optimizer. A *set* is a work that was
-measured for some reason: its kind is "random", "task", "policy", "pair", "control" and so on, its label says what it belongs to, and one
+A *work* is what a device does (`DeviceWork`), found again by a digest of its shards, seeds and optimizer. A *set* is a work with the
+reason why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label says what it belongs to. One
 work may be several sets. Every *visit* to a work is a row, with the hardware that it was made on.
 
-Each visit is committed at once, to SQLite's write-ahead log: killed at any moment, a process loses the visit that it was at, and nothing
-is there twice. Several processes may write to one store and read from it. Nothing hangs on the clock: visits are ordered as they came.
+Each visit is committed at once, to SQLite's write-ahead log. A process that is killed loses only the visit under way, and no visit is
+stored twice. Several processes may write to one store and read from it. Visits are ordered as they came, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -38,7 +37,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 NAME = "samples.sqlite"
 SHARD_COLUMNS = 40
-"""Numbers that are kept of a shard: rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups."""
+"""Numbers kept for each shard: rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups."""
 
 _VERSION = 1
 _APPLICATION = 0x53574B53  # tells a sample store from other SQLite files
@@ -96,7 +95,7 @@ class SampleStore:
     def add(
         self, work: DeviceWork, visit: Visit, *, kind: str = "random", label: str = "", batch_size: int | None = None
     ) -> None:
-        """Keep a visit; it survives the end of the process from here on.
+        """Store a visit durably.
 
         Args:
             work: what was measured.
@@ -115,7 +114,7 @@ class SampleStore:
             )
 
     def name(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> None:
-        """Make a work that may have been measured for something else a set of this kind and label too."""
+        """Make a work a set of this kind and label, also if it was measured for another reason."""
         with _told(self._path), self._transaction():
             self._named(work, kind, label, batch_size)
 
@@ -126,7 +125,7 @@ class SampleStore:
             self._db.execute("INSERT OR REPLACE INTO failures VALUES(?, ?, ?)", row)
 
     def visits(self, work: DeviceWork) -> list[Visit]:
-        """The visits of this hardware to a work, in the order in which they came."""
+        """The visits to a work on this hardware, in the order in which they came."""
         with _told(self._path):
             rows = self._db.execute(
                 "SELECT forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM visits"
@@ -136,17 +135,17 @@ class SampleStore:
             return [Visit(*row) for row in rows]
 
     def usual_ms(self) -> float | None:
-        """The state of the machine that its visits are converted to: the median of the usual ones; None where there are no visits."""
+        """The machine's state that times are converted to: the median of its visits' usual states; None without visits."""
         with _told(self._path):
             states = self._db.execute("SELECT usual_ms FROM visits WHERE hardware = ?", (self._hardware,)).fetchall()
         return float(np.median(states)) if states else None
 
     def labelled(self, kind: str, prefix: str = "") -> dict[str, list[Visit]]:
-        """The visits of this hardware to the sets of a kind, by label; works need not be drawn to ask for them.
+        """The visits on this hardware to the sets of a kind, by label.
 
         Args:
-            kind: of the sets.
-            prefix: what their labels begin with.
+            kind: kind of the sets.
+            prefix: beginning of their labels.
         """
         found: dict[str, list[Visit]] = {}
         with _told(self._path):
@@ -159,7 +158,7 @@ class SampleStore:
         return found
 
     def failures(self) -> dict[str, str]:
-        """Why sets could not be measured on this hardware, by label."""
+        """The reasons of sets that could not be measured on this hardware, by label."""
         with _told(self._path):
             rows = self._db.execute(
                 "SELECT label, error FROM sets JOIN failures USING(work) WHERE hardware = ?", (self._hardware,)
@@ -167,13 +166,13 @@ class SampleStore:
             return dict(rows.fetchall())
 
     def add_collective(self, collection: str, sample: int, repeat: int, document: Mapping[str, Any]) -> None:
-        """Keep a measured collective, unless it is there.
+        """Store a measured collective, unless it is there.
 
         Args:
-            collection: what sample numbers depend on.
-            sample: the sample.
-            repeat: which of its measurements.
-            document: what is kept of it.
+            collection: digest of the collection, which the sample's number depends on.
+            sample: number of the sample.
+            repeat: number of its measurement.
+            document: the row.
         """
         row = (self._hardware, collection, sample, repeat, json.dumps(document))
         with _told(self._path), self._transaction():
@@ -183,7 +182,7 @@ class SampleStore:
             )
 
     def collectives(self, collection: str) -> set[tuple[int, int]]:
-        """(sample, repeat) of what this hardware has measured of a collection, or given up."""
+        """(sample, repeat) of the collectives of a collection that were measured or given up on this hardware."""
         with _told(self._path):
             return set(
                 self._db.execute(
@@ -193,20 +192,18 @@ class SampleStore:
             )
 
     def close(self) -> None:
-        """Close the file; all is in it already."""
+        """Close the file, which holds everything already."""
         self._db.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing; the lock is taken at once, so that two writers wait for each other and neither fails."""
+        """A transaction that takes its lock at once, so that two writers wait for each other and neither fails."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -237,7 +234,7 @@ class SampleStore:
         return int(found)
 
     def _named(self, work: DeviceWork, kind: str, label: str, batch_size: int | None) -> int:
-        """The number of a work that is in the store as a set of this kind and label."""
+        """The number of a work, which is added to the store as a set of this kind and label if need be."""
         number = work_id(work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
             batch = batch_size or max((one.samples for one in work.works), default=0)
@@ -248,7 +245,7 @@ class SampleStore:
 
 
 def work_id(work: DeviceWork) -> int:
-    """A number of 52 bits that follows from the shards, seeds and optimizer: the same in every store."""
+    """The number of a work: 52 bits of a digest of its shards, seeds and optimizer, the same in every store."""
     digest = hashlib.sha256(f"{work.optimizer} {work.seeds}".encode())
     for one in work.works:
         digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}\n".encode())
@@ -257,7 +254,7 @@ def work_id(work: DeviceWork) -> int:
 
 
 def shard_columns(works: Sequence[ShardWork]) -> Floats:
-    """`(n, 40)` what is kept of shards: see `SHARD_COLUMNS`."""
+    """`(n, 40)` numbers kept for shards: see `SHARD_COLUMNS`."""
     known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table have their reuse in common
     owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
     reuse = np.concatenate(reuse_of_many([access for access, _ in known], [each for _, each in known]), axis=1)
@@ -266,7 +263,7 @@ def shard_columns(works: Sequence[ShardWork]) -> Floats:
 
 
 def hardware_of(db: sqlite3.Connection, table: Literal["visits", "collectives"]) -> list[tuple[int, Fingerprint]]:
-    """Number and fingerprint of what the rows of a table were measured on, in the order of their first measurement."""
+    """Number and fingerprint of each hardware with rows in a table, in the order of its first measurement."""
     chosen = {
         "visits": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM visits) ORDER BY id",
         "collectives": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM collectives) ORDER BY id",
@@ -283,17 +280,17 @@ def chosen_hardware(
     allow_other: bool,
     decisive: Sequence[str] = DECISIVE,
 ) -> list[int]:
-    """Which hardware's measurements to take.
+    """The numbers of the hardware whose measurements are taken.
 
     Args:
         where: the store, for messages.
-        found: number and fingerprint of those it has.
-        wanted: a fingerprint, or a part of the name of a processor or backend; None for the only one.
+        found: number and fingerprint of each hardware in the store.
+        wanted: a fingerprint, or a part of the name of a processor or backend; None for the only hardware.
         allow_other: take all.
         decisive: fields in which fingerprints must agree.
 
     Raises:
-        InvalidInput: there is none like that, or several where one must be named.
+        InvalidInput: no hardware is like that, or several are.
     """
     if allow_other:
         return [number for number, _ in found]
@@ -316,7 +313,7 @@ def chosen_hardware(
 
 @contextmanager
 def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
-    """A store, open for reading, also while others write to it.
+    """Open a store for reading, also while others write to it.
 
     Raises:
         InvalidInput: there is no store, or its file is foreign, damaged, or of another release.
@@ -344,10 +341,10 @@ def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
 
 
 def fingerprint_of(text: object) -> Fingerprint:
-    """A fingerprint as the store keeps it.
+    """Parse the JSON text of a fingerprint.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is no fingerprint.
     """
     found = json.loads(str(text))
     if not isinstance(found, dict):
@@ -366,7 +363,7 @@ def _connected(path: Path, address: str) -> sqlite3.Connection:
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
-    """Switch the file to a write-ahead log; SQLite itself does not wait for another process that switches it at the same time."""
+    """Switch the file to a write-ahead log. SQLite does not wait for another process that switches it at the same time, so this does."""
     given_up = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -406,7 +403,7 @@ def _refuse_older(folder: Path) -> None:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """What goes wrong in SQLite, with its remedy."""
+    """Turn the errors of SQLite into errors with a remedy."""
     try:
         yield
     except ShardwrightError:  # some are ValueErrors too

@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, time
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
@@ -126,9 +125,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, limit_s: float, what: str) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.plan_requests import measure_requests, read_results, requests_of
 
 import shardwright
 from shardwright.calibration.observed import Observed
 from shardwright.calibration.sets import Set
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
 from shardwright.measure.measuring import Measurer, measure_plans, settled
-from shardwright.measure.plan_requests import measure_requests, read_results, requests_of
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task

@@ -6,12 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure import measuring
-from shardwright.measure import plan_requests as module
-from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.plan_requests import (
+from benchmarks import plan_requests as module
+from benchmarks.plan_requests import (
     Requests,
     load_requests,
     measure_requests,
@@ -19,6 +15,10 @@ from shardwright.measure.plan_requests import (
     requests_of,
     save_requests,
 )
+
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure import measuring
+from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding import Plan, Shard, ShardWork
 from shardwright.task import Task
