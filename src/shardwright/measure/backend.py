@@ -89,7 +89,9 @@ class FusedInput:
 
 
 class Arena:
-    """A buffer on the CPU or a GPU from which tensors are taken, front to back, and which is used again for each sample.
+    """One large buffer from which the tables of a sample are taken, front to back; each sample uses it again.
+
+    So no sample allocates, zeroes or page-faults its weights.
 
     Args:
         size_bytes: size of the buffer.
@@ -113,11 +115,11 @@ class Arena:
         self._used = 0
 
     def reset(self) -> None:
-        """Give everything back. Tensors taken before must not be used any more."""
+        """Free everything. Tensors taken before must not be used any more."""
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A `(count,)` tensor with the values that happen to be there: those of a fill, or what an earlier sample has made of them.
+        """A `(count,)` tensor with the values of the first fill, or those that earlier samples left there.
 
         Raises:
             MeasurementFailed: the arena is too small.
@@ -134,7 +136,7 @@ class Arena:
 
 
 def fill_randomly(buffer: torch.Tensor) -> None:
-    """Fill an fp32 buffer with values that are small, positive and all different, also when they are read as fp16.
+    """Fill an fp32 buffer with different small positive values, which are so too when read as fp16.
 
     A GPU may be quicker with constant data, as fewer bits change.
     """
@@ -186,12 +188,12 @@ class FusedCall(Protocol):
 class Backend(Protocol):
     """Builds fused calls.
 
-    A class of one's own that is made without arguments may be named as `package.module:ClassName` wherever a backend is named. It
-    is checked against float64 before samples are made of it (`shardwright.measure.checks`), so a call must return the views that
+    A user's own class that is made without arguments may be named as `package.module:ClassName` wherever a backend is named. It is
+    checked against float64 before samples are made of it (`shardwright.measure.checks`), so a call must return the views that
     `FusedCall` lists, and update as `shardwright.measure.kernel_checks.updated` does.
 
     Attributes:
-        name: what to call it; samples are kept apart by the name that it is asked for by.
+        name: name of the backend. Samples are kept apart by the name under which it was asked for.
     """
 
     name: str
@@ -204,7 +206,7 @@ class Backend(Protocol):
         Args:
             group: tables of one number of samples and one weight type, all pooled or none.
             optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam".
-            arena: weights and state are taken from it, so that no sample pays for fresh memory; its device is where all tensors lie.
+            arena: the source of weights and state; its device holds all tensors.
             learning_rate: step size.
 
         Raises:
@@ -213,7 +215,7 @@ class Backend(Protocol):
 
 
 def is_own(name: str) -> bool:
-    """Whether a backend's name says where to import it from."""
+    """Whether a backend's name is that of a user's own class, as in "package.module:ClassName"."""
     return ":" in name
 
 
@@ -223,7 +225,7 @@ def default_backend() -> str:
 
 
 def check_backend(name: str) -> None:
-    """Check that there is a backend of this name; one of the user's own is imported for that.
+    """Check that there is a backend of this name; a user's own one is imported for that.
 
     Raises:
         InvalidInput: there is none.
@@ -269,13 +271,13 @@ def load_backend(name: str) -> Backend:
 
 
 def own_backend(name: str) -> Backend:
-    """Import a backend's class, and make it.
+    """Import a user's own backend class, and make a backend.
 
     Args:
-        name: as in "my_package.kernels:MyBackend"; the same everywhere, as measuring processes import it for themselves.
+        name: as in "my_package.kernels:MyBackend". Measuring processes import it too, so it must not depend on this process.
 
     Raises:
-        InvalidInput: there is no such module or class, it cannot be imported or made, or what is made is no backend.
+        InvalidInput: there is no such module or class, it cannot be imported or made, or the object is no backend.
     """
     found = _class(name)
     try:
@@ -298,7 +300,7 @@ def own_backend(name: str) -> Backend:
 
 
 def source_digest(name: str) -> str:
-    """Changes when the file that holds a backend's class does; "unknown" where no file can be read.
+    """The digest of the file with a backend's class; "unknown" if no file can be read.
 
     Raises:
         InvalidInput: the class cannot be imported.
@@ -311,7 +313,7 @@ def source_digest(name: str) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """The class that a name names."""
+    """The class of a name."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"backend: {name!r} must read package.module:ClassName")
     path, _, attribute = name.partition(":")

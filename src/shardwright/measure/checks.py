@@ -49,7 +49,7 @@ SIZES = {
 """Bytes copied, by kind of device."""
 
 FAR_ABOVE_CACHE = {"cpu": 2**28, "cuda": 2**30}
-"""Bytes from which a copy is one of memory alone, by kind of device; smaller ones are found in the last-level cache, wholly or in part."""
+"""Bytes from which a copy is one of memory alone, by kind of device. Smaller ones are in the last-level cache, wholly or in part."""
 
 _BUFFERS = 3  # copied in turn, so that none is found in a cache
 
@@ -64,17 +64,17 @@ def check_machine(
 ) -> list[str]:
     """Check environment and kernels, and measure copies; the outcome goes to `checks.json` in the folder of the samples.
 
-    Where that file says that the same machine has passed, nothing is done.
+    Nothing is done if that file says that the same machine has passed.
 
     Args:
         folder: made if it does not exist.
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
         seed: of the kernels' inputs; by default a new one.
-        say: is given what comes out, line by line.
+        say: called with each line of the outcome.
 
     Returns:
-        What is wrong, each with its remedy; nothing where samples can be collected.
+        The problems, each with its remedy; none if samples can be collected.
 
     Raises:
         InvalidInput: there is no such backend.
@@ -103,13 +103,13 @@ def check_machine(
 def require_checked(
     folder: Path, device: str, backend: str | None, *, say: Callable[[str], None] | None = None
 ) -> None:
-    """Check a machine as `check_machine` does, and go on only where nothing is wrong.
+    """Check a machine as `check_machine` does, and raise what is wrong.
 
     Args:
         folder: of the samples.
         device: "cpu" or "cuda".
         backend: as for `check_machine`.
-        say: is given what comes out, line by line; by default nobody is told.
+        say: called with each line of the outcome; by default nobody is told.
 
     Raises:
         InvalidInput: there is no such backend.
@@ -153,7 +153,7 @@ def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> di
 
 
 def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
-    """What is wrong with the kernels."""
+    """The problems of the kernels."""
     if all(check.refused for check in checks):
         return [f"backend {backend} refuses every call, the first with: {checks[0].refused}"]
     return [
@@ -175,15 +175,15 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _as_data(check: Check) -> dict[str, Any]:
-    """A check as JSON has it, which knows no NaN."""
+    """A check as plain data, with null for NaN."""
     values = asdict(check) | {"passed": check.passed}
     return {name: None if isinstance(value, float) and isnan(value) else value for name, value in values.items()}
 
 
 def environment(device: str, backend: str) -> dict[str, str]:
-    """What this machine has: the fingerprint of a store, and on a GPU driver, CUDA version, capability and memory.
+    """Facts about this machine: the fingerprint of a store, and on a GPU driver, CUDA version, capability and memory.
 
-    Of a backend of the user's own also the digest of its source file: once that is changed, it has not been checked yet.
+    A user's own backend adds the digest of its source file, since it must be checked again after a change.
 
     Raises:
         InvalidInput: there is no such backend.
@@ -209,7 +209,7 @@ def environment(device: str, backend: str) -> dict[str, str]:
 
 
 def problems(facts: Mapping[str, str]) -> list[str]:
-    """What does not fit together, each with its remedy; nothing where all does."""
+    """The facts that do not fit together, each with its remedy."""
     found = []
     if facts["backend"] == "fbgemm":
         wanted = MATCHING_TORCH.get(".".join(facts["fbgemm"].split(".")[:2]))
@@ -229,7 +229,7 @@ def problems(facts: Mapping[str, str]) -> list[str]:
 
 
 def _driver() -> str:
-    """Version of the GPU's driver; "unknown" where nvidia-smi does not say."""
+    """Version of the GPU's driver; "unknown" if nvidia-smi does not tell."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -243,7 +243,7 @@ class CopyTime:
     """Copying a buffer to another on the same device.
 
     Attributes:
-        size_bytes: bytes copied: as many are read, and as many written.
+        size_bytes: bytes copied; as many are read as written.
         ms: time.
     """
 
@@ -257,7 +257,7 @@ class CopyTime:
 
 
 def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime]:
-    """Times of copies of several sizes; those that do not fit are left out.
+    """Times of copies of several sizes, without those that do not fit the free memory.
 
     Args:
         device: "cpu" or "cuda".
@@ -283,10 +283,10 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
 
 
 def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
-    """The copies that say how fast memory is: those far above the last-level cache, or where none of these fits, the largest.
+    """The copies that tell the bandwidth of memory: those far above the last-level cache, or else the largest.
 
     Args:
-        times: of copies.
+        times: times of copies.
         device: "cpu" or "cuda".
 
     Raises:
@@ -301,10 +301,10 @@ def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
 
 
 def ceiling(times: Sequence[CopyTime], device: str) -> float:
-    """Bytes a second of the fastest copy of memory; those of a cache do not count.
+    """Bytes a second of the fastest copy of memory, without copies in a cache.
 
     Args:
-        times: of copies.
+        times: times of copies.
         device: "cpu" or "cuda".
     """
     return max(time.bytes_per_s for time in of_memory(times, device))

@@ -1,4 +1,4 @@
-"""What a device has to do, which is what is measured: its shards, also as JSON for other processes, and one timing of them."""
+"""The work of a device, which is the unit of measuring: its shards, their JSON form for other processes, and a timing of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shardwright.task.task import Task
 Json: TypeAlias = dict[str, Any]
 
 QUIET = 1.5
-"""Highest state of the machine, over its usual one, at which a visit counts as undisturbed."""
+"""Largest ratio of the machine's state to its usual state at which a visit counts as undisturbed."""
 
 _PAGE = 4096
 
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """The shards of one device in a fixed order, so that devices with the same work are recognised and measured once.
+    """The shards of one device, in a fixed order, so that equal works are found and measured once.
 
     Attributes:
         works: the shards.
@@ -56,11 +56,11 @@ class Visit:
     """One timing of a device's work: built, warmed up, and run on fresh batches, some passes over each.
 
     Attributes:
-        forward_ms: lookups of all tables, in the mean over the batches; at the machine's usual state.
-        backward_ms: backward of all tables, optimizer included; likewise.
-        batches: how many batches there were.
-        sentinel: state of the machine meanwhile over its usual one; see `shardwright.measure.timing`.
-        usual_ms: the usual state: milliseconds that the sentinel took as a rule in this process.
+        forward_ms: time of the lookups of all tables, the mean over the batches, at the machine's usual state.
+        backward_ms: time of the backward pass of all tables, optimizer included, likewise.
+        batches: number of batches.
+        sentinel: state of the machine during the visit over its usual state; see `shardwright.measure.timing`.
+        usual_ms: the usual state: median time of the sentinel in this process, in ms.
         measured_at: seconds since 1970.
         spent: seconds by step: build, batches, warm-up, runs.
     """
@@ -80,7 +80,7 @@ class Visit:
 
 
 def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
-    """The work of each device of a plan; a table's lookups follow from the seed, whatever the plan makes of it."""
+    """The work of each device of a plan. The lookups of a table follow from the seed alone, whatever its shards are."""
     return [_device_work(plan.task, shards, seed) for shards in plan.by_device]
 
 
@@ -116,6 +116,6 @@ def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:
 
 
 def _lookup_seed(shard: Shard, seed: int) -> int:
-    """The seed of a shard's lookups: by table and rows, so that column blocks, replicas and other plans see the same ones."""
+    """The seed of a shard's lookups. It follows from table and rows, so column blocks, replicas and other plans see the same lookups."""
     text = f"{seed} {shard.table} {shard.rows} {shard.row_order}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -36,7 +36,7 @@ _GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, 
 class DeviceCalls:
     """All fused calls of one device, run one after another: first all lookups, then all updates.
 
-    The runs have as many batches in turn as it takes that none finds its own rows in a cache.
+    The runs go through enough batches in turn that no batch finds its own rows in a cache.
 
     Args:
         works: the device's shards.
@@ -46,8 +46,8 @@ class DeviceCalls:
         arena: holds the tables.
 
     Attributes:
-        batches: how many batches the runs have in turn.
-        spent: seconds that it took to build the calls and to draw the batches.
+        batches: number of batches that the runs go through in turn.
+        spent: seconds spent on building the calls and on drawing the batches.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class DeviceCalls:
         return [self._gradient((position, number), output.detach()) for number, output in enumerate(outputs)]
 
     def _gradient(self, key: tuple[int, int], output: torch.Tensor) -> torch.Tensor:
-        """The gradient of an output: the front of a buffer, which has its size after the first pass over the batches.
+        """The gradient of an output: the front of a buffer that has its final size after the first pass over the batches.
 
-        Random, as a GPU may be quicker with constant data.
+        It is random, as a GPU may be quicker with constant data.
         """
         count = output.numel()
         if key not in self._gradients or self._gradients[key].numel() < count:
@@ -93,7 +93,7 @@ class DeviceCalls:
 
 
 def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
-    """How many batches it takes for their distinct rows to fill a cache twice, or to be nearly all rows of the tables.
+    """The number of batches whose distinct rows fill a cache twice, or are nearly all rows of the tables.
 
     Args:
         works: the shards of one device.
@@ -121,7 +121,7 @@ def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         import torch
 
@@ -140,7 +140,7 @@ def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.devi
         group: the tables.
         seeds: one per table: anything that `numpy.random.SeedSequence` takes.
         device: where the batches are made: by numpy for a CPU, on the GPU itself for CUDA.
-        batches: how many.
+        batches: number of batches.
     """
     if device.type == "cuda":
         return [draw_batch_on(group.works, seeds, device, turn) for turn in range(batches)]

@@ -1,4 +1,4 @@
-"""What the measurements were made on: the hardware fingerprint of a sample store, and the sizes of the caches."""
+"""This machine's hardware: the fingerprint that sample stores keep, its memory, and the sizes of its caches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DECISIVE = ("device_kind", "processor", "cores", "backend", "torch", "fbgemm")
 """The fields in which two fingerprints must agree for their kernel measurements to be comparable."""
 
 MACHINE = ("device_kind", "processor", "cores", "torch")
-"""The same for collectives, which no kernel backend touches, and for the kinds of records of one store."""
+"""The same fields for collectives, which use no kernel backend."""
 
 
 def fingerprint(device_kind: str, backend: str) -> Fingerprint:
@@ -59,7 +59,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str], decisive: S
 
 
 def cpu_model() -> str:
-    """The CPU's model; with family and model number, since virtual machines often say no more than the maker's name."""
+    """The CPU's model, with family and model number, since virtual machines often tell no more than the maker's name."""
     path = Path("/proc/cpuinfo")
     fields: dict[str, str] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -129,7 +129,7 @@ def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
     Args:
         device_kind: "cpu" or "cuda".
 
-    A model of one machine is as good in any units: where the system does not tell, common sizes are returned.
+    Common sizes are returned if the system does not tell: a cost model of one machine is as good with any sizes.
     """
     if device_kind == "cuda":
         import torch

@@ -32,11 +32,11 @@ from shardwright.task.access import AccessProfile
 
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
 OPTIMIZERS_OF_OWN = (*OPTIMIZERS, "adagrad", "adam")
-"""What a backend of the user's own is checked for: all that samples can be made of."""
+"""The optimizers that a user's own backend is checked with: all that samples can have."""
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-3}
-"""Largest ‖found − reference‖ / ‖reference‖ of a table. In fp32 it is sums of many thousand gradients of either sign that come near
-it; half-precision weights are rounded at random, by up to 2^-10 of their size."""
+"""Largest ‖found − reference‖ / ‖reference‖ of a table. In fp32, sums of many thousand gradients of either sign come near it.
+Half-precision weights are rounded at random, by up to 2^-10 of their size."""
 
 _RATE = 0.1
 _SAMPLES = {"cpu": 512, "cuda": 4096}
@@ -52,15 +52,15 @@ class Check:
     """One checked call.
 
     Attributes:
-        name: what was run.
+        name: description of the call.
         forward: relative error of the looked-up values.
         weights: relative error of the updated weights.
-        state: relative error of the updated optimizer state; 0 where there is none.
+        state: relative error of the updated optimizer state; 0 without state.
         untouched: whether rows that no lookup reached kept every bit.
         tolerance: largest relative error that passes.
-        forward_tolerance: likewise of the looked-up values; they come in fp32 as a rule, whatever the type of the weights.
-        fault: what kept the call from being compared at all, else empty.
-        refused: why a backend of the user's own does not build this call, else empty. No sample can be made of such calls.
+        forward_tolerance: likewise for the looked-up values, which are usually fp32 whatever the type of the weights.
+        fault: the error that kept the call from being compared, else empty.
+        refused: why a user's own backend does not build this call, else empty. No sample can be made of such calls.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether all is right; NaN never is. A refused call is not wrong."""
+        """Whether all errors are small and finite. A refused call is not wrong."""
         if self.fault or self.refused:
             return not self.fault
         right = self.forward <= self.forward_tolerance and max(self.weights, self.state) <= self.tolerance
@@ -104,7 +104,7 @@ def check_kernels(device: str, backend: str, *, seed: int, samples: int | None =
 def _outcome(
     backend: Backend, group: KernelGroup, optimizer: str, arena: Arena, seed: Sequence[int], *, may_refuse: bool
 ) -> Check:
-    """The check of a group, also where it cannot be run to its end."""
+    """The check of a group, also if it fails on the way."""
     unknown = float("nan")
     name = f"{optimizer}, {group.dtype}, {'pooled' if group.pooled else 'sequences'}, {_widths(group)}"
     nothing = Check(name, unknown, unknown, unknown, False, TOLERANCE[group.dtype], TOLERANCE["fp32"])
@@ -135,7 +135,7 @@ def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> 
 
 
 def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) -> Arena:
-    """Room for the tables of a group, full of NaN: what is not written shows."""
+    """Room for the tables of a group, full of NaN, so that unwritten elements show."""
     arena = Arena(_room(group, optimizer), device)
     arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
     arena.reset()
@@ -178,9 +178,9 @@ def _checked(
 
 @contextmanager
 def unwritten_is_nan() -> Iterator[None]:
-    """What torch allocates within, also for kernels in C++, is full of NaN: an element that is not written shows.
+    """Fill all that torch allocates within, also for kernels in C++, with NaN, so that unwritten elements show.
 
-    For forward only: in backward FBGEMM would take another algorithm than the one that is measured.
+    This is for the forward pass only: in the backward pass FBGEMM would take another algorithm than the measured one.
     """
     memory: Any = torch.utils.deterministic  # torch makes attributes of this module at run time
     filled = memory.fill_uninitialized_memory
@@ -214,7 +214,7 @@ def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Ten
 
 
 def _by_table(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Outputs or gradients by table and in float64, however the backend lays them out."""
+    """Outputs or gradients by table and in float64, from any layout of a backend."""
     if len(outputs) == 1:
         sizes = [work.dim for work in group.works] if group.pooled else [found.ids.numel() for found in lookups]
         outputs = outputs[0].split(sizes, dim=1 if group.pooled else 0)
@@ -232,7 +232,7 @@ def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> f
 
 
 def _kept(before: torch.Tensor, after: torch.Tensor, found: Lookups) -> bool:
-    """Whether the rows that were not looked up are what they were."""
+    """Whether the rows that were not looked up are unchanged."""
     kept = torch.ones(len(before), dtype=torch.bool, device=before.device)
     kept[found.ids] = False
     return torch.equal(before[kept], after[kept])

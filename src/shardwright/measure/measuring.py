@@ -1,9 +1,9 @@
 """The one way to measure works and plans: samples, calibration, tuning and learning by measuring all time kernels through this module.
 
-A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. What a work takes is the
-median of its visits, all converted to one state; one that a burst hit does not count, and is made again. Works are visited in rounds, each
-in a new random order: a slow minute of the machine touches all of them alike. A few fixed works, the controls, are visited among them. How
-much longer these take than they once took is the state of the machine, and no fault of a cost model.
+A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. The time of a work is the
+median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is made again. Works are
+visited in rounds, each in a new random order, so that a slow minute of the machine touches all of them alike. A few fixed works, the
+controls, are visited among them. If they take longer than they once took, the machine is slower, and no cost model is to blame.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Times: TypeAlias = tuple[float, float]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with the measurements made and those wanted, in all, and a few words on what else there is to say."""
+"""Called with the number of measurements made, the number wanted, and a few words of detail."""
 
 MOST_VISITS = 3
-"""A work is visited so often until a visit is quiet."""
+"""Most visits to a work until one is quiet."""
 
 _CONTROLS = ((2, 20_000, 16, 4.0, 0.0), (8, 40_000, 64, 20.0, 1.05), (20, 30_000, 32, 20.0, 0.8))
 """Tables, rows, dim, pooling factor and skew of each control: small, skewed, and with many lookups."""
@@ -48,7 +48,7 @@ _CONTROL_SAMPLES = {"cpu": 1024, "cuda": 16_384}
 
 @dataclass(frozen=True)
 class Controls:
-    """What the controls took.
+    """Times of the controls.
 
     Attributes:
         times_ms: forward and backward ms of each control; empty where none was measured.
@@ -57,10 +57,10 @@ class Controls:
     times_ms: tuple[float, ...] = ()
 
     def slower_than(self, metadata: Mapping[str, str]) -> float | None:
-        """How many times as long they took as when a cost model was learned on this machine; None where that is not known.
+        """The ratio of the controls' times to those when a cost model was learned on this machine; None if unknown.
 
         Args:
-            metadata: the model's; `controls` holds what they took then.
+            metadata: metadata of the model; `controls` holds the times of then.
         """
         try:
             then = [float(part) for part in metadata.get("controls", "").split(",")]
@@ -71,7 +71,7 @@ class Controls:
         return exp(sum(log(now / before) for now, before in zip(self.times_ms, then, strict=True)) / len(then))
 
     def text(self) -> str:
-        """As a model's metadata keeps them."""
+        """The times as text, for a model's metadata."""
         return ",".join(f"{ms:.5g}" for ms in self.times_ms)
 
 
@@ -94,12 +94,12 @@ _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and what else the proc
 
 
 def settled(visits: Sequence[Visit], quiet: int = 1) -> bool:
-    """Whether a work needs no further visit: enough were quiet, or there were too many that were not."""
+    """Whether a work needs no further visit: it had enough quiet visits, or too many visits."""
     return sum(visit.quiet for visit in visits) >= quiet or len(visits) >= MOST_VISITS * quiet
 
 
 def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
-    """Forward and backward ms of a work: the median of its quiet visits, or the quietest visit where none was quiet.
+    """Forward and backward ms of a work: the median of its quiet visits, or its quietest visit if none was quiet.
 
     Args:
         visits: the visits, of one process or several.
@@ -116,7 +116,7 @@ def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
 
 
 class Measurer:
-    """A measuring process that is started when it is first needed, and anew where it has ended; a context manager that ends it.
+    """A measuring process that starts when it is first needed, and again if it has ended; a context manager that ends it.
 
     Args:
         device: "cpu" or "cuda".
@@ -154,10 +154,10 @@ class Measurer:
         return visit
 
     def ready(self) -> Worker:
-        """The measuring process.
+        """The measuring process, started if need be.
 
         Raises:
-            MeasurementFailed: none can be started. The first attempt must succeed; where a process has ended, some are made.
+            MeasurementFailed: it cannot be started. The first start is tried once, a restart several times.
         """
         again = self._worker is not None
         if self._worker is not None and not self._worker.alive:
@@ -197,18 +197,18 @@ class Measurer:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What some works take on this machine.
+    """Measured times of some works on this machine.
 
     Attributes:
         visits: the visits to each work.
-        controls: what the controls took meanwhile.
+        controls: times of the controls meanwhile.
     """
 
     visits: Mapping[DeviceWork, Sequence[Visit]]
     controls: Controls = field(default_factory=Controls)
 
     def times(self, work: DeviceWork) -> Times:
-        """Forward and backward ms of a work; none for one without shards."""
+        """Forward and backward ms of a work; zeros for one without shards."""
         return time_of(self.visits[work]) if work.works else (0.0, 0.0)
 
 
@@ -226,8 +226,8 @@ def measure_works(
     """Visit works and controls in rounds, each in a new random order.
 
     Args:
-        works: the works; those without shards, and all but one of several that are alike, are not visited.
-        rounds: quiet visits of each work. One that was disturbed is visited again at the end of its round.
+        works: the works. Equal works are visited once, and those without shards not at all.
+        rounds: quiet visits of each work. A disturbed work is visited again at the end of its round.
         seconds: begin no further round after this time.
         seed: of the order.
         device: "cpu" or "cuda".
@@ -271,7 +271,7 @@ def measure_works(
 def _round(
     works: list[DeviceWork], visits: Mapping[DeviceWork, Sequence[Visit]], quiet: int, rng: np.random.Generator
 ) -> Iterator[DeviceWork]:
-    """The works in random order, then those again that a disturbance hit, until each is settled."""
+    """The works in random order, then the disturbed ones again, until each is settled."""
     while works:
         yield from (works[place] for place in rng.permutation(len(works)))
         works = [work for work in works if not settled(visits[work], quiet)]
@@ -311,7 +311,7 @@ class MeasuredPlan:
         forward_ms: `(devices,)` lookups of each device's shards.
         backward_ms: `(devices,)` backward of the same, optimizer included.
         rounds: how often each device was measured.
-        controls: what the control sets took meanwhile.
+        controls: times of the controls meanwhile.
     """
 
     plan: Plan
@@ -382,14 +382,14 @@ def measure_plans(
 
 
 class Printer:
-    """Prints progress on standard error, once a second."""
+    """Prints progress on standard error, once a second, where only the measuring packages are installed."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
         self._printed, self._width = 0.0, 0
 
     def __call__(self, done: int, wanted: int, detail: str = "") -> None:
-        """Say how many of the wanted measurements are made."""
+        """Print the number of measurements made and wanted."""
         now = monotonic()
         if self._first is None:
             self._first = (done, now)

@@ -1,10 +1,10 @@
-"""Random sets of tables to measure: what one device might hold, drawn from a pool of real tables.
+"""Random sets of tables to measure, such as one device might hold, drawn from a pool of real tables.
 
-As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. So that the learned model
-holds between and beyond the pool's tables, rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling
-factor of another, and some sets share one dim or an upper bound on it, as tasks do. So that it holds for what searches make of tables, a
-quarter of the sets has 16 to 60 shards, some shards are random row blocks of their tables, and in some sets part of the shards are
-replicas, which see a part of the batch. How wide all this ranges is a `Breadth`.
+As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. A learned model must hold
+between and beyond the pool's tables: so rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling factor
+of another, and some sets share one dim or an upper bound on it, as tasks do. It must also hold for the shards that searches make: so a
+quarter of the sets has 16 to 60 shards, some shards are random row blocks, and in some sets part of the shards are replicas, which see a
+part of the batch. A `Breadth` says how wide all this ranges.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Breadth:
     """Ranges and shares of sampled sets, beyond what a pool of tables gives.
 
     Attributes:
-        batch_sizes: batch sizes; each sample draws one, so a size that is named twice comes twice as often.
+        batch_sizes: batch sizes; each sample draws one, so a size that is listed twice comes twice as often.
         optimizers: optimizers inside backward; likewise.
         sequence_share: share of sets with sequences.
-        sequence_dim_share: share of the sets with sequences in which these all have one dim, and so one fused call.
+        sequence_dim_share: share of the sets with sequences in which all sequences have one dim, and so one fused call.
         largest_dim: dims are 4, 8, … up to this one.
-        fp16_share: share of sets with weights in half precision; in a part of these each table is one or not.
+        fp16_share: share of sets with weights in half precision; in some of these sets only part of the tables.
         free_share: share of tables drawn from the whole ranges (rows, pooling, skew) in place of the pool.
         holders: numbers of devices that share the batch of a replicated table.
-        lookup_bytes: what the lookups of a set may read at most, about: bounds the time and the memory that one sample takes.
+        lookup_bytes: most bytes, about, that the lookups of a set read; it bounds time and memory of a sample.
     """
 
     batch_sizes: tuple[int, ...] = (1024,)
@@ -65,7 +65,7 @@ BREADTHS: Mapping[str, Breadth] = {
         lookup_bytes=16e9,
     ),
 }
-"""The named ones: "usual" is a CPU's default, "wide" a GPU's."""
+"""The breadths by name: "usual" is a CPU's default, "wide" a GPU's."""
 
 
 def breadth_named(name: str) -> Breadth:
@@ -129,8 +129,8 @@ class SampleSpace:
         pool: the tables to draw from.
         seed: seed of the collection.
         batch_sizes: batch sizes to draw from.
-        optimizer: decides how much state lies beside the weights; where the breadth names several, each sample draws one of these.
-        room_bytes: what weights and optimizer state of a set must fit; the largest tables are cut to fewer rows until they do.
+        optimizer: optimizer of all samples, unless the breadth has several: then each sample draws one of these.
+        room_bytes: room for weights and optimizer state of a set; the largest tables are cut to fewer rows until they fit.
         sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
         breadth: ranges and shares of all else.
     """
@@ -202,19 +202,19 @@ def _table_count(seed: int, sample: int) -> int:
 
 
 def _hits(rng: np.random.Generator, share: float) -> bool:
-    """Whether a draw falls into a share; a share of 0 draws nothing, so that the samples of older stores stay what they were."""
+    """Whether a draw falls into a share. A share of 0 draws nothing, so that the samples of older stores stay the same."""
     return share > 0 and bool(rng.random() < share)
 
 
 def _draw_free_table(dim: int, rng: np.random.Generator) -> Table:
-    """A table that is in no pool: rows and pooling factor drawn on a logarithmic scale, from uniform to strongly skewed."""
+    """A table of no pool: rows and pooling factor are drawn on a logarithmic scale, access from uniform to strongly skewed."""
     rows, pooling = (math.exp(rng.uniform(*np.log(ends))) for ends in (_FREE_ROWS, _FREE_POOLING))
     exponent = 0.0 if rng.random() < _UNIFORM_SHARE else rng.uniform(*_FREE_SKEW)
     return Table("free", round(rows), dim, pooling, access=AccessProfile.zipf(round(rows), float(exponent)))
 
 
 def _draw_dims(count: int, largest: int, rng: np.random.Generator) -> list[int]:
-    """Dims of a set: all alike, or up to a bound that is a power of two, or any."""
+    """Dims of a set: all equal, or up to a bound that is a power of two, or any."""
     dims = range(4, largest + 1, 4)
     kind = rng.random()
     if kind < _COMMON_DIM_SHARE:
@@ -240,7 +240,7 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
 
 
 def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int) -> list[ShardWork]:
-    """The chosen shards as sequences, until the rows that they return fill the room."""
+    """The shards, the chosen ones as sequences until their output fills the room."""
     returned = np.array([work.lookups * work.dim * _OUTPUT_BYTES for work in works])
     fits = np.cumsum(np.where(chosen, returned, 0)) <= room_bytes
     return [
@@ -251,7 +251,7 @@ def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], roo
 def _with_one_dim(
     works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int, rng: np.random.Generator
 ) -> list[ShardWork]:
-    """The shards, the chosen ones all with the dim of one of them: any one, or the smallest where the weights would not fit else."""
+    """The shards, the chosen ones with the dim of a random one of them, or with the smallest if the weights would not fit otherwise."""
     dims = [work.dim for work, sequence in zip(works, chosen, strict=True) if sequence]
     for dim in (int(rng.choice(dims)), min(dims)) if dims else ():
         alike = [replace(work, dim=dim) if sequence else work for work, sequence in zip(works, chosen, strict=True)]
@@ -261,13 +261,13 @@ def _with_one_dim(
 
 
 def _as_replica(work: ShardWork, holders: int) -> ShardWork:
-    """The same shard on several devices, of which each sees a part of the batch."""
+    """The shard as a replica on several devices, each of which sees a part of the batch."""
     samples = max(min(work.samples, _SMALLEST_PART), work.samples // holders)
     return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 
 
 def _with_fewer_lookups(works: Sequence[ShardWork], most_bytes: float) -> list[ShardWork]:
-    """The shards, those that read most with fewer lookups, until all lookups together read at most so many bytes."""
+    """The shards, those that read most with fewer lookups, so that all lookups together read at most `most_bytes`."""
     read = [work.lookups * (max(work.dim * DTYPE_BYTES[work.dtype], _SHORTEST_READ) + _ID_BYTES) for work in works]
     limit = _even_limit(read, most_bytes)
     return [
@@ -287,7 +287,7 @@ def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> lis
 
 
 def _even_limit(sizes: Sequence[float], room: float) -> float:
-    """What each of the sizes must be cut to so that they fit; smaller ones keep theirs. Infinite where nothing must be cut."""
+    """The limit to which larger sizes must be cut so that all fit; infinite if nothing must be cut."""
     # Fill up smallest first: the n-th smallest may take an even share of what the smaller ones leave.
     for position, size in enumerate(sorted(sizes)):
         limit = room / (len(sizes) - position)
@@ -303,7 +303,7 @@ def _bytes_of(table: Table, optimizer: str) -> int:
 
 
 def pool_digest(pool: Sequence[Table]) -> str:
-    """Identifies a pool's tables."""
+    """A digest of a pool's tables."""
     digest = hashlib.sha256()
     for table in pool:
         digest.update(f"{table.name} {table.rows} {table.pooling} {table.pooled} {table.dtype}\n".encode())

@@ -1,9 +1,9 @@
-"""How long a step of training takes on a device: its batches in turn, each of them several times.
+"""Timing of one device: the parts of a step run on its batches in turn, each batch several times.
 
-The runs of one measurement go through batches that were drawn for it (`fused`), pass after pass. So a run finds in the caches
-what a step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of each batch
-counts, since noise from other programs only adds time. On CUDA it is the median, of device events, as in the papers. The time that is
-reported is the mean over the batches.
+The runs of a measurement go through its batches (see `shardwright.measure.fused`), pass after pass. So a run finds in the caches what a
+step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of each batch counts,
+since noise from other programs only adds time. On CUDA the median pass counts, by device events, as in the papers. The reported time is the
+mean over the batches.
 
 Other programs (on a virtual machine: other tenants) share caches and memory, and slow kernels down for some milliseconds or minutes. The
 sentinel, a small fixed kernel, tells the state of the machine before, after and every few runs between. The time of each run is converted
@@ -12,7 +12,7 @@ to the machine's usual state, so that measurements of different minutes can be c
     time at the usual state = time · (usual sentinel time / sentinel time now) ^ 0.7
 
 The exponent is between those of kernels that compute (0.3) and of kernels that wait for memory (1.4). With it, timings of the same set
-agreed best on a machine with noisy neighbours. Whoever compares times of two processes converts them to one state likewise.
+agreed best on a machine with noisy neighbours. Times of two processes are converted to one state in the same way before they are compared.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class TimingPolicy:
     Attributes:
         statistic: which of the passes over a batch counts.
         warm_up: runs that are not counted.
-        passes: how often each batch is run at least.
-        runs: how many runs there are at least, all batches together.
-        time_limit_s: stop after this time in any case; at least one run is counted.
+        passes: fewest runs of each batch.
+        runs: fewest runs of all batches together.
+        time_limit_s: longest time of the counted runs; at least one run is counted.
     """
 
     statistic: Statistic = "minimum"
@@ -71,7 +71,7 @@ class TimingPolicy:
         return cls() if device_kind == "cpu" else cls("median", warm_up=4, passes=5, runs=20, time_limit_s=0.6)
 
     def passes_over(self, batches: int) -> int:
-        """How often each of so many batches is run."""
+        """The number of runs of each batch."""
         return max(self.passes, math.ceil(self.runs / batches))
 
 
@@ -83,7 +83,7 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """Wall-clock time; a CPU runs what it is told at once."""
+    """Wall-clock time."""
 
     def time(self, parts: Sequence[Part], run: int) -> list[float]:
         """Milliseconds of each part."""
@@ -95,12 +95,11 @@ class CpuClock:
 
 
 class HeadStart:
-    """How long the device is kept busy before a part, so that the host has enqueued all of it when the device begins.
+    """The time that a device idles before a part, so that the host has enqueued all of the part when the device begins.
 
-    A fused call is a dozen kernels that the host needs some tenths of a millisecond to enqueue. Without a head start, the time of a
-    small call would be the host's. It is half as long again as the second longest that the host has lately needed: the parts of a run
-    need different times, so the longest of them must be covered; but that the host is stopped once for some milliseconds is no reason
-    to let the device idle as long before each of the next parts.
+    A fused call is a dozen kernels, and the host needs some tenths of a millisecond to enqueue them. Without a head start, the time of a
+    small call would be the host's. The head start is 1.5 times the second longest of the host's last times. It covers the longest part of
+    a run; and one long stop of the host does not lengthen it.
     """
 
     _LEAST_MS, _MOST_MS, _MARGIN, _LATELY = 0.1, 20.0, 1.5, 8
@@ -115,7 +114,7 @@ class HeadStart:
         return min(max(self._MARGIN * min(longest, default=0.0), self._LEAST_MS), self._MOST_MS)
 
     def saw(self, host_ms: float) -> None:
-        """Take note of how long the host took to enqueue a part."""
+        """Record the time that the host took to enqueue a part."""
         self._needed.append(host_ms)
 
 
@@ -180,7 +179,7 @@ def clock_of(device: torch.device) -> Clock:
 
 
 class Machine(Protocol):
-    """Tells its state, as a `Sentinel` does."""
+    """A machine whose state can be read, as a `Sentinel` does it."""
 
     @property
     def usual_ms(self) -> float:
@@ -208,11 +207,11 @@ class Timing:
     """Milliseconds of the parts of a step at the machine's usual state.
 
     Attributes:
-        parts_ms: of each part.
-        runs: how many runs were counted.
-        state_ms: state of the machine during them, in the mean.
-        warm_up_s: seconds that warming up took.
-        runs_s: seconds that the runs took, readings of the state included.
+        parts_ms: time of each part.
+        runs: number of counted runs.
+        state_ms: mean state of the machine during the runs.
+        warm_up_s: seconds of the warm-up.
+        runs_s: seconds of the runs, readings of the state included.
     """
 
     parts_ms: tuple[float, ...]
@@ -225,15 +224,15 @@ class Timing:
 def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machine: Machine, batches: int = 1) -> Timing:
     """Run the parts of a step on one batch after another, pass after pass.
 
-    The first run that warms up goes past the clock: it allocates, loads code and may wait for the device, so what the host needs for
-    it says nothing about the next ones.
+    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so the host's time for it says nothing
+    about the next ones.
 
     Args:
         parts: functions of the number of the batch, called one after another in each run.
-        clock: times them.
-        policy: how often.
-        machine: tells its state.
-        batches: how many batches there are.
+        clock: the clock that times them.
+        policy: how often the batches are run.
+        machine: the machine whose state is read meanwhile.
+        batches: number of batches.
     """
     began = perf_counter()
     for run in range(policy.warm_up):
@@ -264,7 +263,7 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machin
 
 
 SENTINEL_BYTES = 128 * 2**20
-"""Room that a sentinel takes."""
+"""Room for a sentinel."""
 
 _SENTINEL_DIM = 64
 _WINDOWS = {"cpu": 16, "cuda": 1}
@@ -281,13 +280,13 @@ def at_state(ms: float, measured: float, wanted: float) -> float:
 
 
 class Sentinel:
-    """A pooled lookup of all rows of a window of a large buffer, in random order, twice.
+    """A small fixed kernel that tells the machine's state: a pooled lookup of all rows of a window, in random order, twice.
 
-    On a CPU each run has the next window of 8 MiB. The window was not touched for so long that the first pass reads main memory and the
-    second one the last-level cache, whatever ran before: what is left in the caches by a sample does not matter.
+    On a CPU each run has the next window, of 8 MiB, of a large buffer. The window was not touched for so long that the first pass reads
+    main memory and the second one the last-level cache, whatever a sample left in the caches.
 
     Attributes:
-        usual_ms: what it took as a rule before anything was measured: the state that times are converted to.
+        usual_ms: median time before anything was measured: the state that times are converted to.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:

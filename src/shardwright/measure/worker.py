@@ -40,13 +40,13 @@ _END_S = 5.0  # a process that has not ended by then hangs in its driver; it is 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a measuring process is set up.
+    """Options of a measuring process.
 
     Attributes:
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
         arena_bytes: room for the weights and optimizer state of one device.
-        policy: how often to repeat; None for the device's own.
+        policy: how often batches are run; None for the device's own.
     """
 
     device: str
@@ -59,15 +59,15 @@ class Worker:
     """A measuring process; a context manager that ends it.
 
     Args:
-        options: how it is set up.
+        options: options of the process.
 
     Attributes:
-        answer_limit_s: by kind of device, how long an answer may take. A kernel of a GPU that hangs never ends, nor does the process
-            that waits for it; kernels of a CPU end, but one run of a large device may take minutes.
-        start_limit_s: how long loading libraries and filling the arena may take.
+        answer_limit_s: longest time of an answer by kind of device. A kernel that hangs on a GPU never ends, nor does the process that
+            waits for it. Kernels of a CPU end, but one run of a large device may take minutes.
+        start_limit_s: longest time to load libraries and fill the arena.
 
     Raises:
-        MeasurementFailed: it cannot start: no such device, backend or room for the arena.
+        MeasurementFailed: the process cannot start: no such device, backend or room for the arena.
     """
 
     answer_limit_s: ClassVar[Mapping[str, float]] = {"cpu": 1200.0, "cuda": 120.0}
@@ -90,7 +90,7 @@ class Worker:
         """Time the fused calls of one device's shards, once; the same work always gets the same batches.
 
         Raises:
-            MeasurementFailed: the kernel cannot run, or the process ended, or it gave no answer for so long that it was ended.
+            MeasurementFailed: the kernel cannot run, or the process ended or did not answer in time.
         """
         request = {
             "works": [encode_work(one) for one in work.works],
@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, and is still waited for."""
+        """Whether the process runs and is still used."""
         return not self._given_up and self._process.poll() is None
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Worker:
         self.close()
 
     def _read(self, limit_s: float, what: str) -> dict[str, Any]:
-        """The next reply; a process that gives none in time is ended."""
+        """The next reply; a process that does not reply in time is ended."""
         line = self._line(monotonic() + limit_s)
         if line is None:
             self._kill()
@@ -145,7 +145,7 @@ class Worker:
         return reply
 
     def _line(self, until: float) -> bytes | None:
-        """A line that the process wrote, or all that it wrote before it ended; None where `monotonic` reaches `until` before."""
+        """The next line of the process, or its last incomplete line if it ended; None if neither comes before the time `until`."""
         descriptor = cast(IO[bytes], self._process.stdout).fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -160,14 +160,14 @@ class Worker:
         return line + end
 
     def _kill(self) -> None:
-        """End the process without asking it. One that a driver holds on to may outlive that, and is not waited for."""
+        """Kill the process. One that hangs in a driver may outlive that, and is not waited for."""
         self._given_up = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_S)
 
     def _ended(self) -> MeasurementFailed:
-        """What to raise when the process is gone: why, and the last lines it wrote."""
+        """The error to raise when the process has ended: why it ended, and its last lines."""
         code = self._process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         hint = (
@@ -178,7 +178,7 @@ class Worker:
         return MeasurementFailed(f"the measuring process {how}{hint}. {self._last_words()}")
 
     def _last_words(self) -> str:
-        """The last lines that the process wrote."""
+        """The last lines of the process's standard error."""
         self._log.seek(0)
         last = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
         return f"Its last lines: {' | '.join(last) or '(none)'}"
@@ -248,7 +248,7 @@ class Session:
         self._policy = policy or TimingPolicy.of(where.type)
 
     def visit(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Visit:
-        """Build the tables, draw the batches, warm up, and time them; a disturbed visit is for the caller to repeat.
+        """Build the tables, draw the batches, warm up, and time them. The caller repeats a disturbed visit.
 
         Args:
             works: the shards of one device.
@@ -303,7 +303,7 @@ def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_over_stdout() -> IO[str]:
-    """The original standard output, for replies only; whatever libraries print goes to standard error instead."""
+    """The original standard output, for replies only; what libraries print goes to standard error instead."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
@@ -317,7 +317,7 @@ def reply(replies: IO[str], document: dict[str, Any]) -> None:
 
 @contextmanager
 def _refusals_said(device: torch.device) -> Iterator[None]:
-    """A set that does not fit, or that the kernels refuse, is this set's failure, not the process's: the next one may run."""
+    """Turn the errors of a set that does not fit, or that the kernels refuse, into `MeasurementFailed`: the next set may run."""
     import torch
 
     try:
@@ -338,7 +338,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _try_lock(path: Path) -> IO[bytes] | None:
-    """The open, locked file; None where another process has it or it cannot be made."""
+    """The open, locked file; None if another process has locked it or it cannot be made."""
     try:
         handle = os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb")
     except OSError:

@@ -1,4 +1,4 @@
-"""`python -m shardwright.measure.collectives --help`; also under torchrun. Needs torch, numpy and pyarrow only."""
+"""The command line `python -m shardwright.measure.collectives`, also under torchrun; it needs torch, numpy and pyarrow only."""
 
 from __future__ import annotations
 

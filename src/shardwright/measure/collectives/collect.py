@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Measure = Callable[[CollectiveSample], DeviceTimes | None]
-"""Measures a sample; None where it is given up."""
+"""Measures a sample; returns None if it is given up."""
 
 _REPEAT_AFTER = 10  # samples between a sample and its repeat
 
@@ -55,7 +55,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Collection:
-    """What is to be collected.
+    """A collection of collectives.
 
     Attributes:
         folder: the store.
@@ -80,7 +80,7 @@ class Collection:
             raise InvalidInput(f"hosts is {self.hosts}, must be a divisor of the {self.space.world} ranks")
 
     def request(self) -> dict[str, Any]:
-        """What makes sample numbers mean the same samples."""
+        """All that the samples of a number depend on."""
         space = self.space
         return {
             "seed": space.seed,
@@ -94,7 +94,7 @@ class Collection:
 
     @property
     def digest(self) -> str:
-        """Tells collections apart."""
+        """A digest that tells collections apart."""
         return hashlib.sha256(json.dumps(self.request(), sort_keys=True).encode()).hexdigest()[:12]
 
     def open_store(self) -> SampleStore:
@@ -115,7 +115,7 @@ def new_collection(
     pool: Sequence[Table] | None = None,
     policy: RunPolicy | None = None,
 ) -> Collection:
-    """A collection with the device's defaults for what is not given: see `collect_collectives`."""
+    """A collection with the device's defaults for options that are not given; see `collect_collectives`."""
     group_backend(device)
     if pool is None:
         from shardwright.workload.pools import table_pool
@@ -136,17 +136,17 @@ def collect_collectives(
 ) -> CollectivesSummary:
     """Measure collectives between processes of this machine into a sample store; call it again to resume after any interruption.
 
-    Sample i follows from the seed and i alone; every 20th is measured a second time ten samples later. A sample that hangs is skipped,
-    and one during which a rank ends is tried once more; skipped samples are counted, and not tried again by later calls.
+    Sample i follows from the seed and i alone. Every 20th sample is measured a second time, ten samples later. A sample that hangs is
+    skipped, and one during which a rank ends is tried once more. Skipped samples are counted, and not tried again by later calls.
 
-    All ranks run on this machine. With more than one host, which ranks share a host is recorded, but the links between the hosts are
-    loopback too: for links between real hosts see `shardwright.measure.collectives.torchrun`.
+    All ranks run on this machine. With more than one host, the store records which ranks share a host, but the links between hosts are
+    loopback too. For links between real hosts see `shardwright.measure.collectives.torchrun`.
 
     Args:
-        collection: what to measure, and where to.
+        collection: what to measure, and the store.
         timeout_s: longest time of a sample.
         progress: called after each measurement.
-        group: how the group is set up; by default from the collection and the timeout.
+        group: options of the group; by default from the collection and the timeout.
 
     Raises:
         InvalidInput: an option breaks a rule, or the store cannot be used.
@@ -162,10 +162,10 @@ def collect_collectives(
 
 
 def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:
-    """Measure what the store lacks; returns how many measurements succeeded.
+    """Measure what the store lacks; returns the number of measurements that succeeded.
 
-    A sample that was given up is kept as soon as a later one succeeds, or the collection ends; not when it ends because the group fails
-    again and again: then the samples are not to blame.
+    A sample that was given up is stored as soon as a later one succeeds, or the collection ends. It is not stored if the collection ends
+    because the group fails again and again, since then the samples are not to blame.
     """
     wanted = list(_schedule(collection.samples))
     settled = store.collectives(collection.digest)
@@ -210,8 +210,8 @@ def _keep(held: list[tuple[int, int, dict[str, Any]]], collection: Collection, s
 def schema() -> pa.Schema:
     """Columns of collectives; one row per measurement.
 
-    Lists have one entry per device, in order of rank. `bytes` is the device's own input buffer; `sent_*` and `received_*` are what
-    passes over its links inside its host and between hosts (`volumes`), in the forward pass. `delays_ms` are the start delays before
+    Lists have one entry per device, in order of rank. `bytes` is the device's own input buffer; `sent_*` and `received_*` are the bytes on
+    its links inside its host and between hosts (see `Volumes`) in the forward pass. `delays_ms` are the start delays before
     the forward pass. `dims` and `backward_ms` are empty for kinds other than all_to_all.
     """
     import pyarrow as pa
@@ -251,10 +251,10 @@ def read_collectives(
 
     Args:
         folder: the store.
-        hardware: what they must have been measured on, the kernel backend aside: a fingerprint, or a part of a processor's name; None for
-            any one machine.
-        allow_other_hardware: take samples of other machines, and of several machines.
-        skipped: take those that could not be measured too.
+        hardware: hardware of the samples, the kernel backend aside: a fingerprint, or a part of a processor's name; None for any one
+            machine.
+        allow_other_hardware: take samples of any machine, also of several machines.
+        skipped: also take samples that could not be measured.
 
     Returns:
         A table with the columns of `schema()`, one row per sample and repeat; samples of several collections are numbered
@@ -305,7 +305,7 @@ def volumes_of(sample: CollectiveSample, hosts: int) -> Volumes:
 
 
 def row_of(sample: CollectiveSample, hosts: int, backend: str, times: DeviceTimes | None, runs: int) -> dict[str, Any]:
-    """The store's row of a sample, or of a skipped one where there are no times."""
+    """The store's row of a sample; without times it is that of a skipped one."""
     volumes = volumes_of(sample, hosts)
     sent, received = volumes.sent.tolist(), volumes.received.tolist()
     return {
@@ -364,7 +364,7 @@ class CollectivesSummary:
 
 
 def summarise(folder: Path, measured: int, seconds: float) -> CollectivesSummary:
-    """The summary of a store, of which a call measured some rows in some time."""
+    """The summary of a store after a call that made `measured` measurements in `seconds`."""
     table = read_collectives(folder, allow_other_hardware=True, skipped=True)
     first, valid = table["repeat"].to_numpy() == 0, table["runs"].to_numpy() > 0
     kept = table.filter(valid)

@@ -1,6 +1,6 @@
-"""The ranks of a group as processes of this machine: starting, asking, watching and ending them; and starting them anew.
+"""The ranks of a group as processes of this machine: they are started, asked, watched, ended, and started anew after a failure.
 
-A rank that hangs or dies costs a restart, at worst a sample, never the collection.
+A rank that hangs or dies costs a restart or at worst a sample, never the collection.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class GroupHung(GroupFailed):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How a group is set up.
+    """Options of a group.
 
     Attributes:
         world: ranks.
         device: "cpu" or "cuda" (one GPU a rank).
         policy: how often a collective is run.
-        timeout_s: longest time a sample may take.
+        timeout_s: longest time of a sample.
         start_timeout_s: longest time from the start of the processes to the group's readiness.
-        program: what python is to run as a rank.
+        program: arguments of Python that run a rank.
     """
 
     world: int
@@ -63,11 +63,11 @@ class RankGroup:
     """Processes that form a group over the loopback interface; a context manager that ends them.
 
     Args:
-        options: how it is set up.
+        options: options of the group.
 
     Raises:
-        GroupFailed: it did not get ready.
-        MeasurementFailed: it cannot: torch or a GPU is missing.
+        GroupFailed: the group did not get ready.
+        MeasurementFailed: torch or a GPU is missing.
     """
 
     def __init__(self, options: GroupOptions) -> None:
@@ -94,16 +94,16 @@ class RankGroup:
         return DeviceTimes(tuple(reply["forward_ms"]), tuple(reply["backward_ms"]))
 
     def ask(self, request: dict[str, Any], what: str) -> dict[str, Any]:
-        """Send a request to every rank, and wait for what rank 0 replies.
+        """Send a request to every rank, and wait for the reply of rank 0.
 
         Args:
-            request: what the ranks' program understands.
-            what: what it is that may take too long, for the error message.
+            request: a request that the ranks' program understands.
+            what: purpose of the request, for the error message.
 
         Raises:
             GroupHung: it took too long.
             GroupFailed: a rank ended.
-            MeasurementFailed: what is asked for cannot be done here.
+            MeasurementFailed: the request cannot be served here.
         """
         line = json.dumps(request) + "\n"
         for process in self._processes:
@@ -114,7 +114,7 @@ class RankGroup:
         return self._read(self._options.timeout_s, what)
 
     def close(self) -> None:
-        """End all ranks: those that are waiting by themselves, those that are not by force."""
+        """End all ranks: waiting ones end by themselves, others by force."""
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -161,7 +161,7 @@ class RankGroup:
         return Path(self._folder.name) / f"rank-{rank}.log"
 
     def _read(self, timeout_s: float, what: str) -> dict[str, Any]:
-        """Rank 0's next line; while waiting for it, all ranks are watched."""
+        """The next line of rank 0; all ranks are watched meanwhile."""
         stop = monotonic() + timeout_s
         answers = cast(IO[str], self._processes[0].stdout)
         while not select.select([answers], [], [], min(_LOOK_S, max(0.0, stop - monotonic())))[0]:
@@ -178,7 +178,10 @@ class RankGroup:
         return reply
 
     def _ended(self) -> GroupFailed:
-        """Which rank ended, how, and its last lines. The cause is told from those it took along: by a signal before by an error."""
+        """The rank that is the cause, how it ended, and its last lines.
+
+        A rank that a signal ended counts as the cause before one that failed, which it may have taken along.
+        """
         now = monotonic()
         stop, settled = now + _LAST_WORDS_S, now + _LEAVE_S
         while monotonic() < stop:
@@ -198,7 +201,7 @@ class RankGroup:
 
 
 MOST_FAILURES = 5
-"""So many failures in a row are the machine's fault, not a sample's."""
+"""Failures in a row from which on the machine is to blame, not a sample."""
 
 _TRIES = 2  # of a sample during which a rank ends; one that hangs is not tried again, since that costs another timeout
 
@@ -207,8 +210,8 @@ class Runner:
     """Measures samples in a group that is started anew when it fails; a context manager that ends it.
 
     Args:
-        options: how the group is set up.
-        start: starts one.
+        options: options of the group.
+        start: starts a group.
     """
 
     def __init__(self, options: GroupOptions, start: Callable[[GroupOptions], RankGroup] = RankGroup) -> None:
@@ -217,10 +220,10 @@ class Runner:
         self._failures = 0
 
     def measure(self, sample: CollectiveSample) -> DeviceTimes | None:
-        """The times of a sample; None where it hung, or a rank ended each time.
+        """The times of a sample; None if it hung, or if a rank ended each time.
 
         Raises:
-            MeasurementFailed: the group fails again and again, or says that it cannot measure here.
+            MeasurementFailed: the group failed too often in a row, or cannot measure here.
         """
         for _ in range(_TRIES):
             group = self._running_group()

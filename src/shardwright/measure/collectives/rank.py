@@ -54,7 +54,7 @@ class RunPolicy:
 
     Attributes:
         warm_up: runs that are not counted.
-        runs: counted runs, of which each device's median is kept.
+        runs: counted runs; the median of each device is kept.
     """
 
     warm_up: int = 5
@@ -87,9 +87,8 @@ class Member:
     Attributes:
         rank: its number.
         world: ranks.
-        device: where its buffers lie.
-        local_world: ranks on this machine. If that is all, they agree on a start by the machine's clock; else they start as a barrier
-            lets them go.
+        device: device of its buffers.
+        local_world: ranks on this machine. If all ranks are, they agree on a start by the machine's clock; else a barrier starts them.
     """
 
     rank: int
@@ -98,7 +97,7 @@ class Member:
     local_world: int
 
     def measure(self, sample: CollectiveSample, policy: RunPolicy) -> DeviceTimes:
-        """Measure a sample; every rank of the group must call this. The same times are returned on each."""
+        """Measure a sample. Every rank of the group must call this; all get the same times."""
         passes = build_passes(sample, self.rank, self.world, self.device)
         forward, backward = [], []
         for _ in range(policy.warm_up + policy.runs):
@@ -126,7 +125,7 @@ class Member:
         return float(begin.elapsed_time(end))
 
     def _common_start(self) -> int:
-        """When to start, by this machine's monotonic clock in ns. No rank gets it before all have asked."""
+        """The time of the common start, by this machine's monotonic clock in ns. No rank gets it before all have asked."""
         import torch
         import torch.distributed as dist
 
@@ -136,7 +135,7 @@ class Member:
         return arrived + _MARGIN_NS if self.local_world == self.world else monotonic_ns()
 
     def _wait_until(self, instant: int) -> None:
-        """Sleep; and spin at the end, unless that would take a core from a rank that is already exchanging."""
+        """Sleep, and spin at the end unless that would take a core from a rank that is already exchanging."""
         spin = _SPIN_NS if 2 * self.local_world <= (os.cpu_count() or 1) else 0
         left = instant - monotonic_ns() - spin
         if left > 0:
@@ -162,7 +161,7 @@ class Passes:
     Attributes:
         forward: the collective; for all-to-all, that of the forward pass.
         backward: the all-to-all of the backward pass; None for the other kinds.
-        outputs: what the calls write, one buffer a pass.
+        outputs: buffers that the calls write, one for each pass.
     """
 
     forward: Callable[[], Any]
@@ -171,7 +170,7 @@ class Passes:
 
 
 def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """The calls of a sample, for one rank of a group that exists. Every input value is the number of the rank that sends it."""
+    """The calls of a sample on one rank of an existing group. Every input value is the number of the rank that sends it."""
     if sample.kind == ALL_TO_ALL:
         return _all_to_all(sample, rank, world, device)
     import torch
@@ -190,7 +189,7 @@ def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.
 
 
 def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """Forward: this rank's columns of everybody's samples go out, everybody's columns of its samples come in. Backward: back."""
+    """The forward pass sends this rank's columns of all samples and receives all columns of its samples; backward is the reverse."""
     import torch
     import torch.distributed as dist
 
@@ -209,7 +208,7 @@ def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.d
 
 
 def _named(name: str, older: str) -> Callable[..., Any]:
-    """A function of torch.distributed under its present name, or the one it had before torch 2.13."""
+    """A function of torch.distributed by its present name, or by its name before torch 2.13."""
     import torch.distributed as dist
 
     found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
@@ -239,7 +238,7 @@ def joined_group(
     timeout_s: float,
     meeting_file: Path | None = None,
 ) -> Iterator[Member]:
-    """This process as a rank of a group; it leaves the group at the end.
+    """Join a group as a rank, and leave it at the end.
 
     Args:
         device_kind: "cpu" or "cuda", where rank i of a machine takes its GPU i.
@@ -248,7 +247,7 @@ def joined_group(
         local_rank: number of this process on this machine.
         local_world: ranks on this machine.
         timeout_s: a collective that takes longer fails.
-        meeting_file: not yet existing file through which ranks of one machine find each other; None for MASTER_ADDR and MASTER_PORT.
+        meeting_file: new file through which ranks of one machine find each other; None for MASTER_ADDR and MASTER_PORT.
 
     Raises:
         MeasurementFailed: the device is missing.
@@ -316,13 +315,12 @@ def fresh_store(rank: int, world: int, timeout_s: float) -> Any:
 
 
 def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
-    """A name that rank 0 chose, on all ranks that live now.
+    """Agree on a new name with all living ranks; rank 0 chooses it.
 
-    Every other rank asks under a key of its own choice, which only a living rank 0 can answer; rank 0 answers until all have said that
-    they know.
+    Every other rank asks under a key of its own choice, which only a living rank 0 can answer. It answers until all ranks know the name.
 
     Args:
-        store: where keys of earlier starts may be.
+        store: a store that may hold keys of earlier starts.
         rank: number of this process.
         world: ranks.
         timeout_s: longest time to wait for the others.
@@ -350,7 +348,7 @@ def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
 
 
 def _answered(store: Any, other: int, name: str) -> bool:
-    """Answer what a rank asks, if it does; whether it knows the name already."""
+    """Answer a rank that asks; returns whether it knows the name already."""
     if store.check([f"shardwright/knows/{name}/{other}"]):
         return True
     if store.check([f"shardwright/asks/{other}"]):
@@ -366,7 +364,7 @@ def main(program: Answer | None = None) -> None:
     """Serve requests until standard input ends. The one argument of the process is a JSON document: see `group.RankGroup`.
 
     Args:
-        program: what every rank does with a request, and what rank 0 replies; by default it is a sample to measure.
+        program: serves a request on every rank, and returns the reply of rank 0; by default requests are samples to measure.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
@@ -401,7 +399,7 @@ def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-    """What rank 0 replies to a sample."""
+    """Measure a sample; returns the reply of rank 0."""
     sample = CollectiveSample(**request)
     return asdict(member.measure(sample, policy))
 

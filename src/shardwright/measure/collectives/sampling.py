@@ -1,12 +1,11 @@
-"""Random collectives to measure: what devices exchange when random sets of tables are placed on them, and plain ones of random sizes.
+"""Random collectives to measure: the exchanges of devices with random sets of tables, and plain collectives of random sizes.
 
 The all-to-all samples are NeuroShard's (Zha et al., MLSys 2023, section 3.2): a random set of tables, each with any dim, is placed by
 a greedy of random quality, which gives the dim sums of the devices; and every device starts with a random delay. The other kinds
 have sizes spread evenly over the decades.
 
-The bytes that a collective puts on the links of each device, inside its host and between hosts.
-
-With D devices on h hosts of p, and a whole buffer of N bytes:
+A collective puts these bytes on the links of each device, inside its host and between hosts, with D devices on h hosts of p, and a
+whole buffer of N bytes:
 
 - all-to-all: device d holds dim_d columns of all B samples and sends those of the B / D samples of every other device; 4 bytes a value.
 - all-gather (from N / D bytes a device to N) and reduce-scatter (the reverse): hierarchical, (p - 1) / p N inside the host and
@@ -42,7 +41,7 @@ class Volumes:
 
     Attributes:
         buffer: `(devices,)` size of the device's own input buffer.
-        sent: `(2, devices)` sent inside the host and between hosts, what stays on the device excluded.
+        sent: `(2, devices)` sent inside the host and between hosts, without what stays on the device.
         received: `(2, devices)` received likewise.
     """
 
@@ -52,7 +51,7 @@ class Volumes:
 
 
 def samples_of(batch_size: int, devices: int) -> list[int]:
-    """Samples of a batch that belong to each device; the first ones get one more where it does not divide."""
+    """Samples of a batch that belong to each device; the first devices get one more if the batch does not divide."""
     share, rest = divmod(batch_size, devices)
     return [share + (device < rest) for device in range(devices)]
 
@@ -113,7 +112,7 @@ class CollectiveSample:
     Attributes:
         sample: number of the sample.
         kind: one of `KINDS`.
-        batch_size: samples of the batch over all devices; 0 for the kinds that know no batch.
+        batch_size: samples of the batch over all devices; 0 for kinds without a batch.
         dims: `(devices,)` dim sums; empty for kinds other than all-to-all.
         delays_ms: `(devices,)` start delays before the forward all-to-all, the earliest one 0; zeros for other kinds.
         elements: fp32 values in the whole buffer of the other kinds; 0 for all-to-all.
@@ -136,10 +135,10 @@ class CollectiveSpace:
         world: devices.
         seed: seed of the collection.
         batch_sizes: batch sizes to draw from.
-        kinds: kinds to measure; with others beside it, all-to-all gets three of four samples.
+        kinds: kinds to measure; all-to-all gets three of four samples if there are other kinds.
         max_bytes: largest buffer of the other kinds.
-        nominal_bandwidth: bytes per second, of the time that sets the scale of the start delays: they are comparable with the collective's.
-        nominal_latency_ms: latency of the same.
+        nominal_bandwidth: bytes per second of the nominal time, which sets the scale of the start delays.
+        nominal_latency_ms: latency of the nominal time.
     """
 
     pool: Sequence[Table]
@@ -194,8 +193,8 @@ class CollectiveSpace:
         """Dim sums of the devices after a greedy of random quality.
 
         It places tables by a cost dim x pooling^u x noise, largest first, on the device with the lowest sum. With u = 0 and no noise it
-        evens out the dims, as a plan that minds communication does; with u = 1 it is the heuristic `lookup`; with
-        noise it is worse, up to a placement at random.
+        evens out the dims, as a plan that minds communication does. With u = 1 it is the heuristic `lookup`. Noise makes it worse, up to
+        a random placement.
         """
         count = int(rng.integers(self.world, USUAL_TABLES * self.world + 1))
         bound = 2 ** int(rng.integers(2, 8))
@@ -211,7 +210,7 @@ class CollectiveSpace:
         return tuple(int(dim) for dim in rng.permutation(dims))
 
     def _draw_delays(self, batch_size: int, dims: Sequence[int], rng: np.random.Generator) -> tuple[float, ...]:
-        """Start delays; those of all devices are zero in some samples, which then show the collective alone."""
+        """Start delays. In some samples they are all zero, so that these show the collective alone."""
         largest = max(samples_of(batch_size, self.world)) * sum(dims) * VALUE_BYTES
         nominal_ms = self.nominal_latency_ms + largest / self.nominal_bandwidth * 1e3
         longest = nominal_ms * rng.uniform(0, _MOST_DELAY)

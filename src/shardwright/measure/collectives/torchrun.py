@@ -5,7 +5,7 @@
 
 (one line). Every process is a rank; rank 0 writes the store. Name a folder that all hosts share where torchrun may give rank 0 to another
 host after a restart. A rank that hangs in a sample ends itself after the timeout; torchrun then ends the others, and with
-`--max-restarts` starts all of them anew. Which sample it was is noted in the store's folder: the second time, it is skipped and counted.
+`--max-restarts` starts all of them anew. The sample is noted in the store's folder; after the second time, it is skipped and counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _END = -1
 
 @dataclass(frozen=True)
 class Place:
-    """What torchrun says about this process.
+    """Place of this process in a group that torchrun started.
 
     Attributes:
         rank: its number.
@@ -64,7 +64,7 @@ class Place:
 
 
 def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place | None:
-    """This process's place in a group that torchrun started; None where there is none.
+    """The place that torchrun gave to this process in its environment; None if it did not start it.
 
     Raises:
         InvalidInput: the hosts have different numbers of ranks.
@@ -159,7 +159,7 @@ def collect_as_started(
 
 
 def _lead(collection: Collection, member: Member, timeout_s: float, progress: Progress | None) -> CollectivesSummary:
-    """Rank 0: says which sample comes, and keeps the times."""
+    """Rank 0: announce each sample, and store its times."""
     started = monotonic()
     with collection.open_store() as store:
         attempts = Attempts(collection.folder)
@@ -184,13 +184,13 @@ def _lead(collection: Collection, member: Member, timeout_s: float, progress: Pr
 
 
 def _follow(collection: Collection, member: Member, timeout_s: float) -> None:
-    """The other ranks: measure along, until rank 0 says that it is over."""
+    """The other ranks: measure the announced samples, until rank 0 ends it."""
     while (number := _announce(_END, member)) != _END:
         _within(timeout_s, member, collection.space.draw(number), collection)
 
 
 def _within(timeout_s: float, member: Member, sample: CollectiveSample, collection: Collection) -> DeviceTimes:
-    """The times of a sample. A process that hangs in it is ended with a trace of where, whatever it hangs in."""
+    """The times of a sample. A process that hangs is ended with a trace, whatever it hangs in."""
     faulthandler.dump_traceback_later(timeout_s, exit=True)
     try:
         return member.measure(sample, collection.policy)
@@ -199,7 +199,7 @@ def _within(timeout_s: float, member: Member, sample: CollectiveSample, collecti
 
 
 def _announce(number: int, member: Member) -> int:
-    """Rank 0's number, on every rank."""
+    """Broadcast the number of rank 0; returns it on every rank."""
     import torch
     import torch.distributed as dist
 
@@ -227,7 +227,7 @@ def _check_agreement(collection: Collection, member: Member) -> None:
 
 
 class Attempts:
-    """Notes on disk which sample is being measured, so that those that end the whole group are known afterwards.
+    """Notes on disk on the sample that is being measured, so that samples that end the whole group are known afterwards.
 
     Args:
         folder: the store.
@@ -242,23 +242,23 @@ class Attempts:
         self._measured: int | None = None
 
     def failed(self, sample: int) -> int:
-        """How often the group ended while it measured this sample."""
+        """The number of times that the group ended while it measured this sample."""
         return self._failures.get(sample, 0)
 
     def begin(self, sample: int) -> None:
-        """The sample is about to be measured: should nothing follow, it failed once more."""
+        """Note that a sample is about to be measured; unless `end` follows, it has failed once more."""
         self._measured = sample
         self._write({**self._failures, sample: self.failed(sample) + 1})
 
     def end(self) -> None:
-        """The sample is measured, or given up by the user's wish: it did not fail."""
+        """Note that the sample did not fail: it was measured, or the user stopped the collection."""
         if self._measured is not None:
             self._failures.pop(self._measured, None)
             self._measured = None
             self._write(self._failures)
 
     def forget(self) -> None:
-        """The store holds all samples, those that were skipped too."""
+        """Remove all notes, since the store holds all samples, also the skipped ones."""
         self._failures = {}
         self._write({})
 
