@@ -147,7 +147,7 @@ def with_sequences(task: Task) -> Task:
 def check_policies(entrants: dict[str, Strategy], device: str) -> None:
     """End, before anything is searched, where a strategy that places by a policy has none."""
     from shardwright.search.learned.policy_files import bundled_policy
-    from shardwright.search.policies import takes_policy
+    from shardwright.search.registry import takes_policy
 
     without = [
         name
@@ -189,7 +189,7 @@ def learner(name: str) -> str:
 def entrant(name: str, policies: Path | None) -> Strategy:
     """A strategy, with its policy from a folder where one lies there."""
     from shardwright.search import strategy_named
-    from shardwright.search.policies import with_policy
+    from shardwright.search.registry import with_policy
 
     strategy = strategy_named(name)
     policy = policies / f"{learner(name)}.safetensors" if policies else None

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import shardwright as sw
 from shardwright.cost import CostModel
-from shardwright.search.placement import place_all
-from shardwright.search.units import take_apart
+from shardwright.search.units import place_all, take_apart
 from shardwright.testing import check_strategy
 
 

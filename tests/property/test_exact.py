@@ -17,8 +17,7 @@ from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.bound import lower_bound
 from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.greedy import FusedGreedy
-from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard

@@ -12,10 +12,8 @@ from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
-from shardwright.search.flexshard.bound import communication_bound, plans_bound, tier_bound
+from shardwright.search.flexshard.bound import Relaxation, communication_bound, plans_bound, rates_of, tier_bound
 from shardwright.search.flexshard.dealing import Level, deals
-from shardwright.search.flexshard.rates import rates_of
-from shardwright.search.flexshard.relaxation import Relaxation
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import Plan, memory_account
 from shardwright.sharding.runtimes import task_for

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.infeasible.packing import fewest_bins, too_many
+from shardwright.search.infeasible.proof import fewest_bins, too_many
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import Plan, memory_account, shard_bytes
 from shardwright.sharding.shard import Shard

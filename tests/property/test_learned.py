@@ -13,7 +13,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import UNPLACED, Environment, PlacementBatch
 from shardwright.search.learned.worlds import SimulatedWorld, embedding_cost_ms, step_ms
-from shardwright.search.placement import Placement
+from shardwright.search.units import Placement
 from shardwright.sharding.memory import shard_bytes
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks

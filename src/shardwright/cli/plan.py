@@ -114,7 +114,7 @@ def run(
     from shardwright.schema import Place
     from shardwright.search import strategy_named
     from shardwright.search.groups import plan_groups
-    from shardwright.search.policies import with_policy
+    from shardwright.search.registry import with_policy
     from shardwright.sharding.files import plan_to_dict
     from shardwright.sharding.plan_rank_maps import ENDING
 

@@ -14,8 +14,7 @@ from shardwright.cost.files import bundled_models
 from shardwright.cost.published import CALL_MS, FACTORS
 from shardwright.search.heuristics import HEURISTICS
 from shardwright.search.learned.policy_files import bundled_policy
-from shardwright.search.policies import takes_policy, with_policy
-from shardwright.search.registry import strategy_named
+from shardwright.search.registry import strategy_named, takes_policy, with_policy
 from shardwright.search.strategy import Strategy
 
 SORTED = tuple(strategy.name for strategy in HEURISTICS)

@@ -20,11 +20,15 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.best import ROUNDING, BestPlan
 from shardwright.search.certified import Certified
 from shardwright.search.exact import Exact
-from shardwright.search.flexshard.others import place_others, tiered_tables
-from shardwright.search.flexshard.planning import ALL_TIERS, tier_plan
-from shardwright.search.flexshard.strategy import HOT_AND_COLD, FlexShard
-from shardwright.search.greedy import FusedGreedy
-from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.flexshard.strategy import (
+    ALL_TIERS,
+    HOT_AND_COLD,
+    FlexShard,
+    place_others,
+    tier_plan,
+    tiered_tables,
+)
+from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
 from shardwright.search.uniform import UNIFORM
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task

@@ -47,8 +47,7 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.programme import Programme
-from shardwright.search.relaxation import Choice, Prices, Relaxation, ms_per_byte
+from shardwright.search.relaxation import Choice, Prices, Programme, Relaxation, ms_per_byte
 from shardwright.task.task import Task
 
 Floats = npt.NDArray[np.float64]

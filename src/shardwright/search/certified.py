@@ -28,9 +28,9 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.best import ROUNDING, BestPlan, is_interrupt
-from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.support import why_not_counted
+from shardwright.search.strategy import why_not_counted
 from shardwright.search.uniform import KINDS, UNIFORM
 from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
@@ -39,8 +39,7 @@ from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import SearchSession
-    from shardwright.search.engine.starts import Start
+    from shardwright.search.engine.session import SearchSession, Start
 
 _STARTS = (
     (0.5, 1.0, 1.0),
@@ -173,7 +172,7 @@ class Certified:
 
     def _others(self, task: Task, session: SearchSession, seen: BestPlan) -> None:
         """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
-        from shardwright.search.engine.starts import Start
+        from shardwright.search.engine.session import Start
 
         session.survey([Start(np.inf, kind=kind) for kind in KINDS])
         seen.attempt(NeuroShard(), part=_OTHERS)
@@ -200,7 +199,7 @@ class Certified:
         Returns:
             An item that never found a device, or -1.
         """
-        from shardwright.search.engine.starts import Start
+        from shardwright.search.engine.session import Start
 
         stuck = -1
         for weight, part in _MEMORY:

@@ -1,6 +1,10 @@
-"""Strategies by name."""
+"""Strategies by name, and those that place by a learned policy that a user names."""
 
 from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, cast
 
 from shardwright.errors import InvalidInput
 from shardwright.search.auto import Auto
@@ -9,8 +13,7 @@ from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard import FlexShard, RecShard
-from shardwright.search.greedy import FusedGreedy
-from shardwright.search.heuristics import HEURISTICS, Random
+from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.rnn.strategy import Rnn
 from shardwright.search.strategy import Strategy
@@ -73,3 +76,22 @@ def rival_names(task: Task) -> tuple[str, ...]:
 
 def _known() -> dict[str, Strategy]:
     return _STRATEGIES | _UNLISTED | _RIVALS
+
+
+def takes_policy(strategy: Strategy) -> bool:
+    """Whether a strategy places by a policy: whether it has a field `policy`."""
+    return is_dataclass(strategy) and any(field.name == "policy" for field in fields(strategy))
+
+
+def with_policy(strategy: Strategy, policy: Path) -> Strategy:
+    """The strategy with this policy in place of the bundled one.
+
+    Raises:
+        InvalidInput: the strategy takes no policy.
+    """
+    if not takes_policy(strategy):
+        raise InvalidInput(
+            f"strategy '{strategy.name}' takes no policy; name one that places by a learned policy, such as dreamshard, or leave the "
+            "policy out"
+        )
+    return cast(Strategy, replace(cast(Any, strategy), policy=policy))

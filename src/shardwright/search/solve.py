@@ -16,7 +16,7 @@ from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.best import ROUNDING
 from shardwright.search.flexshard.bound import plans_bound
-from shardwright.search.flexshard.others import tiered_tables
+from shardwright.search.flexshard.strategy import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
 from shardwright.search.strategy import Strategy

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
-from shardwright.search.column_blocks import equal_blocks, unit_width
+from shardwright.search.cuts import equal_blocks, unit_width
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.layout import even_cuts

@@ -11,7 +11,7 @@ from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import SearchSession
-from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import FusedGreedy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 

@@ -12,8 +12,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.engine import catalog
 from shardwright.search.exact import Exact, program
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.exact.row_ways import FEWEST_ROWS, ROW_UNITS
-from shardwright.search.exact.ways import column_units, ways_of
+from shardwright.search.exact.ways import FEWEST_ROWS, ROW_UNITS, column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.infeasible.packing import fewest_bins, too_many
+from shardwright.search.infeasible.proof import fewest_bins, too_many
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.tasks import conformance_tasks, impossible_task

@@ -13,9 +13,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.engine.blocks import Added
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.beam import Beam, Width
-from shardwright.search.neuroshard.encoding import Ints, encode
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces, step_ticks
-from shardwright.search.neuroshard.shards import shards_of
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Ints, Pieces, encode, make_pieces, shards_of, step_ticks
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.calls import Call
 from shardwright.sharding.plan import Plan

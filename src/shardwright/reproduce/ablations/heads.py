@@ -21,7 +21,7 @@ from shardwright.reproduce.entrants import Entrant
 from shardwright.reproduce.experiment import Row
 from shardwright.reproduce.outcomes import planned
 from shardwright.search.certified import Certified
-from shardwright.search.greedy import FusedGreedy
+from shardwright.search.heuristics import FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.sharding.plan import Plan
 from shardwright.task import Task

@@ -15,7 +15,7 @@ from shardwright.schema import Place
 from shardwright.search.autoshard.weights import LEAST_SHARE, NAME, AutoShardWeights
 from shardwright.search.learned.arrays import Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
-from shardwright.search.support import why_not_counted
+from shardwright.search.strategy import why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.policy_files import bundled_policy
-from shardwright.search.support import why_not_counted
+from shardwright.search.strategy import why_not_counted
 from shardwright.task.task import Task
 
 

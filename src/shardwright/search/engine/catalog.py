@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.model import CostModel
-from shardwright.search.column_blocks import equal_blocks, unit_width
+from shardwright.search.cuts import equal_blocks, row_block_devices, unit_width
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
-from shardwright.search.row_blocks import row_block_devices
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task

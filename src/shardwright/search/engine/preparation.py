@@ -13,7 +13,7 @@ from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
 from shardwright.search.engine.blocks import Added, Floats
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.engine.starts import Strain
+from shardwright.search.engine.session import Strain
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.search.units import remedy_for
 from shardwright.sharding.shard import Shard

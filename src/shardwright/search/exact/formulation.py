@@ -1,4 +1,15 @@
-"""The whole programme of a task, and what its solution says about plans."""
+"""The whole programme of a task: the times of the four phases, exactly what `cost.score` computes, as inequalities.
+
+Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and a = hidden · z +
+hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias, call ≥ 0, and phase ≥
+the sum of a device's calls. Hidden units that cannot change sign over all placements need no variable. A call with no piece in it costs
+nothing: its row is lifted by what the head gives for a sum of zero. Where devices make one call at most, and every piece adds time to it,
+an empty one is never the slowest, and no lift is needed.
+
+Links. A collective takes, on each device, the longer of its links' times, latency + bytes / bandwidth where bytes are sent. Some device
+sends over each link class that exists as soon as one table is not replicated, in the backward pass always; so the maximum over devices is
+the latency plus the maximum of the bytes, linear in the pieces.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +19,203 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.model import CostModel
-from shardwright.cost.score import score
-from shardwright.search.exact.pieces import Way
-from shardwright.search.exact.placement import Placement, add_memory, add_order, add_placement, add_relations
-from shardwright.search.exact.program import Program
-from shardwright.search.exact.times import add_kernels, add_links, add_phases, merging_pays
-from shardwright.search.exact.ways import column_units, ways_of
+from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.score import Traffic, score, traffic
+from shardwright.errors import ShardwrightError
+from shardwright.search.exact.program import (
+    Floats,
+    Ints,
+    Placement,
+    Program,
+    add_memory,
+    add_order,
+    add_placement,
+    add_present,
+    add_relations,
+)
+from shardwright.search.exact.ways import Way, column_units, ways_of
+from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
+from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """Variables of the four phases, whose sum is minimised, in multiples of a unit of time.
+
+    Attributes:
+        kernels: `(2,)` forward and backward.
+        links: `(2,)` forward and backward.
+    """
+
+    kernels: Ints
+    links: Ints
+
+
+def add_phases(program: Program) -> Phases:
+    """The four phases: the objective."""
+    free = np.full(2, np.inf)
+    return Phases(program.variables(free, cost=1.0), program.variables(free, cost=1.0))
+
+
+def add_kernels(
+    program: Program, task: Task, cost_model: CostModel, placement: Placement, phases: Phases, unit_ms: float
+) -> None:
+    """Forward and backward kernels of every device.
+
+    Raises:
+        ShardwrightError: the cost model gave numbers that are not finite.
+    """
+    works = [shard_work(task, piece.shard) for piece in placement.pieces]
+    latents, call = cost_model.encode(works) / unit_ms, np.array(numbered_calls(works))
+    if not np.isfinite(latents).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} encoded a shard as NaN or infinite; it must give finite numbers: train it again"
+        )
+    pricing = _in_units(cost_model.pricing, unit_ms)
+    empty = np.maximum(pricing.mix @ np.maximum(pricing.hidden_bias, 0.0) + pricing.bias, 0.0)
+    several = bool((call > 0).any())
+    lifted = empty.any() and (several or not _only_grows(pricing, latents))
+    for rank in range(task.topology.devices):
+        on_device, of_calls = placement.on(rank), []
+        for kind in np.unique(call[on_device]):
+            held = on_device[call[on_device] == kind]
+            sums = program.variables(np.full(latents.shape[1], np.inf), low=-np.inf)
+            for column, variable in enumerate(sums):
+                program.row([*placement.taken[held], variable], [*latents[held, column], -1.0], 0.0, 0.0)
+            low, high = _ranges(placement, held, latents[held] @ pricing.hidden.T)
+            lift = (add_present(program, placement, held), empty) if lifted else None
+            of_calls.append(program.variables(np.full(2, np.inf)))
+            _add_head(program, pricing, sums, (low, high), of_calls[-1], lift)
+        for kind, phase in enumerate(phases.kernels):
+            times = [variables[kind] for variables in of_calls]
+            program.row([phase, *times], [1.0, *-np.ones(len(times))], low=pricing.once[kind])
+
+
+def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) -> bool:
+    """Whether two column blocks of a table on one device never cost less than one as wide as both.
+
+    Times only grow with the pre-activations and the linear parts, so it is enough that none of them is smaller for the two. Memory and
+    traffic never are. Sequences of different dims are in different fused calls, of which nothing of the kind can be said.
+    """
+    if not table.pooled:
+        return units == 1
+    pricing = cost_model.pricing
+    blocks = [Shard(table.name, (0, table.rows), (0, table.dim * n // units), (0,)) for n in range(1, units + 1)]
+    latents = cost_model.encode([shard_work(task, block) for block in blocks])
+    parts = np.hstack([latents @ pricing.hidden[pricing.mix.any(axis=0)].T, latents @ pricing.linear.T])
+    slack = _ROUNDING * np.abs(parts).max(axis=0)
+    return all(
+        bool((parts[width:] <= parts[: units - width] + parts[width - 1] + slack).all())
+        for width in range(1, units // 2 + 1)
+    )
+
+
+def add_links(program: Program, task: Task, placement: Placement, phases: Phases, unit_ms: float) -> None:
+    """Forward and backward collectives of every device."""
+    topology = task.topology
+    if topology.devices == 1:
+        return
+    flows = [_passes(traffic(task, [piece.shard])) for piece in placement.pieces]
+    sent = np.array(flows)  # (pieces, passes, ways, links, devices)
+    waits = np.array([topology.intra_latency_ms, topology.inter_latency_ms]) / unit_ms
+    milliseconds = 1e3 / np.array(topology.link_bandwidth) / unit_ms
+    waiting = _add_waiting(program, placement)
+    for phase, link in np.ndindex(2, 2):
+        if _peers(topology)[link] == 0:
+            continue
+        for way, rank in np.ndindex(2, topology.devices):
+            times = sent[:, phase, way, link, rank] * milliseconds[link]
+            some = np.flatnonzero(times)
+            columns = [*placement.taken[some], phases.links[phase], waiting[phase]]
+            program.row(columns, [*-times[some], 1.0, -waits[link]], low=0.0)
+
+
+def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
+    return Pricing(
+        pricing.hidden,
+        pricing.hidden_bias / unit_ms,
+        pricing.mix,
+        pricing.linear,
+        pricing.bias / unit_ms,
+        pricing.once / unit_ms,
+    )
+
+
+def _only_grows(pricing: Pricing, latents: Floats) -> bool:
+    """Whether every piece adds time to any device, so that an empty device is never the slowest."""
+    counts = pricing.mix.any(axis=0)
+    return bool((latents @ pricing.hidden[counts].T >= 0).all() and (latents @ pricing.linear.T >= 0).all())
+
+
+def _ranges(placement: Placement, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
+    """`(h,)` least and greatest sums of `(held, h)` vectors over all placements in a call of a device, each table's ways apart."""
+    shares = np.array([placement.pieces[i].share for i in held])
+    per_table = (
+        vectors / shares[:, None]
+    )  # parts of a table as if they were all of it: their shares add up to 1 at most
+    low, high = np.zeros((2, vectors.shape[1]))
+    names = [placement.pieces[i].shard.table for i in held]
+    for name in dict.fromkeys(names):
+        mine = per_table[[other == name for other in names]]
+        low += np.minimum(mine.min(axis=0), 0.0)
+        high += np.maximum(mine.max(axis=0), 0.0)
+    return low, high
+
+
+def _add_head(
+    program: Program,
+    pricing: Pricing,
+    sums: Ints,
+    ranges: tuple[Floats, Floats],
+    times: Ints,
+    lift: tuple[int, Floats] | None,
+) -> None:
+    """The head on a call's sums, below `times` `(2,)`; `lift` is the variable of its presence and what an empty call would cost."""
+    low, high = (side + pricing.hidden_bias for side in ranges)
+    bends = np.flatnonzero((low < 0) & (high > 0))
+    always = low >= 0
+    active = program.variables(np.full(bends.size, np.inf))
+    for unit, variable in zip(bends, active, strict=True):
+        program.row([variable, *sums], [1.0, *-pricing.hidden[unit]], low=pricing.hidden_bias[unit])
+    for kind, variable in enumerate(times):
+        mix = pricing.mix[kind]
+        slope = pricing.linear[kind] + (mix * always) @ pricing.hidden
+        constant = pricing.bias[kind] + (mix * always) @ pricing.hidden_bias
+        columns, values = [variable, *active, *sums], [1.0, *-mix[bends], *-slope]
+        if lift is not None and lift[1][kind] > 0:
+            columns, values = [*columns, lift[0]], [*values, -lift[1][kind]]
+            constant -= lift[1][kind]
+        program.row(columns, values, low=constant)
+
+
+def _add_waiting(program: Program, placement: Placement) -> tuple[int, int]:
+    """Variables that are 1 where the forward and the backward pass send something: if some table is not replicated, and always."""
+    replicated = {
+        way.table.name: way.kind == "replica" for way in placement.ways
+    }  # a replica is the last of a table's ways
+    rest = [variable for variable, way in zip(placement.chosen, placement.ways, strict=True) if way.kind == "replica"]
+    (forward,) = program.variables([1.0], low=0.0 if all(replicated.values()) else 1.0, integer=True)
+    (backward,) = program.variables([1.0], low=1.0)
+    for variable in rest:
+        program.row([forward, variable], 1.0, low=1.0)
+    return int(forward), int(backward)
+
+
+def _passes(flows: Traffic) -> Floats:
+    """`(passes, ways, links, devices)` bytes sent and received."""
+    return np.array([[flow.sent, flow.received] for flow in (flows.forward, flows.backward)])
+
+
+def _peers(topology: Topology) -> tuple[int, int]:
+    return topology.devices_per_host - 1, topology.devices - topology.devices_per_host
+
 
 _ROUNDS = 4
 _SMALLEST = 1e-6

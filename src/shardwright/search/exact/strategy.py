@@ -11,13 +11,10 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.exact.pieces import Way
-from shardwright.search.exact.ways import column_units
-from shardwright.search.greedy import FusedGreedy
-from shardwright.search.heuristics import HEURISTICS
+from shardwright.search.exact.ways import Way, column_units
+from shardwright.search.heuristics import HEURISTICS, FusedGreedy
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.strategy import Strategy
-from shardwright.search.support import why_not_counted
+from shardwright.search.strategy import Strategy, why_not_counted
 from shardwright.search.units import remedy_for
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard

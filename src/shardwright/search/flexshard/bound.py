@@ -1,27 +1,331 @@
-"""A proven bound on the communication of every plan of a task, whatever its blocks.
+"""What rows cost in every tier, which mixture of tiers costs least, and a proven bound on the communication of every plan.
 
-Any plan holds each row, or each column block of it, in some places: k copies on h hosts. Its bytes are at least linear in h and k
-(`cost.sequences`), so it costs at least its cheapest extreme at the prices of `relaxation`, a column block its part of that:
-values, gradients and weights are shared among column blocks, ids and row-wise states are not. A pass lasts at least as long as the
-mean device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together,
-less the least that buffers of all tables, and pooled tables themselves, can take. What plans send for pooled tables is left out.
+*Coefficients.* The rows between two points of an access profile are alike. For each such *segment* of each sequence table and each *way*
+to hold a row, the bytes that all devices together send follow from `cost.sequences`, linear in the rows. A way is k copies on h hosts;
+the four extremes are enough (see there), and with "cheaper" gradients each of them twice.
+
+*The relaxed problem* of all tables together. With x the rows of each segment held in each way, T_f ≥ wait_l + ms_l(x) for both link
+classes l, T_b likewise, bytes(x) ≤ the memory of all devices: minimise T_f + T_b, a linear programme. Its Lagrangian at prices λ of the
+link classes (which sum to 1 in each pass) and μ of a byte falls apart into segments:
+
+    L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
+
+L is a bound for any prices. The best ones are the dual solution of the programme over mixtures of the answers so far; the segments'
+cheapest ways at those prices are the next answer. It ends where both meet. A mixture is no compromise: rows of a segment are alike, so
+the segment is cut.
+
+*The bound.* Any plan holds each row, or each column block of it, in some places: k copies on h hosts. Its bytes are at least linear in h
+and k (`cost.sequences`), so it costs at least its cheapest extreme at the prices of the relaxed problem, a column block its part of that:
+values, gradients and weights are shared among column blocks, ids and row-wise states are not. A pass lasts at least as long as the mean
+device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
+that buffers of all tables, and pooled tables themselves, can take. What plans send for pooled tables is left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from shardwright.cost.flows import Floats
+from shardwright.cost.flows import ID_BYTES, VALUE_BYTES, Floats
 from shardwright.cost.model import CostModel
-from shardwright.search.flexshard.rates import Ints, Tier, rates_of, row_memory
-from shardwright.search.flexshard.relaxation import Limits, Relaxation
 from shardwright.sharding.costs import BoundScope
+from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
-from shardwright.task.table import Table
+from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Tier: TypeAlias = Literal["hot", "warm", "host", "cold"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to hold a row.
+
+    Attributes:
+        tier: its name; "host" is on all devices of one host.
+        hosts: hosts with a copy.
+        copies: copies on all devices together.
+        touched: whether only touched rows are exchanged by the copies.
+    """
+
+    tier: Tier
+    hosts: int
+    copies: int
+    touched: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Coefficients of n segments and w ways.
+
+    Attributes:
+        tables: the sequence tables.
+        ways: the ways.
+        table: `(n,)` table of each segment; those of a table lie side by side, hottest first.
+        rows: `(n,)` rows of each segment.
+        ms: `(w, n, 4)` what a segment adds, held this way, to the mean device's time on its links: forward inside and between hosts,
+            backward likewise.
+        bytes: `(w, n)` memory of all devices together.
+        each: `(w, n)` memory that it takes on every single device.
+    """
+
+    tables: tuple[Table, ...]
+    ways: tuple[Way, ...]
+    table: Ints
+    rows: Floats
+    ms: Floats
+    bytes: Floats
+    each: Floats
+
+    def of_tier(self, tier: Tier) -> list[int]:
+        """Numbers of the ways of a tier."""
+        return [index for index, way in enumerate(self.ways) if way.tier == tier]
+
+
+def row_memory(task: Task, table: Table) -> int:
+    """Bytes of weights and optimizer state of a row of a table that is not cut into columns."""
+    return row_bytes(table.dtype, table.dim) + optimizer_bytes(task.optimizer, 1, table.dim)
+
+
+def gradient_memory(task: Task, table: Table) -> int:
+    """Bytes of a row's gradient on each of several copies that reduce it whole."""
+    return gradient_size(task, table.pooled, table.dtype) * table.dim
+
+
+def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
+    """The ways to hold a row in these tiers on the task's cluster, each once."""
+    hosts, near = task.topology.hosts, task.topology.devices_per_host
+    copies: dict[Tier, tuple[int, int]] = {
+        "cold": (1, 1), "host": (1, near), "warm": (hosts, hosts), "hot": (hosts, hosts * near)
+    }  # fmt: skip
+    places: dict[tuple[int, int], Tier] = {}
+    for tier in tiers:  # the first name of a place counts
+        places.setdefault(copies[tier], tier)
+    kinds = {"whole": (False,), "touched": (True,), "cheaper": (False, True)}[task.exchange.replica_gradients]
+    return tuple(
+        Way(tier, h, k, touched) for (h, k), tier in places.items() for touched in (kinds if k > 1 else (False,))
+    )
+
+
+def rates_of(task: Task, tables: Sequence[Table], tiers: Sequence[Tier] = ("cold", "hot", "warm")) -> Rates:
+    """The coefficients of some sequence tables of a task in some tiers."""
+    ways = ways_of(task, tiers)
+    rows = np.concatenate([np.diff(table.access.rows) for table in tables])
+    share = np.concatenate([np.diff(table.access.share) for table in tables])
+    index = np.repeat(np.arange(len(tables)), [table.access.rows.size - 1 for table in tables])
+    lookups = np.array([table.pooling for table in tables])[index] * task.batch_size / task.topology.devices
+    dim = np.array([table.dim for table in tables], dtype=np.float64)[index]
+    memory = rows * np.array([row_memory(task, table) for table in tables])[index]
+    gradient = rows * np.array([gradient_memory(task, table) for table in tables])[index]
+    copy = [memory + gradient if way.copies > 1 else memory for way in ways]
+    asks = _Asks.of(task, rows, lookups * share / rows)
+    ms = np.stack([_link_ms(task.topology, asks, way, dim) for way in ways])
+    per_device = {"hot": 1.0, "warm": 1 / task.topology.devices_per_host}
+    return Rates(
+        tuple(tables), ways, index, rows, ms,
+        np.stack([way.copies * held for way, held in zip(ways, copy, strict=True)]),
+        np.stack([per_device.get(way.tier, 0.0) * held for way, held in zip(ways, copy, strict=True)]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Asks:
+    """Rows of each segment that samples look up, `(n,)` each: of one device (distinct or not), distinct ones of a device, a host, all.
+
+    Attributes:
+        each: what a device asks of another one for its samples.
+        far: what a device asks for between hosts; through proxies, what a host asks for.
+        proxies: whether a host asks as one.
+        rows: all rows of the segment.
+        device: distinct rows of the samples of one device.
+        host: of those of one host.
+        all: of all samples.
+    """
+
+    each: Floats
+    far: Floats
+    proxies: bool
+    rows: Floats
+    device: Floats
+    host: Floats
+    all: Floats
+
+    @classmethod
+    def of(cls, task: Task, rows: Floats, mean: Floats) -> _Asks:
+        near, devices = task.topology.devices_per_host, task.topology.devices
+        device, host, everyone = (-rows * np.expm1(-count * mean) for count in (1, near, devices))
+        none, proxies = task.exchange.deduplicate == "none", task.exchange.deduplicate == "host"
+        each = rows * mean if none else device
+        return cls(each, host if proxies else each, proxies, rows, device, host, everyone)
+
+
+def _link_ms(topology: Topology, asks: _Asks, way: Way, dim: Floats) -> Floats:
+    """`(n, 4)` ms of the mean device; see `cost.sequences`."""
+    hosts, near, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
+    value = VALUE_BYTES * dim
+    inside = (h * near - k + (hosts - h) * (near - 1) * asks.proxies) * asks.each
+    between = (hosts - h) * (1 if asks.proxies else near) * asks.far
+    if way.touched:
+        row = ID_BYTES + value
+        agree = (k - h) * row * (asks.device + asks.all), (h - 1) * row * (asks.host + asks.all)
+    else:
+        agree = 2 * (k - h) * value * asks.rows, 2 * (h - 1) * value * asks.rows
+    flows = [
+        (value + ID_BYTES) * inside,
+        (value + ID_BYTES) * between,
+        value * inside + agree[0],
+        value * between + agree[1],
+    ]
+    each = np.tile(1e3 / np.array(topology.link_bandwidth) / topology.devices, 2)
+    return np.stack(flows, axis=1) * each
+
+
+_ROUNDS = 60
+_EXACT = 1e-4  # of the optimum
+_FIRST_PRICES = 2.0 ** np.arange(
+    -8, 9, 4
+)  # of a byte, in communication of the cold plan per byte of memory that is free beside it
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """What bounds the mixture.
+
+    Attributes:
+        memory: bytes of all devices together.
+        each: bytes that every single device can take of what lies on all of them; None where the total says enough.
+        waits: `(4,)` ms that each link class takes besides: latency, and the traffic of other tables.
+    """
+
+    memory: float
+    each: float | None
+    waits: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """The best mixture.
+
+    Attributes:
+        ms: what it takes, forward and backward.
+        bound_ms: what every mixture takes at least.
+        rows: `(w, n)` rows of each segment in each way.
+    """
+
+    ms: float
+    bound_ms: float
+    rows: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """Ways of all segments: `(n,)` chosen; `(6,)` ms on the links, memory in all and on every device."""
+
+    chosen: Ints
+    sums: Floats
+
+
+class Relaxation:
+    """The programme of some tables; answers found under some limits serve under others too."""
+
+    def __init__(self, rates: Rates, known: Relaxation | None = None) -> None:
+        """Of some rates; answers of `known`, whose ways are these and some more, are taken over where they can be."""
+        self.rates = rates
+        memory = np.stack([rates.bytes, rates.each], axis=2)
+        self._terms = np.concatenate([rates.ms, memory], axis=2)
+        answers: list[_Answer] = known._answers if known else []
+        self._answers: list[_Answer] = [
+            self._of(answer.chosen) for answer in answers if answer.chosen.max() < len(rates.ways)
+        ]
+
+    def solve(self, limits: Limits) -> Mixture | None:
+        """The best mixture under the limits; None where even the way of fewest bytes breaks them."""
+        if not self._answers:
+            self._first()
+        if self._answers[0].sums[4] > limits.memory:
+            return None
+        self._scan(limits)
+        bound, ms = -np.inf, np.inf
+        for _ in range(_ROUNDS):
+            ms, weights, prices = _programme([answer.sums for answer in self._answers], limits)
+            answer = self._cheapest(prices)
+            bound = max(bound, float(answer.sums @ prices + prices[:4] @ limits.waits - _paid(prices, limits)))
+            if ms - bound <= _EXACT * max(ms, 0.0):
+                break
+            self._answers.append(answer)
+        rows = np.zeros_like(self.rates.bytes)
+        every = np.arange(self.rates.rows.size)
+        for weight, answer in zip(weights, self._answers, strict=False):
+            if weight > 0:
+                rows[answer.chosen, every] += weight * self.rates.rows
+        return Mixture(ms, min(bound, ms), rows)
+
+    def _first(self) -> None:
+        """The way of fewest bytes for all rows."""
+        least = int(np.argmin(self.rates.bytes.sum(axis=1)))
+        self._answers.append(self._of(np.full(self.rates.rows.size, least)))
+
+    def _scan(self, limits: Limits) -> None:
+        """Answers at a few prices of a byte, between which the best one lies."""
+        cold = self._answers[0].sums
+        times = (cold[:4] + limits.waits).reshape(2, 2)
+        slowest, free = times.max(axis=1, keepdims=True), limits.memory - float(cold[4])
+        if len(self._answers) > 1 or free <= 0:
+            return
+        links = (times == slowest) / (times == slowest).sum(axis=1, keepdims=True)
+        for factor in _FIRST_PRICES:
+            price = factor * float(slowest.sum()) / free
+            self._answers.append(self._cheapest(np.concatenate([links.ravel(), [price, 0.0]])))
+
+    def _cheapest(self, prices: Floats) -> _Answer:
+        return self._of((self._terms @ prices).argmin(axis=0))
+
+    def _of(self, chosen: Ints) -> _Answer:
+        sums: Floats = self._terms[chosen, np.arange(chosen.size)].sum(axis=0)
+        return _Answer(chosen, sums)
+
+
+def _paid(prices: Floats, limits: Limits) -> float:
+    each = 0.0 if limits.each is None else limits.each
+    return float(prices[4]) * limits.memory + float(prices[5]) * each
+
+
+def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Floats]:
+    """The best mixture of some answers: its ms, `(answers,)` weights, and `(6,)` prices of link classes and bytes."""
+    from scipy.optimize import linprog
+
+    columns = np.array(sums).T
+    unit = float(columns[:4, 0].max() + limits.waits.max()) or 1.0  # the solver's tolerances are absolute
+    scale = np.array([limits.memory or 1.0, limits.each or 1.0])
+    times = np.zeros((4, 2))
+    times[[0, 1, 2, 3], [0, 0, 1, 1]] = -1.0
+    memory = np.hstack([columns[4:] / scale[:, None], np.zeros((2, 2))])
+    limit = np.array([1.0, 1.0 if limits.each is not None else np.inf])
+    kept = np.isfinite(limit)
+    found = linprog(
+        np.concatenate([np.zeros(len(sums)), [1.0, 1.0]]),
+        A_ub=np.vstack([np.hstack([columns[:4] / unit, times]), memory[kept]]),
+        b_ub=np.concatenate([-limits.waits / unit, limit[kept]]),
+        A_eq=np.concatenate([np.ones(len(sums)), [0.0, 0.0]])[None],
+        b_eq=[1.0],
+        bounds=[(0, None)] * len(sums) + [(None, None)] * 2,
+        method="highs",
+    )
+    if found.x is None or found.fun is None:
+        return np.inf, np.zeros(len(sums)), np.concatenate([np.full(4, 0.5), 1.0 / scale])
+    marginals = np.maximum(-found.ineqlin.marginals, 0.0)
+    prices = np.zeros(6)
+    prices[:4] = marginals[:4] / np.repeat(np.maximum(marginals[:4].reshape(2, 2).sum(axis=1), 1e-300), 2)
+    prices[4:][kept] = marginals[4:] * unit / scale[kept]
+    return float(found.fun) * unit, found.x[:-2], prices
+
 
 _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")
 

@@ -1,20 +1,109 @@
-"""What the plan of one table needs at the least, in any allowed way to shard it.
+"""What the plan of each table needs at the least in any allowed way to shard it, and on which devices it may lie.
 
-Every number is a lower bound over all plans that the checker accepts, whoever made them: column blocks of a single column, row blocks of a
-single row, several blocks of a table on one device. So what is called impossible here is impossible for every strategy.
+Every number is a lower bound over all plans that the checker accepts, whoever made them: column blocks of a single column, row blocks of
+a single row, several blocks of a table on one device. So what is called impossible here is impossible for every strategy. Tables that
+share their devices count as one group.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
 
-from shardwright.search.infeasible.where import Where
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InfeasibleTask
+from shardwright.search.units import allowed_devices
 from shardwright.sharding.memory import buffer_bytes, gradient_bytes, gradient_size, optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """A set of devices of a task.
+
+    Attributes:
+        mask: `(devices,)` which they are.
+        memory: their memory in bytes, largest first.
+        hosts: how many hosts they belong to.
+        everywhere: whether they are all devices there are.
+    """
+
+    mask: Mask
+    memory: tuple[int, ...]
+    hosts: int
+    everywhere: bool
+
+    @property
+    def count(self) -> int:
+        """How many devices they are."""
+        return len(self.memory)
+
+    @cached_property
+    def total(self) -> int:
+        """Their memory together, in bytes."""
+        return sum(self.memory)
+
+    def __str__(self) -> str:
+        ranks = np.flatnonzero(self.mask).tolist()
+        if self.everywhere:
+            return f"all {self.count} devices"
+        if len(ranks) == 1:
+            return f"rank {ranks[0]}"
+        shown = ", ".join(map(str, ranks[:8]))
+        return f"ranks {shown}" if len(ranks) <= 8 else f"{len(ranks)} devices (ranks {shown}, …)"
+
+
+@dataclass(eq=False)
+class Places:
+    """The sets of devices of a task, made once each.
+
+    Attributes:
+        task: the task.
+    """
+
+    task: Task
+    _known: dict[bytes, Where] = field(default_factory=dict)
+
+    def of(self, mask: Mask) -> Where:
+        """The set with this `(devices,)` mask."""
+        key = mask.tobytes()
+        if key not in self._known:
+            ranks = np.flatnonzero(mask)
+            memory = self.task.topology.memory_bytes
+            self._known[key] = Where(
+                mask=mask.copy(),
+                memory=tuple(sorted((memory[rank] for rank in ranks), reverse=True)),
+                hosts=int(np.unique(ranks // self.task.topology.devices_per_host).size),
+                everywhere=bool(mask.all()),
+            )
+        return self._known[key]
+
+
+def inside(sets: Sequence[Where]) -> list[list[int]]:
+    """For each of the sets, the indices of those that lie within it; itself is one."""
+    masks = np.array([where.mask for where in sets])
+    outside = (
+        masks.astype(np.float32) @ (~masks).astype(np.float32).T
+    )  # (sets, sets): devices of one that are not in the other
+    return [np.flatnonzero(column == 0).tolist() for column in outside.T]
+
+
+def compared(need: int, have: int) -> tuple[str, str]:
+    """Two sizes for people, to the byte where they would read the same."""
+    told = format_bytes(need), format_bytes(have)
+    return told if told[0] != told[1] else (f"{need} bytes", f"{have} bytes")
+
 
 _ROUNDING = 1e-9  # of the lookups: blocks' shares of them add up to the whole only so far
 
@@ -143,3 +232,100 @@ def _whole_total(task: Task, table: Table) -> int:
     if not table.pooled:
         outputs = math.ceil(table.dim * table.pooling * task.batch_size * (1 - _ROUNDING))
     return state + _input_bytes(task, table) + 8 * outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Colocated tables, or a single table.
+
+    Attributes:
+        tables: their names.
+        where: devices they may lie on.
+        bytes: what they take on all devices together, at the least.
+        fewest: devices they lie on, at the least.
+        single: whether all of them lie on one device.
+    """
+
+    tables: tuple[str, ...]
+    where: Where
+    bytes: int
+    fewest: int
+    single: bool
+
+
+def groups_of(task: Task) -> list[Group]:
+    """All tables in groups.
+
+    Raises:
+        InfeasibleTask: a table or a group can lie nowhere.
+    """
+    places = Places(task)
+    colocated = {name: group for group in task.constraints.colocated_groups() for name in group}
+    members: dict[object, list[Table]] = {}
+    for table in task.tables:
+        members.setdefault(colocated.get(table.name, table.name), []).append(table)
+    return [_group(task, places, tables) for tables in members.values()]
+
+
+def _group(task: Task, places: Places, tables: Sequence[Table]) -> Group:
+    pinned = [limits for t in tables if (limits := task.constraints.of(t.name)).devices is not None]
+    mask = np.ones(task.topology.devices, dtype=bool)
+    for limits in pinned:
+        mask &= allowed_devices(task, limits)
+    where = places.of(mask)
+    needs = [_possible(task, table, where) for table in tables]
+    names = tuple(table.name for table in tables)
+    fewest = [min(need.fewest for need in one) for one in needs]
+    most = [max(need.most for need in one) for one in needs]
+    if max(fewest) > min(most):
+        wide, narrow = names[fewest.index(max(fewest))], names[most.index(min(most))]
+        raise InfeasibleTask(
+            f"constraints contradict each other: tables {', '.join(names)} are to be colocated, but '{wide}' lies on at least "
+            f"{max(fewest)} devices and '{narrow}' on at most {min(most)}; give them the same sharding_types"
+        )
+    size = sum(min(need.total_bytes for need in one) for one in needs)
+    single = min(most) == 1 or where.count == 1
+    if single and size > where.memory[0] and len(tables) > 1:
+        needed, present = compared(size, where.memory[0])
+        raise InfeasibleTask(
+            f"tables {', '.join(names)} are to be colocated and lie on one device, where they need {needed} together; the "
+            f"largest device they may use has {present}: split the group, allow column_wise or row_wise for all "
+            "of them, or use devices with more memory"
+        )
+    return Group(names, where, size, max(fewest), single)
+
+
+def _possible(task: Task, table: Table, where: Where) -> list[Need]:
+    """The ways of a table whose largest block fits some device."""
+    found = needs_of(task, table, where)
+    fitting = [
+        need
+        for need in found
+        if isinstance(need, Need) and need.holders <= where.count and need.block_bytes <= where.memory[need.holders - 1]
+    ]
+    if not fitting:
+        raise InfeasibleTask(_nowhere(task, table, where, found))
+    return fitting
+
+
+def _nowhere(task: Task, table: Table, where: Where, found: Sequence[Need | Impossible]) -> str:
+    """Which rule keeps a table from every device, and what would help."""
+    limits = task.constraints.of(table.name)
+    needs = [need for need in found if isinstance(need, Need)]
+    barred = [f"{one.kind} {one.reason}" for one in found if isinstance(one, Impossible)]
+    allowed = ", ".join(one.kind for one in found)
+    more = [kind for kind in ("row_wise", "column_wise") if not limits.allows(kind)]
+    help_with = [f"allow {' or '.join(more)} for it"] if more else []
+    help_with += ["raise its max_shards"] if limits.max_shards is not None else []
+    help_with += ["let it use more devices"] if not where.everywhere else []
+    if not needs:
+        return f"table '{table.name}' allows only {allowed}, and {'; '.join(barred)}: {', or '.join(help_with or ['use more devices'])}"
+    least = min(needs, key=lambda need: need.block_bytes)
+    on, which = ("one device", "largest") if least.holders == 1 else ("each of 2 devices", "second largest")
+    needed, present = compared(least.block_bytes, where.memory[least.holders - 1])
+    also = f" ({'; '.join(barred)})" if barred else ""
+    return (
+        f"table '{table.name}' needs {needed} on {on} in the smallest blocks that {allowed} allows, the {which} "
+        f"device it may use has {present}{also}: {', '.join([*help_with, 'or use'])} devices with "
+        "more memory"
+    )

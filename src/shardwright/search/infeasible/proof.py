@@ -1,13 +1,288 @@
-"""Is there provably no plan? Rule by rule, cheap ones first."""
+"""Is there provably no plan? Three rules, the cheap ones first.
+
+*Cliques.* Two groups cannot share a device where constraints keep them apart, or where both must stay whole and each takes more than half
+of the largest memory. Sets of groups that pairwise cannot share are found greedily; each group then needs devices of its own: a matching
+of groups to devices.
+
+*Crowds.* More bytes are confined to a set of devices than these have. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
+networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
+what they have.
+
+*Packing.* Groups that must stay on one device each may be more than the devices can take. Two bounds of bin packing tell:
+
+Counting, for bins of any sizes. A device with memory m takes at most ⌊m / b⌋ groups of b bytes or more.
+
+L2 (Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", 1990), for bins of one size C and any a ≤ C / 2:
+groups above C − a leave no room for groups of a or more; groups above C / 2 lie on a device of their own. Smaller devices count as
+devices of size C that hold an item of the missing bytes, one each: what fits them fits these too.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
 from shardwright.errors import InfeasibleTask
-from shardwright.search.infeasible.cliques import check_cliques
-from shardwright.search.infeasible.crowd import check_crowds
-from shardwright.search.infeasible.groups import groups_of
-from shardwright.search.infeasible.packing import check_packing
+from shardwright.search.infeasible.needs import Group, Mask, Places, Where, compared, groups_of, inside
 from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
+
+_MOST_STARTS = 500
+
+
+def check_cliques(task: Task, groups: Sequence[Group]) -> None:
+    """Check that groups that cannot share devices find enough of them.
+
+    Raises:
+        InfeasibleTask: they do not.
+    """
+    index_of = {name: index for index, group in enumerate(groups) for name in group.tables}
+    apart = [sorted({index_of[name] for name in names}) for names in task.constraints.apart]
+    memory = np.array(task.topology.memory_bytes, dtype=np.int64)
+    half = max(task.topology.memory_bytes) / 2
+    large = [index for index, group in enumerate(groups) if group.single and group.bytes > half]
+    rivals = _rivals(apart, large)
+    seen: set[frozenset[int]] = set()
+    for start in [large, *apart][:_MOST_STARTS]:
+        clique = _extended(start, rivals)
+        if len(clique) > 1 and clique not in seen:
+            seen.add(clique)
+            _check_clique(groups, sorted(clique), memory)
+
+
+def _rivals(apart: Iterable[Sequence[int]], large: Sequence[int]) -> dict[int, set[int]]:
+    """Which groups, by index, a group cannot share a device with; only groups that are kept apart from another are named."""
+    rivals: dict[int, set[int]] = defaultdict(set)
+    for names in apart:
+        for one in names:
+            rivals[one] |= set(names) - {one}
+    both = set(large) & rivals.keys()
+    for one in both:
+        rivals[one] |= set(large) - {one}
+    return rivals
+
+
+def _extended(start: Sequence[int], rivals: dict[int, set[int]]) -> frozenset[int]:
+    """The clique with further groups that rival all of it, those with most rivals first."""
+    clique = set(start)
+    common = set.intersection(*(rivals.get(one, set()) for one in start)) - clique if start else set()
+    while common:
+        chosen = max(sorted(common), key=lambda one: len(rivals[one]))
+        clique.add(chosen)
+        common &= rivals[chosen]
+    return frozenset(clique)
+
+
+def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: npt.NDArray[np.int64]) -> None:
+    """Check that the groups of a clique can each lie on as many devices of its own as it needs."""
+    members = [groups[index] for index in clique]
+    needed = sum(group.fewest for group in members)
+    options = [group.where.mask & (memory >= (group.bytes if group.single else 0)) for group in members]
+    if min(int(mask.sum()) for mask in options) >= needed:
+        return
+    found = _matched([mask for mask, group in zip(options, members, strict=True) for _ in range(group.fewest)])
+    if found < needed:
+        names = [" + ".join(group.tables) for group in members]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise InfeasibleTask(
+            f"no two of these {len(names)} tables or colocated groups may share a device, being kept apart or too large: {shown}; they "
+            f"need {needed} devices of their own, and the devices they may use allow for {found}: allow at least as many devices, drop a "
+            "constraint, or allow column_wise or row_wise for the large ones"
+        )
+
+
+def _matched(options: Sequence[Mask]) -> int:
+    """How many rows of options can each have a device of their own."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    return int((maximum_bipartite_matching(csr_array(np.array(options)), perm_type="column") >= 0).sum())
+
+
+_MOST_EDGES = 300_000  # of the network; larger ones are checked set by set only
+_CAPACITY = 2**30  # of the whole network, whose capacities are 32 bits wide
+
+
+def check_crowds(task: Task, groups: Sequence[Group]) -> None:
+    """Check that the groups confined to any set of devices fit its memory together.
+
+    Raises:
+        InfeasibleTask: those of one set do not.
+    """
+    sets = list(dict.fromkeys(group.where for group in groups))
+    everywhere = Places(task).of(np.ones(task.topology.devices, dtype=bool))
+    _check_crowd(task, groups, everywhere)
+    need = dict.fromkeys(sets, 0)
+    for group in groups:
+        need[group.where] += group.bytes
+    needs = list(need.values())
+    for where, within in zip(sets, inside(sets), strict=True):
+        if sum(needs[index] for index in within) > where.total:
+            _check_crowd(task, groups, where)
+    if len(sets) > 1 and sum(where.count for where in sets) <= _MOST_EDGES:
+        crowded = _cut(task, sets, needs)
+        if crowded.any():
+            _check_crowd(task, groups, Places(task).of(crowded))
+
+
+def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
+    """Check one set of devices, to the byte."""
+    confined = groups if where.everywhere else [g for g in groups if not (g.where.mask & ~where.mask).any()]
+    need = sum(group.bytes for group in confined)
+    if need <= where.total:
+        return
+    needed, present = compared(need, where.total)
+    if where.everywhere:
+        devices = -(-need * where.count // where.total)
+        raise InfeasibleTask(
+            f"the tables need {needed} of weights, optimizer state and buffers, {where} together have "
+            f"{present}: "
+            f"use at least {devices} such devices, fp16 weights, an optimizer with less state, or a smaller batch"
+        )
+    names = [name for group in confined for name in group.tables]
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    raise InfeasibleTask(
+        f"tables {shown} may only use {where} and need {needed} there, which have {present} together: let "
+        "some of them use other devices, or use devices with more memory"
+    )
+
+
+def _cut(task: Task, sets: Sequence[Where], needs: Sequence[int]) -> Mask:
+    """`(devices,)` the devices of a set that what is confined to it overfills, as far as 32 bits can tell; none if there is no such set."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    memory, devices = task.topology.memory_bytes, task.topology.devices
+    unit = -(-max(sum(memory), sum(needs)) // _CAPACITY)
+    source, sink = len(sets) + devices, len(sets) + devices + 1
+    demand = [need // unit for need in needs]  # rounded so that nothing is called too full that is not
+    room = [-(-size // unit) for size in memory]
+    tails, heads, capacity = [source] * len(sets), list(range(len(sets))), list(demand)
+    for index, where in enumerate(sets):
+        ranks = np.flatnonzero(where.mask)
+        tails += [index] * ranks.size
+        heads += (len(sets) + ranks).tolist()
+        capacity += [demand[index]] * ranks.size
+    tails += list(range(len(sets), len(sets) + devices))
+    heads += [sink] * devices
+    capacity += room
+    network = csr_array((np.array(capacity, dtype=np.int32), (tails, heads)), shape=(sink + 1, sink + 1))
+    flow = maximum_flow(network, source, sink)
+    if flow.flow_value >= sum(demand):
+        return np.zeros(devices, dtype=bool)
+    left = csr_array(network - flow.flow)
+    left.data = np.maximum(left.data, 0)
+    left.eliminate_zeros()
+    reached = breadth_first_order(left, source, return_predecessors=False)
+    mask = np.zeros(devices, dtype=bool)
+    mask[[node - len(sets) for node in reached if len(sets) <= node < source]] = True
+    return mask
+
+
+_MOST_SETS = 50
+
+
+def check_packing(groups: Sequence[Group]) -> None:
+    """Check that groups that stay on one device each may fit the devices they are confined to.
+
+    Raises:
+        InfeasibleTask: they cannot.
+    """
+    by_set: dict[Where, list[Group]] = {}
+    for group in groups:
+        if group.single:
+            by_set.setdefault(group.where, []).append(group)
+    sets = sorted(by_set, key=lambda where: -where.count)[:_MOST_SETS]
+    for where, within in zip(sets, inside(sets) if sets else [], strict=True):
+        confined = [group for index in within for group in by_set[sets[index]]]
+        _check_set(where, sorted(confined, key=lambda group: -group.bytes))
+
+
+def _check_set(where: Where, confined: Sequence[Group]) -> None:
+    sizes = [group.bytes for group in confined]
+    remedy = "allow column_wise or row_wise for some of them, or use more devices or devices with more memory"
+    crowded = too_many(sizes, where.memory)
+    if crowded is not None:
+        count, room = crowded
+        raise InfeasibleTask(
+            f"{count} tables or colocated groups, {_some(confined[:count])}, must each stay on one device and take at least "
+            f"{format_bytes(sizes[count - 1])}, and {where} take at most {room} of that size: {remedy}"
+        )
+    devices = fewest_bins(sizes, where.memory)
+    if devices > where.count:
+        raise InfeasibleTask(
+            f"{len(sizes)} tables or colocated groups, {_some(confined)}, must each stay on one device; of the largest memory, "
+            f"{format_bytes(where.memory[0])}, they would fill {devices} devices, what smaller ones lack counted in, and may use {where}: "
+            f"{remedy}"
+        )
+
+
+def too_many(sizes: Sequence[int], memory: Sequence[int]) -> tuple[int, int] | None:
+    """The fewest largest items that are more than what the bins take of items of their size, and how many that is; None if there are none.
+
+    Args:
+        sizes: of the items, largest first.
+        memory: of the bins.
+    """
+    bins = Counter(memory)
+    for index, size in enumerate(sizes):
+        room = sum(count * (room // size) for room, count in bins.items())
+        if room <= index:
+            return index + 1, room
+    return None
+
+
+def fewest_bins(sizes: Sequence[int], memory: Sequence[int]) -> int:
+    """The L2 bound: bins of the largest size that the items need at the least, what smaller bins lack counted as items.
+
+    Args:
+        sizes: of the items, none larger than the largest bin.
+        memory: of the bins.
+    """
+    largest = max(memory)
+    items = sorted([*sizes, *(largest - room for room in memory if room < largest)], reverse=True)
+    before = [0, *accumulate(items)]
+    halves = sum(2 * item > largest for item in items)
+    best = -(-before[-1] // largest)
+    least = len(items)  # items below the threshold begin here
+    for index in range(len(items) - 1, halves - 1, -1):
+        threshold = items[index]
+        if index + 1 < len(items) and items[index + 1] == threshold:
+            continue
+        least = index + 1
+        best = max(best, _bins_above(items, before, halves, least, threshold, largest))
+    return max(best, halves)
+
+
+def _bins_above(
+    items: Sequence[int], before: Sequence[int], halves: int, stop: int, threshold: int, largest: int
+) -> int:
+    """L2 of the first `stop` items, those of at least `threshold`; the first `halves` are more than half a bin."""
+    alone = _first_at_most(items, largest - threshold, halves)
+    free = (halves - alone) * largest - (before[halves] - before[alone])
+    small = before[stop] - before[halves]
+    return halves + max(0, -(-(small - free) // largest))
+
+
+def _first_at_most(items: Sequence[int], size: int, stop: int) -> int:
+    """How many of the first `stop` items, largest first, are larger than `size`."""
+    low, high = 0, stop
+    while low < high:
+        middle = (low + high) // 2
+        if items[middle] > size:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _some(groups: Sequence[Group]) -> str:
+    names = [" + ".join(group.tables) for group in groups]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def prove_infeasible(task: Task) -> str | None:

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InfeasibleTask
-from shardwright.search.placement import Placement
-from shardwright.search.units import Units, take_apart
+from shardwright.search.units import Placement, Units, take_apart
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard

@@ -14,7 +14,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.worlds import World, step_ms
-from shardwright.search.placement import Eligible, place_all
+from shardwright.search.units import Eligible, place_all
 from shardwright.task.task import Task
 
 

@@ -11,25 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from shardwright.search.neuroshard.encoding import Ints
-from shardwright.search.neuroshard.pieces import Cuts
+from shardwright.search.neuroshard.pieces import Cuts, Ints, Placed
 
 Inner: TypeAlias = Callable[[Ints], tuple[float, Ints]]
-
-
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """The best placement of a state that the inner search found.
-
-    Attributes:
-        ticks: its score; infinite where there is none.
-        state: `(n,)` sorted rows of the pieces.
-        device: `(n,)` their ranks.
-    """
-
-    ticks: float
-    state: Ints
-    device: Ints
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,99 @@
-"""From a task to the arrays of NeuroShard's search: every unit whole, halved, quartered, … as far as it can be.
+"""The arrays of NeuroShard's search, from a task and back to shards: every unit whole, halved, quartered, … as far as it can be.
 
 A *row* is one width of one unit. Rows are numbered by the predicted time of the piece alone, longest first, so that a sorted array of
-rows is a set of pieces in the order in which the greedy places them.
+rows is a set of pieces in the order in which the greedy places them. Predicted times are compared in whole ticks: rounding must not
+decide which of two equals is taken.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwright import _engine
+from shardwright._engine import TICKS
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import traffic
+from shardwright.cost.score import served_bytes, traffic
+from shardwright.errors import ShardwrightError
 from shardwright.search.engine.assembly import link_facts
-from shardwright.search.neuroshard.encoding import Arrays, Bools, Floats, Ints, encode, single_ticks
+from shardwright.search.engine.blocks import Added, vectors_of
 from shardwright.search.units import Unit, Units
-from shardwright.sharding.calls import Call
-from shardwright.sharding.memory import memory_account
+from shardwright.sharding.calls import Call, call_of
+from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Arrays(NamedTuple):
+    """n pieces as arrays.
+
+    Attributes:
+        added: what a piece adds to the fused calls of its device.
+        bytes: `(n,)` memory.
+        dims: `(n,)` columns; of a colocated group, of its tables together.
+        served: `(n, 2)` bytes of values and of ids.
+    """
+
+    added: Added
+    bytes: Ints
+    dims: Ints
+    served: Floats
+
+    def take(self, order: Ints) -> Arrays:
+        """The pieces in this order."""
+        return Arrays(self.added.take(order), self.bytes[order], self.dims[order], self.served[order])
+
+
+def encode(task: Task, pieces: Sequence[Sequence[Shard]], cost_model: CostModel, calls: dict[Call, int]) -> Arrays:
+    """The arrays of pieces given as blocks.
+
+    Args:
+        task: the task.
+        pieces: the blocks of each.
+        cost_model: encodes them.
+        calls: the numbers of fused calls so far; new ones are added.
+
+    Raises:
+        ShardwrightError: the cost model predicted NaN.
+    """
+    flat = [block for blocks in pieces for block in blocks]
+    works = [shard_work(task, block) for block in flat]
+    begins = np.cumsum([0, *(len(blocks) for blocks in pieces)])
+    call = np.array([calls.setdefault(call_of(work), len(calls)) for work in works], dtype=np.int64)
+    groups = np.split(np.arange(len(flat)), begins[1:-1])
+    added = Added.of_groups(call, vectors_of(cost_model, cost_model.encode(works)), groups)
+    if not np.isfinite(single_ticks(added, cost_model)).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
+        )
+    return Arrays(
+        added,
+        np.add.reduceat(np.array([shard_bytes(task, block) for block in flat], dtype=np.int64), begins[:-1]),
+        np.add.reduceat(np.array([block.dim for block in flat], dtype=np.int64), begins[:-1]),
+        np.add.reduceat(np.array([served_bytes(work) for work in works]).reshape(-1, 2), begins[:-1]),
+    )
+
+
+def single_ticks(added: Added, cost_model: CostModel) -> Floats:
+    """`(n,)` predicted forward + backward ticks of each piece alone."""
+    pricing = cost_model.pricing
+    active = np.maximum(added.vectors[:, :-2] + pricing.hidden_bias, 0.0)
+    times = np.maximum(active @ pricing.mix.T + added.vectors[:, -2:] + pricing.bias, 0.0)
+    ticks: Floats = np.rint(added.summed(times.sum(axis=1)) * TICKS)
+    return ticks
+
 
 MULTIPLE = 4  # the columns of a half are divisible by it
 NO_LIMIT = np.iinfo(np.int64).max
@@ -83,6 +153,21 @@ class Pieces:
     def native(self) -> _engine.Pieces:
         """The arrays as the engine holds them."""
         return _engine.Pieces(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """The best placement of a state that the inner search found.
+
+    Attributes:
+        ticks: its score; infinite where there is none.
+        state: `(n,)` sorted rows of the pieces.
+        device: `(n,)` their ranks.
+    """
+
+    ticks: float
+    state: Ints
+    device: Ints
 
 
 def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
@@ -234,3 +319,98 @@ def _rivals(task: Task, units: Units) -> Bools:
         for index in holders.get(one, ()):
             rivals[index, holders.get(other, [])] = rivals[holders.get(other, []), index] = True
     return rivals
+
+
+Score: TypeAlias = Callable[[Pieces, Ints, Ints], float]
+
+
+def shards_of(
+    task: Task,
+    units: Units,
+    pieces: Pieces,
+    calls: dict[Call, int],
+    placed: Placed,
+    cost_model: CostModel,
+    score: Score,
+) -> list[Shard]:
+    """The shards of a placement; pieces of one table on one device are joined where that does not raise the score.
+
+    The pieces of a unit take its columns in order of their ranks, and on one rank the widest first.
+
+    Args:
+        task: the task.
+        units: its units.
+        pieces: the arrays of the search.
+        calls: the numbers of fused calls in them.
+        placed: the placement.
+        cost_model: prices the joined pieces.
+        score: of a placement given as arrays, rows and ranks.
+    """
+    order = np.lexsort((-pieces.dims[placed.state], placed.device, pieces.unit[placed.state]))
+    state, device = placed.state[order], placed.device[order]
+    groups = [list(group) for _, group in groupby(range(state.size), lambda i: (pieces.unit[state[i]], device[i]))]
+    several = [group for group in groups if len(group) > 1]
+    pieces, joined = _with_joined(task, units, pieces, dict(calls), state, several, cost_model)
+    ticks = placed.ticks
+    gone = np.zeros(state.size, dtype=bool)
+    for group in (group for group in groups if group[0] in joined):
+        rows, left = state.copy(), gone.copy()
+        rows[group[0]] = joined[group[0]]
+        left[group[1:]] = True
+        now = score(pieces, rows[~left], device[~left])
+        if now <= ticks:
+            ticks, state, gone = now, rows, left
+    return list(units.fixed) + _shards(units, pieces, state[~gone], device[~gone])
+
+
+def _with_joined(
+    task: Task,
+    units: Units,
+    pieces: Pieces,
+    calls: dict[Call, int],
+    state: Ints,
+    groups: list[list[int]],
+    cost_model: CostModel,
+) -> tuple[Pieces, dict[int, int]]:
+    """The arrays with a row for the join of each group, and that row by the first piece of the group."""
+    if not groups:
+        return pieces, {}
+    owners = [int(pieces.unit[state[group[0]]]) for group in groups]
+    dims = [int(pieces.dims[state[group]].sum()) for group in groups]
+    joins = [[_columns(units.free[owner], 0, dim)] for owner, dim in zip(owners, dims, strict=True)]
+    arrays, (devices, before) = encode(task, joins, cost_model, calls), pieces.counts.shape
+    new = (devices, len(calls) - before)  # sequences of a width that no piece had are in calls of their own
+    longer = replace(
+        pieces,
+        **Added(pieces.part, pieces.call, pieces.vectors).then(arrays.added)._asdict(),
+        bytes=np.concatenate([pieces.bytes, arrays.bytes]),
+        dims=np.concatenate([pieces.dims, arrays.dims]),
+        served=np.concatenate([pieces.served, arrays.served]),
+        unit=np.append(pieces.unit, owners),
+        sums=np.concatenate([pieces.sums, np.tile(pieces.base, (*new, 1))], axis=1),
+        counts=np.concatenate([pieces.counts, np.zeros(new, dtype=np.int64)], axis=1),
+    )
+    rows = range(pieces.unit.size, pieces.unit.size + len(groups))
+    return longer, {group[0]: row for group, row in zip(groups, rows, strict=True)}
+
+
+def _shards(units: Units, pieces: Pieces, state: Ints, device: Ints) -> list[Shard]:
+    """The shards of pieces sorted by unit."""
+    shards: list[Shard] = []
+    begins = [0] * len(units.free)
+    for row, rank in zip(state.tolist(), device.tolist(), strict=True):
+        index, dim = int(pieces.unit[row]), int(pieces.dims[row])
+        unit = units.free[index]
+        if len(unit.blocks) > 1:
+            shards += unit.on(rank)
+        else:
+            shards.append(replace(_columns(unit, begins[index], dim), devices=(rank,)))
+        begins[index] += dim
+    return shards
+
+
+def _columns(unit: Unit, start: int, dim: int) -> Shard:
+    """`dim` columns of a unit of one block."""
+    (block,) = unit.blocks
+    left = block.columns[0] + start
+    return replace(block, columns=(left, left + dim))

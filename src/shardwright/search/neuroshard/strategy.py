@@ -1,44 +1,104 @@
 """NeuroShard's search ("Pre-train and Search", MLSys 2023), as in the paper and, where that leaves a rule open, its public code.
 
 Outside, a beam over column splits: a step halves one piece; tried are the N largest pieces by size and the N largest by predicted cost,
-those of them whose half is divisible by 4; the best K of all splits go on; after at most L steps the best placement seen is the
-answer.
+those of them whose half is divisible by 4; the best K of all splits go on; after at most L steps the best placement seen is the answer.
 
-Inside, a grid of M bounds s on the devices' dims from 1 to 1.5: a greedy takes the pieces by predicted single cost, longest first, each to
-the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. The cost is that of what
-the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
+Inside, a grid of M bounds s on the devices' dims from 1 to 1.5: a greedy takes the pieces by predicted single cost, longest first, each
+to the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. The cost is that of
+what the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
 
 The score. A cost model with NeuroShard's communication networks is asked as in the paper: the largest, over devices, of kernels + forward
 all-to-all + backward all-to-all, where the devices start the forward all-to-all late by the differences of kernels + backward all-to-all.
 Other cost models leave communication to the link model, where waiting for late starters is part of the step time: the score is then
 `step_ms`, the sum over the four phases of the maximum over devices.
 
-Where this differs from the paper: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in
-every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed;
-sets of pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined where that
-does not raise the score.
+Where this differs from the paper: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in every
+sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
+pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined where that does not raise
+the score.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, placement_times
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.placement import Placement
-from shardwright.search.support import why_not_counted
-from shardwright.search.units import Units, take_apart
+from shardwright.search.neuroshard.beam import Beam, Width
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Floats, Ints, Pieces, make_pieces, shards_of, step_ticks
+from shardwright.search.strategy import why_not_counted
+from shardwright.search.units import Placement, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
-if TYPE_CHECKING:
-    from shardwright.search.neuroshard.encoding import Ints
-    from shardwright.search.neuroshard.pieces import Pieces
+
+class Communication(Protocol):
+    """The two communication networks; `shardwright.cost.neuroshard.CommunicationNetworks` has them."""
+
+    def forward_ms(self, dims: Floats, delays: Floats, batch_size: int) -> Floats:
+        """`(k, d)` ms of the forward all-to-all from `(k, d)` sums of dims and `(k, d)` ms that each device starts late."""
+        ...
+
+    def backward_ms(self, dims: Floats, batch_size: int) -> Floats:
+        """`(k, d)` ms of the backward all-to-all from `(k, d)` sums of dims."""
+        ...
+
+
+@dataclass(frozen=True)
+class NetworkScore:
+    """The paper's score of placements: the largest, over devices, of kernels + forward + backward all-to-all.
+
+    Attributes:
+        networks: the communication networks.
+        batch_size: samples a step over all devices.
+    """
+
+    networks: Communication
+    batch_size: int
+
+    def totals(self, times: Floats, dims: Ints) -> Floats:
+        """`(k, d)` kernels + both all-to-alls, in ms, of each device in k placements.
+
+        A device starts the forward all-to-all late by what its kernels and its backward all-to-all take more than those of the fastest.
+
+        Args:
+            times: `(k, d, 2)` forward and backward kernel ms.
+            dims: `(k, d)` columns on each device.
+        """
+        columns = dims.astype(np.float64)
+        busy: Floats = times.sum(axis=-1) + self.networks.backward_ms(columns, self.batch_size)
+        delays = busy - busy.min(axis=-1, keepdims=True)
+        return busy + self.networks.forward_ms(columns, delays, self.batch_size)
+
+    def __call__(self, pieces: Pieces, state: Ints, device: Ints) -> float:
+        """Ticks of one placement `(n,)`."""
+        return float(self._ticks(pieces, state, device[None])[0])
+
+    def best_of_grid(self, pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
+        """As `_engine.best_by_links`."""
+        found = grid_placements(pieces.native, state, limits)
+        if not len(found):
+            return float("inf"), np.zeros(0, dtype=np.int64)
+        ticks = self._ticks(pieces, state, found)
+        chosen = int(np.flatnonzero(ticks == ticks.min())[-1])  # the lowest limit among equals
+        return float(ticks[chosen]), found[chosen]
+
+    def _ticks(self, pieces: Pieces, state: Ints, found: Ints) -> Floats:
+        """`(k,)` ticks of `(k, n)` placements."""
+        ticks: Floats = np.rint(self.totals(*placement_times(pieces.native, state, found)).max(axis=-1) * TICKS)
+        return ticks
+
+
+def network_score(task: Task, cost_model: CostModel) -> NetworkScore | None:
+    """The score by the networks that a cost model brings along; None where it has none, and where nothing is communicated."""
+    networks: Communication | None = getattr(cost_model, "communication", None)
+    return NetworkScore(networks, task.batch_size) if networks and task.topology.devices > 1 else None
 
 
 @dataclass(frozen=True)
@@ -84,12 +144,6 @@ class NeuroShard:
         Placement(task, units)  # raises where the fixed shards alone break a rule
         if not units.free:
             return Plan(task, units.fixed, self.name, seed)
-        from shardwright._engine import best_by_links
-        from shardwright.search.neuroshard.beam import Beam, Width
-        from shardwright.search.neuroshard.networks import network_score
-        from shardwright.search.neuroshard.pieces import make_pieces, step_ticks
-        from shardwright.search.neuroshard.shards import shards_of
-
         pieces, cuts = make_pieces(task, units, cost_model)
         by_networks = network_score(task, cost_model)
         limits = self._limits(pieces, cuts.whole)
@@ -117,9 +171,6 @@ class NeuroShard:
 
 def _nowhere(units: Units, pieces: Pieces, state: Ints) -> InfeasibleTask:
     """Names the first whole piece for which the greedy without a bound finds no device."""
-    from shardwright._engine import greedy
-    from shardwright.search.neuroshard.pieces import NO_LIMIT
-
     placed, _, _ = greedy(pieces.native, state, NO_LIMIT)
     row = state[placed]
     names, need = ", ".join(units.free[pieces.unit[row]].tables), format_bytes(int(pieces.bytes[row]))

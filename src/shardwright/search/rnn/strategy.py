@@ -12,7 +12,7 @@ from shardwright.errors import InfeasibleTask, MissingDependency
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import SimulatedWorld, World
 from shardwright.search.rnn.options import RnnOptions
-from shardwright.search.support import why_not_counted
+from shardwright.search.strategy import why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 

@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from shardwright.search.engine.preparation import Prepared, prepare
-from shardwright.search.engine.session import SearchSession
-from shardwright.search.engine.starts import Start, start
+from shardwright.search.engine.session import SearchSession, Start, start
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()

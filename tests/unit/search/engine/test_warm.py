@@ -7,9 +7,8 @@ import pytest
 
 import shardwright as sw
 from shardwright._engine import Solution
-from shardwright.search.engine.resume import resumed
-from shardwright.search.engine.starts import Start, start
-from shardwright.search.engine.warm import everything_ms, holding_of, home_of, with_home
+from shardwright.search.engine.session import Start, start
+from shardwright.search.engine.warm import everything_ms, holding_of, home_of, resumed, with_home
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.carry import carry
 from shardwright.sharding.diff import moved_bytes

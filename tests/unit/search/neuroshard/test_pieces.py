@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.search.neuroshard.beam import Placed, halved
-from shardwright.search.neuroshard.pieces import make_pieces, step_ticks
-from shardwright.search.neuroshard.shards import shards_of
+from shardwright.search.neuroshard.pieces import make_pieces, shards_of, step_ticks
 from shardwright.search.units import take_apart
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Constraints, Table, Task, Topology

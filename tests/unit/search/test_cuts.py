@@ -5,7 +5,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
-from shardwright.search.row_blocks import row_block_devices
+from shardwright.search.cuts import row_block_devices
 from shardwright.testing.model import SimpleCostModel
 
 TABLE = sw.Table("t", rows=100_000, dim=32, pooling=10.0)

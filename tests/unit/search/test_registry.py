@@ -5,7 +5,7 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search import strategy_named, strategy_names
-from shardwright.search.policies import takes_policy, with_policy
+from shardwright.search.registry import takes_policy, with_policy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
