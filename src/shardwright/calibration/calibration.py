@@ -26,8 +26,15 @@ from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
-from shardwright.measure.hardware import Fingerprint, available_memory, cache_bytes, device_memory, fingerprint
-from shardwright.measure.measuring import Measurer, check_device, control_works
+from shardwright.measure.hardware import (
+    Fingerprint,
+    available_memory,
+    cache_bytes,
+    check_device,
+    device_memory,
+    fingerprint,
+)
+from shardwright.measure.measuring import Measurer, control_works
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
 

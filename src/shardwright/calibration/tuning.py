@@ -25,8 +25,8 @@ from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import arena_bytes
-from shardwright.measure.hardware import Fingerprint, available_memory, device_memory, fingerprint
-from shardwright.measure.measuring import Measurer, check_device, control_works
+from shardwright.measure.hardware import Fingerprint, available_memory, check_device, device_memory, fingerprint
+from shardwright.measure.measuring import Measurer, control_works
 from shardwright.measure.store import SampleStore
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime

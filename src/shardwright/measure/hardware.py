@@ -10,9 +10,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from shardwright.errors import MeasurementFailed, MissingDependency
+from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency
 
-NO_CUDA = "device 'cuda' is not available here; use device='cpu', or install a CUDA build of torch"
+
+def check_device(kind: str) -> None:
+    """Check the name of a kind of device.
+
+    Raises:
+        InvalidInput: it is neither "cpu" nor "cuda".
+    """
+    if kind not in ("cpu", "cuda"):
+        raise InvalidInput(f"device is {kind!r}, must be 'cpu' or 'cuda'")
 
 
 def import_torch() -> ModuleType:
@@ -27,6 +35,21 @@ def import_torch() -> ModuleType:
         raise MissingDependency(
             f"measuring needs PyTorch ({error}); install it with: pip install 'shardwright[measure]'"
         ) from error
+    return torch
+
+
+def require_cuda() -> ModuleType:
+    """The torch package, where there is a CUDA device.
+
+    Raises:
+        MissingDependency: torch is not installed.
+        MeasurementFailed: there is no CUDA device.
+    """
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        raise MeasurementFailed(
+            "device 'cuda' is not available here; use device='cpu', or install a CUDA build of torch"
+        )
     return torch
 
 
@@ -71,28 +94,13 @@ def cpu_model() -> str:
 
 
 def gpu_model() -> str:
-    """The model of the current CUDA device.
-
-    Raises:
-        MissingDependency: torch is not installed.
-        MeasurementFailed: there is no CUDA device.
-    """
-    torch = import_torch()
-    if not torch.cuda.is_available():
-        raise MeasurementFailed(NO_CUDA)
-    return str(torch.cuda.get_device_name())
+    """The model of the current CUDA device; raises as `require_cuda` does."""
+    return str(require_cuda().cuda.get_device_name())
 
 
 def device_memory() -> int:
-    """Bytes of memory of the current CUDA device, used or not.
-
-    Raises:
-        MissingDependency: torch is not installed.
-        MeasurementFailed: there is no CUDA device.
-    """
-    torch = import_torch()
-    if not torch.cuda.is_available():
-        raise MeasurementFailed(NO_CUDA)
+    """Bytes of memory of the current CUDA device, used or not; raises as `require_cuda` does."""
+    torch = require_cuda()
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.backend import check_backend, default_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
-from shardwright.measure.hardware import available_memory
+from shardwright.measure.hardware import available_memory, check_device
 from shardwright.measure.timing import TimingPolicy, at_state
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.sharding.plan import Plan
@@ -275,16 +275,6 @@ def _round(
     while works:
         yield from (works[place] for place in rng.permutation(len(works)))
         works = [work for work in works if not settled(visits[work], quiet)]
-
-
-def check_device(kind: str) -> None:
-    """Check the name of a kind of device.
-
-    Raises:
-        InvalidInput: it is neither "cpu" nor "cuda".
-    """
-    if kind not in ("cpu", "cuda"):
-        raise InvalidInput(f"device is {kind!r}, must be 'cpu' or 'cuda'")
 
 
 def check_memory(works: Sequence[DeviceWork]) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.measure.hardware import Fingerprint, device_memory
+from shardwright.measure.hardware import Fingerprint, check_device, device_memory
 from shardwright.measure.measuring import settled
 from shardwright.measure.sampling import Breadth, SampleSpace, TableSet, breadth_named, pool_digest
 from shardwright.measure.store import SampleStore
@@ -71,8 +71,7 @@ class Collection:
             raise InvalidInput(f"samples is {self.samples}, must be at least 1")
         if self.seed < 0:
             raise InvalidInput(f"seed is {self.seed}, must not be negative")
-        if self.device not in _SPACES:
-            raise InvalidInput(f"device is {self.device!r}, must be 'cpu' or 'cuda'")
+        check_device(self.device)
         if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
             raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
 

@@ -26,7 +26,7 @@ from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.measure.backend import Arena, load_backend
 from shardwright.measure.device_work import DeviceWork, Visit, decode_work, encode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
-from shardwright.measure.hardware import NO_CUDA, import_torch
+from shardwright.measure.hardware import import_torch, require_cuda
 from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
 from shardwright.sharding.work import ShardWork
 
@@ -238,8 +238,8 @@ class Session:
     def __init__(self, device: str, backend: str, arena_bytes: int, policy: TimingPolicy | None = None) -> None:
         import torch
 
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise MeasurementFailed(NO_CUDA)
+        if device.startswith("cuda"):
+            require_cuda()
         where = torch.device(device)
         self._backend = load_backend(backend)
         self._clock = clock_of(where)

@@ -152,13 +152,22 @@ def collect_collectives(
         InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: the group cannot be started or fails again and again; what was measured before is kept.
     """
-    if not 0 < timeout_s < float("inf"):
-        raise InvalidInput(f"timeout is {timeout_s} s, must be positive")
+    check_timeout(timeout_s)
     options = group or GroupOptions(collection.space.world, collection.device, collection.policy, timeout_s)
     started = monotonic()
     with collection.open_store() as store, Runner(options) as runner:
         measured = measure_all(collection, store, runner.measure, progress)
     return summarise(collection.folder, measured, monotonic() - started)
+
+
+def check_timeout(seconds: float) -> None:
+    """Check the longest time of a sample.
+
+    Raises:
+        InvalidInput: it is not a finite number above 0.
+    """
+    if not 0 < seconds < float("inf"):
+        raise InvalidInput(f"timeout is {seconds} s, must be positive")
 
 
 def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:

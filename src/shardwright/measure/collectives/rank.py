@@ -36,7 +36,7 @@ from shardwright.measure.collectives.sampling import (
     CollectiveSample,
     samples_of,
 )
-from shardwright.measure.hardware import NO_CUDA, import_torch
+from shardwright.measure.hardware import check_device, import_torch, require_cuda
 from shardwright.measure.worker import reply, take_over_stdout
 
 if TYPE_CHECKING:
@@ -221,10 +221,8 @@ def group_backend(device_kind: str) -> str:
     Raises:
         InvalidInput: there is no such device.
     """
-    backends = {"cpu": "gloo", "cuda": "nccl"}
-    if device_kind not in backends:
-        raise InvalidInput(f"device is {device_kind!r}, must be 'cpu' or 'cuda'")
-    return backends[device_kind]
+    check_device(device_kind)
+    return "gloo" if device_kind == "cpu" else "nccl"
 
 
 @contextmanager
@@ -256,8 +254,7 @@ def joined_group(
     import torch.distributed as dist
 
     if device_kind == "cuda":
-        if not torch.cuda.is_available():
-            raise MeasurementFailed(NO_CUDA)
+        require_cuda()
         if local_world > torch.cuda.device_count():
             raise MeasurementFailed(
                 f"{local_world} ranks on this machine need a GPU each, it has {torch.cuda.device_count()}; use fewer ranks"

@@ -26,6 +26,7 @@ from shardwright.files import write_atomically
 from shardwright.measure.collectives.collect import (
     Collection,
     CollectivesSummary,
+    check_timeout,
     collect_collectives,
     measure_all,
     new_collection,
@@ -98,8 +99,7 @@ def collect_in_group(
         InvalidInput: an option breaks a rule, or the store cannot be used.
         MeasurementFailed: the ranks were started with different options or on different hardware.
     """
-    if not 0 < timeout_s < float("inf"):
-        raise InvalidInput(f"timeout is {timeout_s} s, must be positive")
+    check_timeout(timeout_s)
     if collection.space.world != place.world:
         raise InvalidInput(
             f"world is {collection.space.world}, the group has {place.world} ranks; leave it out under torchrun"
