@@ -23,7 +23,7 @@ from shardwright.measure.collect import collect, main
 from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.measuring import MOST_VISITS
 from shardwright.measure.samples import read_samples
-from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.stock import Collection, CollectSummary
 from shardwright.measure.store import reading
 from shardwright.measure.timing import TimingPolicy
@@ -133,7 +133,7 @@ def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     assert 34 <= summary.measured <= 34 * MOST_VISITS
     assert 0 <= summary.disturbed <= 1
     table = read_samples(tmp_path)
-    space = SampleSpace(POOL, 3, (32,), "rowwise_adagrad", 16_000_000 - 160_000)
+    space = SampleSpace(POOL, 3, 16_000_000 - 160_000, Breadth(batch_sizes=(32,)))
     for found in table.slice(0, 4).to_pylist():
         expected = space.draw(int(found["label"].partition(":")[2])).works
         assert [shard["rows"] for shard in found["shards"]] == [work.rows for work in expected]
@@ -152,7 +152,7 @@ def test_wide_sets_run_on_real_kernels(tmp_path: Path) -> None:
     assert summary.samples == 6
     table = read_samples(tmp_path)
     space = Collection(6, space="wide", batch_sizes=(16,)).sets(16_000_000).breadth
-    expected = SampleSpace(POOL, 1, (16,), "rowwise_adagrad", 15_840_000, space.sequence_share, space)
+    expected = SampleSpace(POOL, 1, 15_840_000, space)
     assert table["optimizer"].to_pylist() == [
         expected.draw(int(label.partition(":")[2])).optimizer for label in table["label"].to_pylist()
     ]

@@ -55,12 +55,15 @@ class Curriculum:
         self.kinds = {kind_of_table(pooled, dtype) for pooled, dtype in kinds} | {kind_of_table(True, "fp32")}
         self._space = SampleSpace(
             table_pool(_POOL),
-            seed=self.seed,
-            batch_sizes=(self.batch_size,),
-            optimizer=self.optimizer,
-            room_bytes=self.room_bytes,
-            sequence_share=0.3 if any(not pooled for pooled, _ in kinds) else 0.0,
-            breadth=replace(BREADTHS["usual"], fp16_share=0.3 if any(dtype == "fp16" for _, dtype in kinds) else 0.0),
+            self.seed,
+            self.room_bytes,
+            replace(
+                BREADTHS["usual"],
+                batch_sizes=(self.batch_size,),
+                optimizers=(self.optimizer,),
+                sequence_share=0.3 if any(not pooled for pooled, _ in kinds) else 0.0,
+                fp16_share=0.3 if any(dtype == "fp16" for _, dtype in kinds) else 0.0,
+            ),
         )
 
     def first_sets(self, count: int, model: ComputeModel | None) -> list[Group]:

@@ -31,7 +31,7 @@ class Breadth:
     Attributes:
         batch_sizes: batch sizes; each sample draws one, so a size that is listed twice comes twice as often.
         optimizers: optimizers inside backward; likewise.
-        sequence_share: share of sets with sequences.
+        sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
         sequence_dim_share: share of the sets with sequences in which all sequences have one dim, and so one fused call.
         largest_dim: dims are 4, 8, … up to this one.
         fp16_share: share of sets with weights in half precision; in some of these sets only part of the tables.
@@ -49,6 +49,12 @@ class Breadth:
     free_share: float = 0.0
     holders: tuple[int, ...] = (2, 4, 8, 16)
     lookup_bytes: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if not self.batch_sizes or any(size < 1 for size in self.batch_sizes):
+            raise InvalidInput(f"batch_sizes: {list(self.batch_sizes)} must be at least one size, each at least 1")
+        if not 0 <= self.sequence_share <= 1:
+            raise InvalidInput(f"sequence_share: {self.sequence_share} must be between 0 and 1")
 
 
 BREADTHS: Mapping[str, Breadth] = {
@@ -128,28 +134,18 @@ class SampleSpace:
     Attributes:
         pool: the tables to draw from.
         seed: seed of the collection.
-        batch_sizes: batch sizes to draw from.
-        optimizer: optimizer of all samples, unless the breadth has several: then each sample draws one of these.
         room_bytes: room for weights and optimizer state of a set; the largest tables are cut to fewer rows until they fit.
-        sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
-        breadth: ranges and shares of all else.
+        breadth: ranges and shares of all that is drawn.
     """
 
     pool: Sequence[Table]
     seed: int = 0
-    batch_sizes: Sequence[int] = (1024,)
-    optimizer: str = "rowwise_adagrad"
     room_bytes: int = 4_000_000_000
-    sequence_share: float = 0.0
     breadth: Breadth = BREADTHS["usual"]
 
     def __post_init__(self) -> None:
         if not self.pool:
             raise InvalidInput("pool: is empty; give at least one table to draw from")
-        if not self.batch_sizes or any(size < 1 for size in self.batch_sizes):
-            raise InvalidInput(f"batch_sizes: {list(self.batch_sizes)} must be at least one size, each at least 1")
-        if not 0 <= self.sequence_share <= 1:
-            raise InvalidInput(f"sequence_share: {self.sequence_share} must be between 0 and 1")
         if self.room_bytes < 2**20:
             raise InvalidInput(f"room_bytes: {self.room_bytes} must be at least 1 MiB")
 
@@ -157,8 +153,8 @@ class SampleSpace:
         """The set of tables of a sample."""
         rng = np.random.default_rng([self.seed, sample])
         count, wide = _table_count(self.seed, sample), self.breadth
-        optimizer = str(rng.choice(wide.optimizers)) if len(wide.optimizers) > 1 else self.optimizer
-        batch_size = int(rng.choice(self.batch_sizes))
+        optimizer = str(rng.choice(wide.optimizers)) if len(wide.optimizers) > 1 else wide.optimizers[0]
+        batch_size = int(rng.choice(wide.batch_sizes))
         tables = [self._draw_table(dim, rng) for dim in _draw_dims(count, wide.largest_dim, rng)]
         if _hits(rng, wide.fp16_share):
             tables = _as_fp16(tables, rng)
@@ -167,7 +163,7 @@ class SampleSpace:
         if rng.random() < _REPLICATED_SETS:
             holders = int(rng.choice(wide.holders))
             works = [_as_replica(work, holders) if rng.random() < _REPLICA_SHARE else work for work in works]
-        if rng.random() < self.sequence_share:
+        if rng.random() < wide.sequence_share:
             share = 1.0 if rng.random() < _PURE_SEQUENCES else 0.5
             chosen = rng.random(count) < share
             if _hits(rng, wide.sequence_dim_share):

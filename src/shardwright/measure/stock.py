@@ -93,13 +93,12 @@ class Collection:
         Raises:
             InvalidInput: an option breaks a rule.
         """
-        pool, breadth = self.pool, self._breadth(arena_bytes)
+        pool = self.pool
         if pool is None:
             from shardwright.workload.pools import table_pool
 
             pool = table_pool("dlrm-2021")
-        room, first = arena_bytes - arena_bytes // 100, breadth.optimizers[0]
-        return SampleSpace(tuple(pool), self.seed, breadth.batch_sizes, first, room, breadth.sequence_share, breadth)
+        return SampleSpace(tuple(pool), self.seed, arena_bytes - arena_bytes // 100, self._breadth(arena_bytes))
 
     def _breadth(self, arena_bytes: int) -> Breadth:
         """The named breadth with the given options in place of its own; smaller devices get smaller batches too."""
@@ -131,9 +130,7 @@ def request_digest(space: SampleSpace, arena_bytes: int) -> str:
     """A digest of all that the number of a set depends on; it tells collections apart."""
     asked = {
         "seed": space.seed,
-        "batch_sizes": list(space.batch_sizes),
-        "optimizer": space.optimizer,
-        "sequence_share": space.sequence_share,
+        "optimizer": space.breadth.optimizers[0],
         "arena_bytes": arena_bytes,
         "pool": pool_digest(space.pool),
         **asdict(space.breadth),

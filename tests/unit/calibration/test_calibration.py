@@ -17,7 +17,7 @@ from shardwright.cost.adapting import error_of
 from shardwright.cost.choice import user_models
 from shardwright.cost.dataset import samples_of_works
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of
 from shardwright.workload.pools import table_pool
@@ -140,7 +140,7 @@ def test_the_bundled_model_is_left_as_it_is(cache_folder):
 def test_a_gpus_calibration_starts_from_what_is_published_of_it():
     curriculum = Curriculum(None, 65_536, "rowwise_adagrad", 8 << 30, "h100")
     start = _published("h100", "rowwise_adagrad", curriculum, (50 << 20, 100 << 20))
-    space = SampleSpace(table_pool("dlrm-2021"), seed=1, batch_sizes=(65_536,), room_bytes=8 << 30)
+    space = SampleSpace(table_pool("dlrm-2021"), 1, 8 << 30, Breadth(batch_sizes=(65_536,)))
     sets = [one.work.works for one in random_sets(space, 0, 60)]
     published = np.array([device_ms(PublishedModel("h100"), works) for works in sets])
     assert error_of(start, samples_of_works(sets, published)) < 0.05

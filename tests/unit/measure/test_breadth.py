@@ -13,7 +13,7 @@ from shardwright.workload.pools import table_pool
 
 WIDE = BREADTHS["wide"]
 ROOM = 60 * 10**9
-SPACE = SampleSpace(table_pool("dlrm-2021"), 0, WIDE.batch_sizes, WIDE.optimizers[0], ROOM, WIDE.sequence_share, WIDE)
+SPACE = SampleSpace(table_pool("dlrm-2021"), 0, ROOM, WIDE)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from shardwright.cost.dataset import samples_of
 from shardwright.errors import InvalidInput
 from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.samples import columns, export_parquet, fingerprints, main, read_parquet, read_samples
-from shardwright.measure.sampling import SampleSpace
+from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.store import SampleStore
 from shardwright.workload.pools import table_pool
 from tests.unit.measure.rows import HERE, THERE, visit, work
@@ -81,7 +81,7 @@ def test_several_kinds_of_hardware_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_file_holds_what_models_are_trained_on(tmp_path: Path) -> None:
-    space = SampleSpace(tuple(table_pool("dlrm-2021")), sequence_share=0.3)
+    space = SampleSpace(tuple(table_pool("dlrm-2021")), breadth=Breadth(sequence_share=0.3))
     with SampleStore(tmp_path, HERE) as store:
         for number in range(60):
             drawn = space.draw(number)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.measure.sampling import BREADTHS, DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, SampleSpace
+from shardwright.measure.sampling import BREADTHS, DIMS, MAX_POOLING, MAX_ROWS, MAX_TABLES, Breadth, SampleSpace
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
 
@@ -56,7 +57,7 @@ def test_shapes_stay_inside_their_limits_and_vary() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
 def test_sets_fit_the_room(optimizer: str) -> None:
     room = 50_000_000
-    space = SampleSpace(POOL, optimizer=optimizer, room_bytes=room)
+    space = SampleSpace(POOL, room_bytes=room, breadth=Breadth(optimizers=(optimizer,)))
     used = [
         sum(work.weight_bytes + optimizer_bytes(optimizer, work.rows, work.dim) for work in space.draw(sample).works)
         for sample in range(150)
@@ -83,7 +84,10 @@ def test_some_tables_are_row_blocks() -> None:
 
 
 def test_batch_sizes_and_sequences_are_drawn() -> None:
-    sets = [SampleSpace(POOL, batch_sizes=(64, 256), sequence_share=0.4).draw(sample) for sample in range(300)]
+    sets = [
+        SampleSpace(POOL, breadth=Breadth(batch_sizes=(64, 256), sequence_share=0.4)).draw(sample)
+        for sample in range(300)
+    ]
     assert {drawn.batch_size for drawn in sets} == {64, 256}
     sequences = [np.mean([not work.pooled for work in drawn.works]) for drawn in sets if len(drawn.works) > 4]
     assert 0.4 < np.mean(np.array(sequences) == 0) < 0.8
@@ -93,8 +97,8 @@ def test_batch_sizes_and_sequences_are_drawn() -> None:
 
 def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them() -> None:
     room = 20_000_000
-    breadth = replace(BREADTHS["wide"], fp16_share=1.0, sequence_share=1.0)
-    space = SampleSpace(POOL, batch_sizes=(1024,), room_bytes=room, sequence_share=1.0, breadth=breadth)
+    breadth = replace(BREADTHS["wide"], batch_sizes=(1024,), fp16_share=1.0, sequence_share=1.0)
+    space = SampleSpace(POOL, room_bytes=room, breadth=breadth)
     returned = [
         sum(4 * work.lookups * work.dim for work in space.draw(sample).works if not work.pooled)
         for sample in range(200)
@@ -103,7 +107,7 @@ def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them
 
 
 def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
-    sets = [SampleSpace(POOL, batch_sizes=(256,)).draw(sample) for sample in range(300)]
+    sets = [SampleSpace(POOL, breadth=Breadth(batch_sizes=(256,))).draw(sample) for sample in range(300)]
     parts = [work.samples for drawn in sets for work in drawn.works if work.samples != 256]
     assert set(parts) == {128, 64, 32, 16}
     assert all(0 < work.pooling <= MAX_POOLING for drawn in sets for work in drawn.works)
@@ -111,7 +115,9 @@ def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
     assert 0.2 < replicated < 0.4
     assert all(len({work.samples for work in drawn.works} - {256}) <= 1 for drawn in sets)
     assert {
-        work.samples for sample in range(300) for work in SampleSpace(POOL, batch_sizes=(4,)).draw(sample).works
+        work.samples
+        for sample in range(300)
+        for work in SampleSpace(POOL, breadth=Breadth(batch_sizes=(4,))).draw(sample).works
     } == {4}
 
 
@@ -119,9 +125,6 @@ def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
     ("options", "message"),
     [
         ({"pool": ()}, "pool: is empty"),
-        ({"batch_sizes": ()}, "batch_sizes"),
-        ({"batch_sizes": (0,)}, "each at least 1"),
-        ({"sequence_share": 1.5}, "between 0 and 1"),
         ({"room_bytes": 10}, "at least 1 MiB"),
     ],
 )
@@ -130,8 +133,21 @@ def test_impossible_spaces_are_refused(options: dict[str, object], message: str)
         SampleSpace(**{"pool": POOL, **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_sizes": ()}, "batch_sizes"),
+        ({"batch_sizes": (0,)}, "each at least 1"),
+        ({"sequence_share": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_impossible_breadths_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Breadth(**options)
+
+
 def test_samples_of_stores_that_were_begun_long_ago_stay_what_they_were() -> None:
-    space = SampleSpace(POOL, 3, (64, 256), "rowwise_adagrad", 50_000_000, 0.3)
+    space = SampleSpace(POOL, 3, 50_000_000, Breadth(batch_sizes=(64, 256), sequence_share=0.3))
     text = [
         [(w.rows, w.dim, w.samples, f"{w.lookups:.9g}", w.pooled, w.dtype) for w in space.draw(sample).works]
         for sample in range(20)
