@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost import CostModel
-from shardwright.search.autoshard.weights import AutoShardWeights
+from shardwright.search.autoshard.strategy import AutoShardWeights
 from shardwright.search.heuristics import HEURISTICS
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import shardwright as sw
-from shardwright.cli.learn_options import options_from_texts
+from shardwright.cli.learn import options_from_texts
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
 from shardwright.reproduce.entrants import SORTED

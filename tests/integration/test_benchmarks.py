@@ -255,9 +255,9 @@ def policies(tmp_path_factory):
     """Options that name two policies, learned for a moment."""
     pytest.importorskip("torch", reason="policies are learned with torch")
     from shardwright.search.autoshard.learner import learn_autoshard
-    from shardwright.search.autoshard.options import AutoShardOptions
+    from shardwright.search.autoshard.strategy import AutoShardOptions
     from shardwright.search.dreamshard.learner import learn_dreamshard
-    from shardwright.search.dreamshard.options import DreamShardOptions
+    from shardwright.search.dreamshard.policy import DreamShardOptions
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.worlds import SimulatedWorld
     from shardwright.testing.tasks import task_of

@@ -14,8 +14,9 @@ from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
 
 from shardwright.cluster import Cluster
 from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.dreamshard.learner import learn_dreamshard
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.fleet import Fleet, open_fleet
 from shardwright.search.learned.fleet_world import FleetWorld

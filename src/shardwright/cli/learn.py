@@ -2,35 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
 from shardwright.cli.checks import check_folder, check_target, require_torch
 from shardwright.cli.errors import Interrupted, about
-from shardwright.cli.learn_options import options_from_texts
-from shardwright.cli.learn_workers import learning_fleet
 from shardwright.cli.model_notes import print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, Seed, option
-from shardwright.cli.output import MISSING, emit, progress, saved, table
+from shardwright.cli.output import MISSING, emit, note, progress, saved, table
 from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.threads import one_thread
 
 if TYPE_CHECKING:
     import rich.table
+    from _typeshed import DataclassInstance
 
     from shardwright.jobs import WorkerPool
-    from shardwright.search.autoshard.options import AutoShardOptions
-    from shardwright.search.dreamshard.options import DreamShardOptions
+    from shardwright.search.autoshard.strategy import AutoShardOptions
+    from shardwright.search.dreamshard.policy import DreamShardOptions
+    from shardwright.search.learned.fleet import Fleet
     from shardwright.search.learned.policy_files import SavedPolicy
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.search.learned.worlds import World
     from shardwright.task import Task
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Sequence[str]) -> Options:
+    """The options of a training.
+
+    Args:
+        kind: dataclass of the options; each has a default that is a number or a text.
+        chosen: options that have a flag of their own.
+        texts: further ones, as in "learning_rate=0.001".
+
+    Raises:
+        InvalidInput: a text is not NAME=VALUE, names no option or one twice, or a value is of another type or breaks a rule.
+    """
+    defaults = {field.name: field.default for field in fields(kind)}
+    values = dict(chosen)
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in defaults:
+            close = get_close_matches(name, defaults, n=1)
+            hint = f"did you mean '{close[0]}'? " if close else ""
+            raise InvalidInput(f"--option {text!r} must be NAME=VALUE; {hint}names are {', '.join(defaults)}")
+        if name in values:
+            raise InvalidInput(
+                f"--option {text!r}: {name} is set already; give it once, and seed, iterations and steps by their own flags"
+            )
+        values[name] = _value(text, value, defaults[name])
+    return kind(**values)
+
+
+def _value(text: str, value: str, default: object) -> int | float | str:
+    """The value, of the type that the default has."""
+    if isinstance(default, str):
+        return value
+    try:
+        return float(value) if isinstance(default, float) else int(value)
+    except ValueError:
+        wanted = "a number" if isinstance(default, float) else "a whole number"
+        raise InvalidInput(f"--option {text!r}: the value must be {wanted}") from None
+
+
+@contextmanager
+def learning_fleet(address: str | None, device: str, actors: int, *, simulated: bool) -> Iterator[Fleet | None]:
+    """Workers of one kind on a cluster; None without an address, and where nothing could be given to them.
+
+    Args:
+        address: the cluster.
+        device: "cpu" or "cuda", what measured costs are of.
+        actors: batches in which episodes are played.
+        simulated: whether costs are a cost model's.
+
+    Raises:
+        ClusterFailed: the cluster does not answer, or lends nothing.
+    """
+    if address is None:
+        yield None
+        return
+    if simulated and actors == 1:
+        note(
+            f"--ray {address} is not used: costs are simulated and one actor plays all episodes, which leaves nothing to share out; for "
+            "tasks of hundreds of tables, give as many actors as workers with --option actors=N (another number is another policy)"
+        )
+        yield None
+        return
+    from shardwright.cluster import open_cluster
+    from shardwright.measure.backend import default_backend
+    from shardwright.measure.hardware import fingerprint
+    from shardwright.search.learned.fleet import open_fleet
+
+    # Played on machines like this one, episodes are those that would be played here, bit by bit.
+    like = fingerprint("cpu", default_backend()) if simulated else None
+    kind = "cpu" if simulated else device
+    with open_cluster(address) as cluster, open_fleet(cluster, kind, like, measuring=not simulated) as fleet:
+        for text in fleet.notes:
+            note(text)
+        yield fleet
+
 
 Learner: TypeAlias = Literal["autoshard", "dreamshard"]
 _LENGTH = {"autoshard": "steps", "dreamshard": "iterations"}
@@ -159,10 +238,10 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
 def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
     """How to learn; raises InvalidInput where a text is no option."""
     if strategy == "autoshard":
-        from shardwright.search.autoshard.options import AutoShardOptions
+        from shardwright.search.autoshard.strategy import AutoShardOptions
 
         return options_from_texts(AutoShardOptions, chosen, texts)
-    from shardwright.search.dreamshard.options import DreamShardOptions
+    from shardwright.search.dreamshard.policy import DreamShardOptions
 
     return options_from_texts(DreamShardOptions, chosen, texts)
 
@@ -176,7 +255,7 @@ def _learn(
     pool: WorkerPool | None,
 ) -> SavedPolicy:
     from shardwright.search.autoshard.learner import learn_autoshard
-    from shardwright.search.autoshard.options import AutoShardOptions
+    from shardwright.search.autoshard.strategy import AutoShardOptions
     from shardwright.search.dreamshard.learner import learn_dreamshard
 
     if isinstance(options, AutoShardOptions):

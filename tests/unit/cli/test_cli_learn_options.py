@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from shardwright.cli.learn_options import options_from_texts
+from shardwright.cli.learn import options_from_texts
 from shardwright.errors import InvalidInput
 
 

@@ -8,8 +8,8 @@ from itertools import chain, zip_longest
 
 from shardwright.reproduce.learned.policy_training import LearningOptions
 from shardwright.reproduce.learned.tasks import Setting, draw_tasks
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.task.task import Task
 
 

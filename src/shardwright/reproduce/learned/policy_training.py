@@ -13,8 +13,8 @@ from typing import TypeAlias, cast
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.reproduce.entrants import model_version
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy, load_policy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld
 from shardwright.sharding.costs import PlanCost

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.errors import InvalidInput
-from shardwright.search.autoshard.weights import AutoShardWeights
+from shardwright.search.autoshard.strategy import AutoShardWeights
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.worlds import World, compute_ms
@@ -32,7 +32,7 @@ def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: 
     Raises:
         InvalidInput: no device of any task holds a table.
     """
-    from shardwright.search.autoshard.rollout import placements, scattered
+    from shardwright.search.autoshard.network import placements, scattered
     from shardwright.search.learned.environment import PlacementBatch
 
     weights = AutoShardWeights(policy)

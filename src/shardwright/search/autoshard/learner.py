@@ -1,9 +1,9 @@
 """AutoShard's learning: actors place tasks, the world says what that costs, the learner improves cost model and policy.
 
-The paper's actors are processes that play with the learner's policy of a moment ago, and V-trace corrects for its age. Here they are
-one batch of episodes in the same process: at the begin of a round the actors play enough for `lag` learner steps, so that the
-learner is up to `lag` - 1 steps ahead of what it learns from. On one thread the result depends on the seed alone, and a
-training that goes on from a checkpoint ends as if it had never stopped.
+The paper's actors are processes that play with the learner's policy of a moment ago, and V-trace corrects for its age. Here they are one
+batch of episodes in the same process: at the begin of a round the actors play enough for `lag` learner steps, so that the learner is up
+to `lag` - 1 steps ahead of what it learns from. On one thread the result depends on the seed alone, and a training that goes on from a
+checkpoint ends as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.jobs import WorkerPool
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.autoshard.weights import NAME
+from shardwright.search.autoshard.strategy import NAME, AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.worlds import World
@@ -27,6 +26,7 @@ from shardwright.task.task import Task
 if TYPE_CHECKING:
     from shardwright.search.autoshard.training import Training
     from shardwright.search.learned.records import TrainingRecord
+
 
 SAVED_EVERY = 10  # rounds
 

@@ -1,17 +1,21 @@
-"""AutoShard's networks in torch, to be trained. What they are made of is in `weights`.
+"""AutoShard's networks in torch, and the episodes that they play: by an actor's policy, and again by the learner's.
 
-Shape suffixes: e episodes, t steps (the units of a task, in the order in which they are placed), b blocks, d devices, f features, h hidden.
+Shape suffixes: e episodes, t steps (the units of a task, in the order in which they are placed), u units (padded), b blocks, d devices
+(padded), f features, h hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardwright.search.autoshard.weights import (
+from shardwright.search.autoshard.strategy import (
     COST_SIZES,
     DEVICE_SIZES,
     ENCODER_SIZES,
@@ -23,7 +27,9 @@ from shardwright.search.autoshard.weights import (
     STATE,
     VALUE_SIZES,
 )
+from shardwright.search.learned.environment import Environment, PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.search.learned.worlds import Placed
 
 LstmState = tuple[Tensor, Tensor]
 
@@ -117,7 +123,196 @@ def new_network(seed: int) -> AutoShardNetwork:
 
 def exported(network: AutoShardNetwork, metadata: dict[str, str]) -> SavedPolicy:
     """The network as it is saved."""
-    from shardwright.search.autoshard.weights import NAME
+    from shardwright.search.autoshard.strategy import NAME
 
     weights = {name: value.detach().cpu().float().numpy().copy() for name, value in network.state_dict().items()}
     return SavedPolicy(NAME, weights, metadata)
+
+
+class Encoded(NamedTuple):
+    """Tasks as the networks see them.
+
+    Attributes:
+        units_euh: sums of the encodings of each unit's blocks.
+        fixed_edh: sums of the encodings of the settled shards on each device.
+        occupied_ed: whether a device holds a settled shard.
+        even_e: predicted cost of an even share of everything.
+    """
+
+    units_euh: Tensor
+    fixed_edh: Tensor
+    occupied_ed: Tensor
+    even_e: Tensor
+
+    @classmethod
+    def of(cls, network: AutoShardNetwork, batch: PlacementBatch) -> Encoded:
+        """Encode tasks."""
+        units_euh = batch.by_unit(network.encode(batch.features_ebf))
+        fixed_edh = batch.by_device(network.encode(batch.fixed_ecf))
+        total_eh = units_euh.sum(dim=1) + fixed_edh.sum(dim=1)
+        even_e = network.even_share(total_eh, batch.device_ed.sum(dim=1))
+        return cls(units_euh, fixed_edh, batch.fixed_ecd.any(dim=1), even_e)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """What was done in e episodes, and what the actor saw that does not depend on its networks.
+
+    Attributes:
+        batch: the tasks.
+        order_eu: the order in which the units were placed.
+        action_te: the chosen devices.
+        placed_te: whether there was a device to choose; false in the padding too.
+        active_te: whether the step was one of the task's own.
+        mask_ted: devices to choose from.
+        memory_ted: share of each device's memory that was taken.
+        log_prob_te: log of the probability with which the actor chose.
+        assignment_eu: where each unit lies; `UNPLACED` where no device had room.
+        excess_e: as of the environment; 0 unless a unit found no device.
+    """
+
+    batch: PlacementBatch
+    order_eu: Tensor
+    action_te: Tensor
+    placed_te: Tensor
+    active_te: Tensor
+    mask_ted: Tensor
+    memory_ted: Tensor
+    log_prob_te: Tensor
+    assignment_eu: Tensor
+    excess_e: Tensor
+
+    def part(self, episodes: Tensor) -> Trajectory:
+        """Some of the episodes."""
+        own = {
+            name: value[:, episodes] if _by_step(name) else value[episodes] for name, value in self.tensors().items()
+        }
+        return Trajectory(self.batch.rows(episodes), **own)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the batch, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "batch"}
+
+    @classmethod
+    def joined(cls, batch: PlacementBatch, parts: Sequence[Mapping[str, Tensor]]) -> Trajectory:
+        """The trajectory of a batch from the tensors of its parts, one after another."""
+        return cls(batch, **{name: torch.cat([part[name] for part in parts], int(_by_step(name))) for name in parts[0]})
+
+
+def _by_step(name: str) -> bool:
+    """Whether the first dimension of a trajectory's tensor is that of steps, and the second of episodes."""
+    return name.rsplit("_", 1)[1].startswith("t")
+
+
+def placements(batch: PlacementBatch, assignment_eu: Tensor, excess_e: Tensor) -> tuple[list[int], list[Placed]]:
+    """The episodes in which every unit found a device, by number, and their placements."""
+    whole = torch.nonzero(excess_e == 0)[:, 0].tolist()
+    return whole, [(batch.tasks[index], assignment_eu[index, : len(batch.tasks[index])].numpy()) for index in whole]
+
+
+@torch.no_grad()
+def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: Encoded) -> Tensor:
+    """`(e, u)` units by predicted cost alone, largest first; the padding comes last."""
+    cost_eu = network.relative_cost(encoded.units_euh)
+    padding_eu = torch.arange(batch.units) >= batch.unit_count_e[:, None]
+    return torch.argsort(-cost_eu.masked_fill(padding_eu, float("-inf")), dim=1, stable=True)
+
+
+class _Step(NamedTuple):
+    """One step of all episodes; the names are those of `Trajectory`."""
+
+    action_te: Tensor
+    placed_te: Tensor
+    active_te: Tensor
+    mask_ted: Tensor
+    memory_ted: Tensor
+    log_prob_te: Tensor
+
+
+@torch.no_grad()
+def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Generator) -> Trajectory:
+    """Place all units of all tasks, each on a device drawn with the policy's probabilities."""
+    encoded = Encoded.of(network, batch)
+    environment = Environment(batch, costliest_first(network, batch, encoded))
+    sums_edh, occupied_ed = encoded.fixed_edh.clone(), encoded.occupied_ed.clone()
+    rows = torch.arange(batch.episodes)
+    state: LstmState | None = None
+    steps: list[_Step] = []
+    while not environment.done:
+        mask_ed, active_e = environment.mask(), environment.active_e
+        units_eh = encoded.units_euh[rows, environment.current_e]
+        memory_ed = environment.used_ed / batch.memory_ed.clamp(min=1)
+        share_e = (environment.step_index / batch.unit_count_e).to(units_eh.dtype)
+        states_1eh, state = network.states(units_eh[None], share_e[None], state)
+        facts_ed2 = network.device_facts(sums_edh, occupied_ed, memory_ed, encoded.even_e)
+        logits_ed = network.logits(states_1eh[0], sums_edh, facts_ed2, mask_ed)
+        device_e = (logits_ed + _gumbel(logits_ed, rng)).argmax(dim=1)
+        log_prob_e = logits_ed.log_softmax(dim=1)[rows, device_e]
+        placed_e = environment.step(device_e, mask_ed)
+        sums_edh[rows, device_e] += units_eh * placed_e[:, None]
+        occupied_ed[rows, device_e] |= placed_e
+        steps.append(_Step(device_e, placed_e, active_e, mask_ed, memory_ed, log_prob_e))
+    stacked = {name: torch.stack([getattr(step, name) for step in steps]) for name in _Step._fields}
+    return Trajectory(
+        batch,
+        environment.order_eu,
+        assignment_eu=environment.assignment_eu,
+        excess_e=environment.excess_e,
+        **stacked,
+    )
+
+
+class Outputs(NamedTuple):
+    """What the learner's networks say of a trajectory.
+
+    Attributes:
+        logits_ted: logits of the devices.
+        value_te: expected rewards.
+    """
+
+    logits_ted: Tensor
+    value_te: Tensor
+
+
+def go_through(network: AutoShardNetwork, played: Trajectory) -> Outputs:
+    """The learner's logits and values of every step of a trajectory."""
+    batch = played.batch
+    encoded = Encoded.of(network, batch)
+    index_euh = played.order_eu[..., None].expand_as(encoded.units_euh)
+    units_teh = encoded.units_euh.gather(1, index_euh).transpose(0, 1)
+    steps = torch.arange(batch.units, dtype=units_teh.dtype)
+    states_teh, _ = network.states(units_teh, steps[:, None] / batch.unit_count_e)
+    chosen_ted = torch.nn.functional.one_hot(played.action_te, batch.devices) * played.placed_te[..., None]
+    added_tedh = chosen_ted[..., None] * units_teh[:, :, None]
+    sums_tedh = encoded.fixed_edh + added_tedh.cumsum(dim=0) - added_tedh
+    occupied_ted = encoded.occupied_ed | (chosen_ted.cumsum(dim=0) - chosen_ted > 0)
+    facts_ted2 = network.device_facts(sums_tedh, occupied_ted, played.memory_ted, encoded.even_e)
+    logits_ted = network.logits(states_teh, sums_tedh, facts_ted2, played.mask_ted)
+    return Outputs(logits_ted, network.value(states_teh)[..., 0])
+
+
+def scattered(batch: PlacementBatch, rng: np.random.Generator) -> Environment:
+    """Random placements, played to the end, of very unequal sizes: each task has its own random preferences for devices.
+
+    They show the cost model sets of all sizes, from one table to all of them; a good policy only makes sets of about equal cost.
+    """
+    keys_eu = rng.random((batch.episodes, batch.units))
+    keys_eu[np.arange(batch.units) >= batch.unit_count_e.numpy()[:, None]] = 2.0  # the padding comes last
+    environment = Environment(batch, torch.from_numpy(keys_eu.argsort(axis=1)))
+    sharpness_e1 = rng.choice([0.1, 0.5, 2.0], size=(batch.episodes, 1))
+    log_weight_ed = torch.from_numpy(np.log(rng.gamma(sharpness_e1, size=(batch.episodes, batch.devices)) + 1e-12))
+    while not environment.done:
+        mask_ed = environment.mask()
+        key_ed = (log_weight_ed + _gumbel(log_weight_ed, rng)).masked_fill(~mask_ed, float("-inf"))
+        environment.step(key_ed.argmax(dim=1), mask_ed)
+    return environment
+
+
+def _gumbel(like: Tensor, rng: np.random.Generator) -> Tensor:
+    """Noise with which the largest logit is a draw from the softmax."""
+    return torch.from_numpy(rng.gumbel(size=tuple(like.shape))).to(like.dtype)
+
+
+def in_batches(episodes: int, parts: int) -> Sequence[Tensor]:
+    """Numbers of the episodes in `parts` parts of about equal size."""
+    return [part for part in torch.arange(episodes).tensor_split(parts) if len(part)]

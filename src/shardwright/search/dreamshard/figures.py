@@ -8,11 +8,10 @@ from typing import Literal
 import torch
 
 from shardwright.errors import InfeasibleTask
-from shardwright.search.dreamshard.buffer import Buffer
-from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors
+from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors
 from shardwright.search.dreamshard.mdp import Rollout, anywhere, encode, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
-from shardwright.search.dreamshard.weights import Objective, checked
+from shardwright.search.dreamshard.policy import Objective, checked
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy

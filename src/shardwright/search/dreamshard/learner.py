@@ -13,9 +13,8 @@ import numpy as np
 
 from shardwright.errors import ShardwrightError
 from shardwright.jobs import WorkerPool
-from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.dreamshard.policy import NAME, DreamShardOptions
 from shardwright.search.dreamshard.training import Training
-from shardwright.search.dreamshard.weights import NAME
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import check_same_training, load_checkpoint, restoring, save_checkpoint
 from shardwright.search.learned.policy_files import SavedPolicy
@@ -23,8 +22,6 @@ from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.worlds import World
 from shardwright.task.task import Task
 from shardwright.workload.training_tasks import TrainingTasks, training_tasks
-
-__all__ = ["DreamShardOptions", "learn_dreamshard"]
 
 
 def learn_dreamshard(

@@ -32,7 +32,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from shardwright.search.dreamshard.weights import (
+from shardwright.search.dreamshard.policy import (
     COST_HIDDEN,
     ENCODING,
     FARTHEST,

@@ -1,5 +1,7 @@
 """`dreamshard`: a learned policy places units one after another. `dreamshard+`: its proposals are where a local search starts.
 
+Proposals are greedy, sampled, and ways out where memory is tight.
+
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
 """
@@ -7,20 +9,130 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
+from shardwright.files import is_missing, status
+from shardwright.schema import Place
 from shardwright.search.certified import Certified
-from shardwright.search.dreamshard.files import why_not_placed
+from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy, why_not_placed
+from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.search.learned.policy_files import bundled_policy, load_policy
+from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
+from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.engine.preparation import Prepared
     from shardwright.search.engine.session import SearchSession
+
+_SAMPLES = 16  # sampled placements before a task is given up
+
+
+def greedy_plan(task: Task, path: Path | None, strategy: str, seed: int) -> Plan:
+    """The plan of a policy's likeliest choices.
+
+    Args:
+        task: the task.
+        path: the policy's file; None for the bundled one.
+        strategy: name of the strategy, for the plan.
+        seed: of placements that are sampled where memory is tight.
+
+    Raises:
+        InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
+        InfeasibleTask: no placement was found that keeps memory and constraints.
+    """
+    arrays = PlacementArrays.of(task)
+    policy = policy_for(path, task)
+    return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), strategy, seed)
+
+
+def best_plan(task: Task, path: Path | None, cost_model: CostModel, samples: int, strategy: str, seed: int) -> Plan:
+    """The fastest, by the cost model, of the greedy placement and so many sampled ones; arguments and errors as in `greedy_plan`."""
+    arrays = PlacementArrays.of(task)
+    policy = policy_for(path, task)
+    encoded = policy.encode(arrays)
+    placements = [greedy_placement(policy, encoded, seed), *sampled_placements(policy, encoded, samples, seed)]
+    costs = SimulatedWorld(cost_model).costs([(arrays, placement) for placement in placements])
+    best = int(np.argmin([step_ms(phases) for phases in costs]))
+    return arrays.plan(placements[best], strategy, seed)
+
+
+def policy_for(path: Path | None, task: Task) -> Policy:
+    """The policy of a file, or the bundled one for the task's device."""
+    chosen = path or bundled_policy(NAME, task.topology.device)
+    assert chosen is not None, "a strategy's supports() names devices without a policy"
+    found = None if is_missing(chosen) else status(chosen)
+    return _read(chosen, 0 if found is None else found.st_mtime_ns)
+
+
+def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
+    """`(n,)` devices by the policy's likeliest choices.
+
+    Where these leave a unit without a device, units that are hard to place go first: those that take most of the memory they may use.
+    Then placements in this order are sampled.
+
+    Raises:
+        InfeasibleTask: every one of these left a unit without a device.
+    """
+    found = policy.place(encoded)
+    if _is_whole(found):
+        return found
+    rng = np.random.default_rng(seed)
+    hardest = _hardest_first(encoded.arrays)
+    for attempt in range(_SAMPLES + 1):
+        found = policy.place(encoded, hardest, _noise(encoded, rng) if attempt else None)
+        if _is_whole(found):
+            return found
+    raise InfeasibleTask(_left_over(encoded.arrays, found, hardest))
+
+
+def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) -> list[Ints]:
+    """Of `count` samples of the policy those that keep memory and constraints, each once."""
+    rng = np.random.default_rng(seed)
+    found = [policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count)]
+    return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, modified: int) -> Policy:
+    """The policy of a file as it was at a time of modification."""
+    with Place(str(path)).naming():
+        return Policy(load_policy(path, NAME))
+
+
+def _noise(encoded: Encoded, rng: np.random.Generator) -> Floats:
+    return rng.gumbel(size=(len(encoded.arrays), encoded.arrays.devices))
+
+
+def _is_whole(assignment: Ints) -> bool:
+    return bool((assignment != STUCK).all())
+
+
+def _hardest_first(arrays: PlacementArrays) -> Ints:
+    room = np.maximum(arrays.allowed @ np.maximum(arrays.memory - arrays.used, 0), 1)
+    return np.argsort(-arrays.bytes / room, kind="stable")
+
+
+def _left_over(arrays: PlacementArrays, assignment: Ints, order: Ints) -> str:
+    """What could not be placed, with the numbers and what would help."""
+    unit = int(order[np.argmax(assignment[order] == STUCK)])
+    used, placed = arrays.used.copy(), assignment != STUCK
+    np.add.at(used, assignment[placed], arrays.bytes[placed])
+    left = int(np.maximum(arrays.memory - used, 0)[arrays.allowed[unit]].max())
+    tables = ", ".join(arrays.units.free[unit].tables)
+    return (
+        f"no device is left for table '{tables}', which needs {format_bytes(int(arrays.bytes[unit]))}, in {_SAMPLES + 2} placements by the "
+        f"policy: the devices it may use have at most {format_bytes(left)} left, or are forbidden by constraints; allow column_wise or "
+        "row_wise, use more devices or memory, or the strategy certified"
+    )
 
 
 @dataclass(frozen=True)
@@ -46,8 +158,6 @@ class DreamShard:
             InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
             InfeasibleTask: no placement was found that keeps memory and constraints.
         """
-        from shardwright.search.dreamshard.proposals import greedy_plan
-
         return greedy_plan(task, self.policy, self.name, seed)
 
 
@@ -85,8 +195,6 @@ class DreamShardPlus:
             InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
             InfeasibleTask: no plan was found that keeps memory and constraints.
         """
-        from shardwright.search.dreamshard.proposals import best_plan
-
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
         try:
             proposed = best_plan(task, self.policy, cost_model, self.proposals, self.name, seed)

@@ -11,13 +11,10 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.jobs import WorkerPool
-from shardwright.search.dreamshard.actors import Actors
-from shardwright.search.dreamshard.buffer import Buffer
-from shardwright.search.dreamshard.cost_errors import CostErrors, mean_errors, set_scale, targets
-from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities
+from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
+from shardwright.search.dreamshard.mdp import Actors, Episodes, encode, estimates, log_probabilities
 from shardwright.search.dreamshard.network import DreamShardNetwork
-from shardwright.search.dreamshard.options import DreamShardOptions
-from shardwright.search.dreamshard.variants import variants_of
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.checkpoints import (
     check_count,

@@ -1,19 +1,192 @@
-"""REINFORCE on one task: draw plans, ask the world what they cost, make cheap ones likelier."""
+"""REINFORCE on one task: draw plans from a sequence-to-sequence network, ask the world what they cost, make cheap ones likelier.
+
+The network reads the units of a task in both directions, with attention, and says a device for each.
+
+Shape suffixes: e episodes, t steps, u units, b blocks, d devices, f features, h hidden. All episodes place the same task, so that what
+the encoder makes of it has no e.
+
+References:
+    [placement] Mirhoseini et al., Device Placement Optimization with Reinforcement Learning, ICML 2017: the architecture and its training.
+    [dreamshard] Zha et al., DreamShard, NeurIPS 2022: the same as a baseline, on table features.
+    [attention] Luong et al., Effective Approaches to Attention-based Neural Machine Translation, EMNLP 2015: the "general" score.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
+from shardwright.search.learned.environment import Environment, PlacementBatch
 from shardwright.search.learned.worlds import World, step_ms
-from shardwright.search.rnn.network import SequenceToSequence
-from shardwright.search.rnn.options import RnnOptions
-from shardwright.search.rnn.rollout import Rollout, Sequence, likelihood, roll_out
+from shardwright.search.rnn.strategy import RnnOptions
 from shardwright.threads import one_thread
+
+State = tuple[Tensor, Tensor]
+"""Hidden and cell state of the decoder, `(1, e, h)` each."""
+
+
+class SequenceToSequence(nn.Module):
+    """Encoder, decoder and attention over one task.
+
+    The decoder sees the device that it chose last, as in [placement], and also the unit whose turn it is: otherwise attention would first
+    have to learn which unit that is. Each unit has an embedding that is trained, as kinds of operations have in [placement], beside its
+    features. Both are in favour of the baseline: without them it hardly learns in some thousand plans.
+
+    Args:
+        features: f.
+        units: u.
+        devices: d; each unit and device has weights of its own, so that a network serves one task only.
+        hidden: h, even.
+    """
+
+    def __init__(self, features: int, units: int, devices: int, hidden: int) -> None:
+        super().__init__()
+        self.start = devices
+        self.block = nn.Linear(features, hidden)
+        self.unit = nn.Embedding(units, hidden)
+        self.encoder = nn.LSTM(hidden, hidden // 2, bidirectional=True, batch_first=True)
+        self.device = nn.Embedding(devices + 1, hidden)
+        self.decoder = nn.LSTM(2 * hidden, hidden, batch_first=True)
+        self.attention = nn.Linear(hidden, hidden, bias=False)
+        self.combine = nn.Linear(3 * hidden, hidden)
+        self.head = nn.Linear(hidden, devices)
+
+    def encode(self, features_bf: Tensor, unit_b: Tensor) -> Tensor:
+        """`(u, h)` encodings of the units.
+
+        Args:
+            features_bf: standardised features of the blocks.
+            unit_b: step at which the unit of each block is placed.
+        """
+        units_uh = self.unit.weight.index_add(0, unit_b, torch.relu(self.block(features_bf)))
+        encoded: Tensor = self.encoder(units_uh[None])[0][0]
+        return encoded
+
+    def decode(
+        self, encoded_uh: Tensor, first: int, device_et: Tensor, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        """`(e, t, d)` logits of the units from `first` on, and the decoder's state after them.
+
+        Args:
+            encoded_uh: what `encode` returned.
+            first: step at which the first of the t units is placed.
+            device_et: device that was chosen before each of them; `start` before the first of all.
+            state: the decoder's state after the steps before; None at the start.
+        """
+        episodes, steps = device_et.shape
+        turn_eth, unit_eth = (
+            each[first : first + steps].expand(episodes, -1, -1) for each in (encoded_uh, self.unit.weight)
+        )
+        hidden_eth, state = self.decoder(torch.cat([turn_eth, self.device(device_et)], dim=2), state)
+        weight_etu = torch.softmax(self.attention(hidden_eth) @ encoded_uh.T, dim=2)
+        context_eth = weight_etu @ encoded_uh
+        logits: Tensor = self.head(torch.tanh(self.combine(torch.cat([hidden_eth, context_eth, unit_eth], dim=2))))
+        assert state is not None
+        return logits, state
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """A task as the network reads it: units in the order in which they are placed, largest memory first.
+
+    Attributes:
+        batch: the task, once an episode.
+        order_u: units in the order of their turns.
+        features_bf: features of the blocks, standardised over the task.
+        unit_b: turn of each block's unit.
+    """
+
+    batch: PlacementBatch
+    order_u: Tensor
+    features_bf: Tensor
+    unit_b: Tensor
+
+    @classmethod
+    def of(cls, arrays: PlacementArrays, episodes: int) -> Sequence:
+        """The sequence of a task."""
+        batch = PlacementBatch.of([arrays])
+        order_u = torch.argsort(batch.bytes_eu[0], descending=True, stable=True)
+        turn_u = torch.argsort(order_u)
+        features_bf = batch.features_ebf[0]
+        centred_bf = features_bf - features_bf.mean(dim=0)
+        spread_f = centred_bf.square().mean(dim=0).sqrt()
+        return cls(
+            batch=batch.repeat(episodes),
+            order_u=order_u,
+            features_bf=centred_bf / torch.where(spread_f > 1e-6, spread_f, 1.0),
+            unit_b=turn_u[batch.unit_eb[0]],
+        )
+
+    def encode(self, network: SequenceToSequence) -> Tensor:
+        """`(u, h)` encodings of the units in the order of their turns."""
+        return network.encode(self.features_bf, self.unit_b)
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """One plan an episode.
+
+    Attributes:
+        device_eu: the devices chosen, by turn; where a unit found no device, what it holds does not matter.
+        mask_eud: devices that could be chosen.
+        assignment_eu: the device of each unit of the task.
+        excess_e: bytes that did not fit, over the memory of the largest device; 0 where everything was placed.
+    """
+
+    device_eu: Tensor
+    mask_eud: Tensor
+    assignment_eu: Tensor
+    excess_e: Tensor
+
+
+@torch.no_grad()
+def roll_out(network: SequenceToSequence, sequence: Sequence, generator: torch.Generator | None) -> Rollout:
+    """Place the units of every episode, by chance with a generator, else always the likeliest device."""
+    batch = sequence.batch
+    environment = Environment(batch, sequence.order_u.expand(batch.episodes, -1))
+    encoded_uh = sequence.encode(network)
+    device_e = torch.full((batch.episodes,), network.start)
+    state: State | None = None
+    devices, masks = [], []
+    while not environment.done:
+        mask_ed = environment.mask()
+        logits_etd, state = network.decode(encoded_uh, environment.step_index, device_e[:, None], state)
+        chance_ed = torch.softmax(masked(logits_etd[:, 0], mask_ed), dim=1)
+        device_e = chance_ed.argmax(dim=1) if generator is None else _drawn(chance_ed, generator)
+        environment.step(device_e, mask_ed)
+        devices.append(device_e)
+        masks.append(mask_ed)
+    return Rollout(
+        torch.stack(devices, dim=1), torch.stack(masks, dim=1), environment.assignment_eu, environment.excess_e
+    )
+
+
+def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """`(e,)` log-probability of each plan and `(e,)` entropy of its choices, both a unit; all turns in one pass."""
+    start_e1 = torch.full_like(rollout.device_eu[:, :1], network.start)
+    before_eu = torch.cat([start_e1, rollout.device_eu[:, :-1]], dim=1)
+    logits_eud, _ = network.decode(sequence.encode(network), 0, before_eu)
+    log_eud = torch.log_softmax(masked(logits_eud, rollout.mask_eud), dim=2)
+    possible_eu = rollout.mask_eud.any(dim=2)
+    chosen_eu = log_eud.gather(2, rollout.device_eu[..., None])[..., 0]
+    entropy_eu = -(log_eud.exp() * torch.where(rollout.mask_eud, log_eud, 0.0)).sum(dim=2)
+    return tuple(torch.where(possible_eu, each, 0.0).mean(dim=1) for each in (chosen_eu, entropy_eu))  # type: ignore[return-value]
+
+
+def masked(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits with minus infinity where the mask is false; unchanged where it is false for all devices."""
+    return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
+
+
+def _drawn(chance_ed: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.multinomial(chance_ed, 1, generator=generator)[:, 0]
+
 
 _LAST_RATE = 0.1
 _MOST_NORM = 1.0

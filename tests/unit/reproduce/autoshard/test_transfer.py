@@ -8,8 +8,8 @@ from shardwright.reproduce.autoshard.kinds import QUICK
 from shardwright.reproduce.autoshard.transfer import Transfer
 from shardwright.reproduce.entrants import SORTED, Limits
 from shardwright.reproduce.learned.tasks import Setting
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.dreamshard.options import DreamShardOptions
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.dreamshard.policy import DreamShardOptions
 
 TINY = replace(
     QUICK,

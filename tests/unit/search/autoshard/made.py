@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.errors import MeasurementFailed
 from shardwright.search.autoshard.learner import learn_autoshard
 from shardwright.search.autoshard.network import AutoShardNetwork, exported, new_network
-from shardwright.search.autoshard.options import AutoShardOptions
+from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.worlds import SimulatedWorld

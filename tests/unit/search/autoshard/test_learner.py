@@ -10,11 +10,9 @@ import torch
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.search.autoshard.accuracy import cost_errors
 from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.autoshard.rollout import roll_out
-from shardwright.search.autoshard.strategy import placed
+from shardwright.search.autoshard.network import roll_out
+from shardwright.search.autoshard.strategy import AutoShardOptions, AutoShardWeights, placed
 from shardwright.search.autoshard.training import Played
-from shardwright.search.autoshard.weights import AutoShardWeights
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy

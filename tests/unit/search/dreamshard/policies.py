@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.search.dreamshard.weights import NAME, SHAPES
+from shardwright.search.dreamshard.policy import NAME, SHAPES
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.tasks import tables

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
+from shardwright.search.dreamshard.buffer import variants_of
 from shardwright.search.dreamshard.figures import cost_errors
-from shardwright.search.dreamshard.inference import Policy
-from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
-from shardwright.search.dreamshard.variants import variants_of
+from shardwright.search.dreamshard.learner import learn_dreamshard
+from shardwright.search.dreamshard.policy import DreamShardOptions, Policy
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.records import TrainingRecord

@@ -10,7 +10,7 @@ import torch
 from shardwright.search.dreamshard.figures import network_of
 from shardwright.search.dreamshard.mdp import Rollout, encode, log_probabilities, sampler
 from shardwright.search.dreamshard.network import PolicyNetwork
-from shardwright.search.dreamshard.weights import SHAPES
+from shardwright.search.dreamshard.policy import SHAPES
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.testing.tasks import constrained_task, task_of, tight_task

@@ -82,8 +82,8 @@ def packing_task(room: float):
 
 def test_tight_memory_is_met_by_placing_large_units_first(tmp_path):
     """A policy that piles everything on one device, small tables first, leaves no room for the large ones."""
-    from shardwright.search.dreamshard.inference import STUCK
-    from shardwright.search.dreamshard.proposals import greedy_placement, policy_for
+    from shardwright.search.dreamshard.policy import STUCK
+    from shardwright.search.dreamshard.strategy import greedy_placement, policy_for
     from shardwright.search.learned.arrays import PlacementArrays
 
     stuck = 0

@@ -4,7 +4,8 @@ import torch
 
 from shardwright.errors import InvalidInput
 from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
+from shardwright.search.dreamshard.learner import learn_dreamshard
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.checkpoints import (
     check_same_training,
     load_checkpoint,

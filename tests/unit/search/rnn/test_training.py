@@ -6,14 +6,24 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch")
+
 from shardwright.errors import ShardwrightError  # noqa: E402
 from shardwright.search.learned.arrays import PlacementArrays  # noqa: E402
-from shardwright.search.rnn.network import SequenceToSequence  # noqa: E402
-from shardwright.search.rnn.options import RnnOptions  # noqa: E402
-from shardwright.search.rnn.rollout import Sequence, roll_out  # noqa: E402
-from shardwright.search.rnn.training import PlanLedger, train_placement  # noqa: E402
+from shardwright.search.rnn.strategy import RnnOptions  # noqa: E402
+from shardwright.search.rnn.training import (  # noqa: E402
+    PlanLedger,
+    Sequence,
+    SequenceToSequence,
+    likelihood,
+    masked,
+    roll_out,
+    train_placement,
+)
+from shardwright.testing import conformance_tasks  # noqa: E402
+from shardwright.testing.tasks import impossible_task  # noqa: E402
 
 from .worlds import LoadWorld, equal_tables, pooling_of  # noqa: E402
+
 
 SMALL = RnnOptions(updates=60, episodes=16, hidden=16, learning_rate=0.01)
 
@@ -90,3 +100,132 @@ def test_nothing_outside_changes():
     train_placement(PlacementArrays.of(equal_tables(4, 2)), LoadWorld(), RnnOptions(updates=1), seed=3, deadline=None)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+
+
+UNITS, BLOCKS, DEVICES = 5, 7, 3
+
+
+@pytest.fixture
+def network():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield SequenceToSequence(features=4, units=UNITS, devices=DEVICES, hidden=8)
+
+
+@pytest.fixture
+def features():
+    return torch.randn(BLOCKS, 4, generator=torch.Generator().manual_seed(1))
+
+
+UNIT_B = torch.tensor([0, 0, 1, 2, 3, 4, 4])
+
+
+def test_step_by_step_as_in_one_pass(network, features):
+    encoded = network.encode(features, UNIT_B)
+    before = torch.tensor([[DEVICES, 0, 1, 2, 0], [DEVICES, 2, 2, 1, 1]])
+    at_once, _ = network.decode(encoded, 0, before)
+    state, steps = None, []
+    for turn in range(UNITS):
+        logits, state = network.decode(encoded, turn, before[:, turn : turn + 1], state)
+        steps.append(logits)
+    assert at_once.shape == (2, UNITS, DEVICES)
+    torch.testing.assert_close(torch.cat(steps, dim=1), at_once)
+
+
+def test_episodes_do_not_touch_each_other(network, features):
+    encoded = network.encode(features, UNIT_B)
+    one, other = torch.tensor([[DEVICES, 0, 1, 2, 0]]), torch.tensor([[DEVICES, 2, 2, 1, 1]])
+    both, _ = network.decode(encoded, 0, torch.cat([one, other]))
+    torch.testing.assert_close(both[1:], network.decode(encoded, 0, other)[0])
+    assert not torch.allclose(both[0, 1:], both[1, 1:])  # what was chosen before matters
+
+
+def test_a_unit_is_the_sum_of_its_blocks_in_any_order(network, features):
+    swapped = features.clone()
+    swapped[[0, 1]] = features[[1, 0]]
+    torch.testing.assert_close(network.encode(swapped, UNIT_B), network.encode(features, UNIT_B))
+
+
+def test_first_unit_is_placed_with_the_last_in_view(network, features):
+    changed = features.clone()
+    changed[-1] += 1.0
+    start = torch.tensor([[DEVICES]])
+    first = [network.decode(network.encode(given, UNIT_B), 0, start)[0] for given in (features, changed)]
+    assert not torch.allclose(*first)
+
+
+def test_every_weight_learns(network, features):
+    before = torch.tensor([[DEVICES, 0, 1, 2, 0]])
+    logits, _ = network.decode(network.encode(features, UNIT_B), 0, before)
+    logits.square().sum().backward()
+    assert [name for name, weight in network.named_parameters() if not weight.grad.abs().sum() > 0] == []
+
+
+def made(task, episodes=6):
+    arrays = PlacementArrays.of(task)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = SequenceToSequence(21, len(arrays), arrays.devices, 8)
+    return network, Sequence.of(arrays, episodes), torch.Generator().manual_seed(0)
+
+
+def test_largest_units_first():
+    _, sequence, _ = made(conformance_tasks()["devices of unequal memory"])
+    sizes = sequence.batch.bytes_eu[0][sequence.order_u]
+    assert (sizes[:-1] >= sizes[1:]).all()
+    assert len(sizes.unique()) > 1
+
+
+@pytest.mark.parametrize("what", ["constraints of every kind", "memory that fits to the byte", "two hosts"])
+def test_choices_keep_the_masks(what):
+    network, sequence, generator = made(conformance_tasks()[what])
+    rollout = roll_out(network, sequence, generator)
+    chosen = rollout.mask_eud.gather(2, rollout.device_eu[..., None])[..., 0]
+    assert chosen.all()
+    assert (rollout.excess_e == 0).all()
+    by_turn = rollout.assignment_eu[:, sequence.order_u]
+    assert (by_turn == rollout.device_eu).all()
+
+
+def test_likelihood_is_that_of_the_choices():
+    network, sequence, generator = made(conformance_tasks()["constraints of every kind"])
+    rollout = roll_out(network, sequence, generator)
+    log_e, entropy_e = likelihood(network, sequence, rollout)
+    encoded, state = sequence.encode(network), None
+    expected, entropy, device = torch.zeros(6), torch.zeros(6), torch.full((6, 1), network.start)
+    for turn in range(len(sequence.order_u)):
+        logits, state = network.decode(encoded, turn, device, state)
+        for episode in range(6):
+            allowed = torch.flatten(rollout.mask_eud[episode, turn].nonzero())
+            chances = torch.softmax(logits[episode, 0, allowed], dim=0)
+            place = (allowed == rollout.device_eu[episode, turn]).nonzero()[0, 0]
+            expected[episode] += chances[place].log()
+            entropy[episode] -= (chances * chances.log()).sum()
+        device = rollout.device_eu[:, turn : turn + 1]
+    torch.testing.assert_close(log_e, expected / len(sequence.order_u))
+    torch.testing.assert_close(entropy_e, entropy / len(sequence.order_u))
+
+
+def test_a_unit_without_a_device_fails_the_episode_and_counts_for_nothing():
+    network, sequence, generator = made(impossible_task())
+    rollout = roll_out(network, sequence, generator)
+    assert (rollout.excess_e > 0).all()
+    log_e, entropy_e = likelihood(network, sequence, rollout)
+    (log_e.sum() + entropy_e.sum()).backward()
+    assert torch.isfinite(log_e).all()
+    assert all(torch.isfinite(weight.grad).all() for weight in network.parameters())
+
+
+def test_without_a_generator_the_likeliest_device():
+    network, sequence, _ = made(conformance_tasks()["several tables on four devices"])
+    rollout = roll_out(network, sequence, None)
+    assert (rollout.device_eu == rollout.device_eu[:1]).all()
+    before = torch.cat([torch.full((6, 1), network.start), rollout.device_eu[:, :-1]], dim=1)
+    logits, _ = network.decode(sequence.encode(network), 0, before)
+    assert (masked(logits, rollout.mask_eud).argmax(dim=2) == rollout.device_eu).all()
+
+
+def test_masked_keeps_rows_that_nothing_can_take():
+    logits = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    found = masked(logits, torch.tensor([[True, False], [False, False]]))
+    assert found.tolist() == [[1.0, -float("inf")], [3.0, 4.0]]

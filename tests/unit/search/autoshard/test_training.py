@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.search.autoshard.actors import play
 from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.autoshard.rollout import Trajectory, roll_out
+from shardwright.search.autoshard.network import Trajectory, roll_out
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.autoshard.training import play
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.threads import one_thread

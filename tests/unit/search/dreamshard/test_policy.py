@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
 from shardwright.search.dreamshard.figures import network_of
-from shardwright.search.dreamshard.inference import STUCK, Policy
 from shardwright.search.dreamshard.mdp import Rollout, encode
+from shardwright.search.dreamshard.policy import STUCK, Policy
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy

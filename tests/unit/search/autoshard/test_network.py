@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from shardwright.search.autoshard.losses import policy_loss
-from shardwright.search.autoshard.options import AutoShardOptions
-from shardwright.search.autoshard.rollout import (
+from shardwright.search.autoshard.network import (
     Encoded,
     costliest_first,
     go_through,
@@ -15,6 +14,7 @@ from shardwright.search.autoshard.rollout import (
     roll_out,
     scattered,
 )
+from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.sharding.checking import check_plan

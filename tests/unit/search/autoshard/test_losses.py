@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardwright.search.autoshard.vtrace import v_trace
+from shardwright.search.autoshard.losses import v_trace
 
 
 def drawn(seed: int, steps: int = 9, episodes: int = 4) -> dict[str, torch.Tensor]:

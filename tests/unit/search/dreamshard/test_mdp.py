@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.search.dreamshard.actors import Actors
-from shardwright.search.dreamshard.learner import DreamShardOptions, learn_dreamshard
-from shardwright.search.dreamshard.mdp import Rollout, encode, estimates, log_probabilities, sampler
+from shardwright.search.dreamshard.learner import learn_dreamshard
+from shardwright.search.dreamshard.mdp import Actors, Rollout, encode, estimates, log_probabilities, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
+from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.worlds import SimulatedWorld

@@ -1,0 +1,361 @@
+"""A DreamShard policy as plain arrays, applied to a task with numpy alone: torch takes seconds to import.
+
+Letters: n units, d devices, q pre-activations of the cost heads (192), k heads (3), c and h hidden numbers of the cost features.
+
+All sums of encodings enter through linear layers first, so a device is kept as what those layers make of its sum, beside its value; both
+change where a unit is placed only. With the unit in turn, every device is priced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
+from shardwright.search.learned.policy_files import SavedPolicy, bundled_policy
+from shardwright.search.strategy import why_not_counted
+from shardwright.task.task import Task
+
+NAME = "dreamshard"
+HIDDEN, ENCODING, HEAD_HIDDEN, COST_HIDDEN = 128, 32, 64, 64
+SIZES = 4
+"""Features that are logarithms of sizes; they come first."""
+MOST_LOG = 8.0
+"""Largest logarithm of the factor by which sizes change an encoding: a stop for tables unlike those learned from."""
+FARTHEST = 3.0
+"""Most standard deviations that a feature may be from its mean; features of unseen tables may lie far outside of what was learned from."""
+SHARE_GAIN = 4.0
+"""Factor on shares, which differ by little between devices where it matters."""
+FIRST_POWER = 28.0
+"""Of (1 + share) / 2 in the value of a device before training."""
+FIRST_URGENCY = 10.0
+"""Its factor then: the larger, the more a sample of the policy keeps to the likeliest device."""
+MOST_URGENT = 20.0
+"""Logarithm from which on such a power is continued as its tangent, so that no device is ever too slow to get worse."""
+HEADS = 3
+"""Forward, backward, backward communication."""
+LEAST_EVEN = 0.01
+"""Of a head's scale: what an even share is taken to cost at least, so that costs can be divided by it."""
+
+Objective: TypeAlias = Literal["step", "embedding"]
+"""What the overall cost is: step time, or the papers' embedding cost."""
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+
+def _encoder(name: str) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.layers.0.weight": (HIDDEN, len(TABLE_FEATURES)),
+        f"{name}.layers.0.bias": (HIDDEN,),
+        f"{name}.layers.1.weight": (ENCODING, HIDDEN),
+        f"{name}.layers.1.bias": (ENCODING,),
+        f"{name}.powers": (SIZES, ENCODING),
+    }
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "feature_mean": (len(TABLE_FEATURES),),
+    "feature_std": (len(TABLE_FEATURES),),
+    **_encoder("cost.encoder"),
+    "cost.heads.weight": (HEADS * HEAD_HIDDEN, ENCODING),
+    "cost.heads.bias": (HEADS * HEAD_HIDDEN,),
+    "cost.mix": (HEADS, HEAD_HIDDEN),
+    "cost.bias": (HEADS,),
+    "cost.overall.0.weight": (HEAD_HIDDEN, ENCODING),
+    "cost.overall.0.bias": (HEAD_HIDDEN,),
+    "cost.overall.1.weight": (1, HEAD_HIDDEN),
+    "cost.overall.1.bias": (1,),
+    "cost.scale": (HEADS + 1,),
+    **_encoder("policy.encoder"),
+    "policy.costs.0.weight": (COST_HIDDEN, HEADS),
+    "policy.costs.0.bias": (COST_HIDDEN,),
+    "policy.costs.1.weight": (ENCODING, COST_HIDDEN),
+    "policy.costs.1.bias": (ENCODING,),
+    "policy.logit.weight": (1, 2 * ENCODING),
+    "policy.urgency": (HEADS,),
+    "policy.power": (HEADS,),
+}
+"""Arrays of a policy; heads are stacked: rows 64 k … 64 k + 63 of `cost.heads` belong to head k."""
+
+
+def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
+    """The arrays of a policy.
+
+    Raises:
+        InvalidInput: one is missing or has another shape, or a standard deviation is not positive.
+    """
+    for name, shape in SHAPES.items():
+        found = policy.weights.get(name)
+        if found is None or found.shape != shape:
+            held = "is missing" if found is None else f"has shape {found.shape}"
+            raise InvalidInput(
+                f"dreamshard policy: {name} {held}, must be an array of shape {shape}; learn the policy again"
+            )
+    if not (policy.weights["feature_std"] > 0).all():
+        raise InvalidInput("dreamshard policy: feature_std must be positive; learn the policy again")
+    return policy.weights
+
+
+def why_not_placed(task: Task, path: Path | None) -> str | None:
+    """Why a policy cannot place a task; None if it can.
+
+    Args:
+        task: the task.
+        path: the policy's file; None for the bundled one.
+    """
+    device = task.topology.device
+    if path is None and bundled_policy(NAME, device) is None:
+        return f"no policy for device '{device}' is bundled; learn one with 'shardwright learn {NAME}' and name it with --policy"
+    return why_not_counted(task)
+
+
+STUCK = -1
+
+
+class Heads(NamedTuple):
+    """Weights that placing needs.
+
+    Attributes:
+        mix: `(k, 64)` second layers of the cost heads, scaled to ms.
+        bias: `(k,)` likewise.
+        first: `(c, k)` and `first_bias` `(c,)` of the cost features.
+        second: `(h, c)` and `second_bias` `(h,)` likewise.
+        logit: `(h,)`.
+        urgency: `(k,)` logarithm of the factor of a power of each share.
+        power: `(k,)` the power.
+    """
+
+    mix: Floats
+    bias: Floats
+    first: Floats
+    first_bias: Floats
+    second: Floats
+    second_bias: Floats
+    logit: Floats
+    urgency: Floats
+    power: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A task as a policy sees it.
+
+    Attributes:
+        arrays: the task.
+        order: `(n,)` units by their predicted cost alone on a device, largest first.
+        hidden: `(n, q)` what each unit adds to a device's pre-activations.
+        start: `(d, q)` the devices' pre-activations before the first unit is placed.
+        even: `(k,)` ms of a device with an even share of everything.
+        load: `(n,)` what a unit adds to the logit of its device.
+        start_load: `(d,)` what settled shards add.
+    """
+
+    arrays: PlacementArrays
+    order: Ints
+    hidden: Floats
+    start: Floats
+    even: Floats
+    load: Floats
+    start_load: Floats
+
+
+class Policy:
+    """A policy in double precision.
+
+    Args:
+        saved: the policy.
+
+    Raises:
+        InvalidInput: an array is missing or has another shape.
+    """
+
+    def __init__(self, saved: SavedPolicy) -> None:
+        self._w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
+        w = self._w
+        scale = w["cost.scale"][:HEADS]
+        self.heads = Heads(
+            mix=w["cost.mix"] * scale[:, None],
+            bias=w["cost.bias"] * scale,
+            first=w["policy.costs.0.weight"] * SHARE_GAIN,
+            first_bias=w["policy.costs.0.bias"],
+            second=w["policy.costs.1.weight"],
+            second_bias=w["policy.costs.1.bias"],
+            logit=w["policy.logit.weight"][0, ENCODING:].copy(),
+            urgency=w["policy.urgency"] - w["policy.power"] * math.log(2),
+            power=w["policy.power"],
+        )
+
+    def encode(self, arrays: PlacementArrays) -> Encoded:
+        """Encode a task."""
+        w, devices = self._w, arrays.devices
+        units, fixed = self._sums("cost.encoder", arrays)
+        own, own_fixed = self._sums("policy.encoder", arrays)
+        layer, bias = w["cost.heads.weight"].T, w["cost.heads.bias"]
+        alone = self.device_costs(units @ layer + bias).sum(axis=1)
+        even = self.device_costs(((units.sum(axis=0) + fixed.sum(axis=0)) / devices) @ layer + bias)
+        logit = w["policy.logit.weight"][0, :ENCODING] / max(len(arrays) / devices, 1.0)
+        return Encoded(
+            arrays=arrays,
+            order=np.argsort(-alone, kind="stable"),
+            hidden=units @ layer,
+            start=fixed @ layer + bias,
+            even=np.maximum(even, LEAST_EVEN * w["cost.scale"][:HEADS]),
+            load=own @ logit,
+            start_load=own_fixed @ logit,
+        )
+
+    def device_costs(self, hidden: Floats) -> Floats:
+        """`(..., k)` ms from `(..., q)` pre-activations."""
+        active = np.maximum(hidden, 0.0).reshape(*hidden.shape[:-1], HEADS, HEAD_HIDDEN)
+        return np.asarray((active * self.heads.mix).sum(axis=-1) + self.heads.bias)
+
+    def place(self, encoded: Encoded, order: Ints | None = None, noise: Floats | None = None) -> Ints:
+        """`(n,)` device of each unit, or `STUCK` from the first unit on for which no device is left.
+
+        Args:
+            encoded: the task.
+            order: units in the order in which they are placed; by predicted cost if not given.
+            noise: `(n, d)` added to logits: of a Gumbel distribution, it makes the choice a sample of the policy.
+        """
+        return _place(encoded, self.heads, encoded.order if order is None else order, noise)
+
+    def _sums(self, name: str, arrays: PlacementArrays) -> tuple[Floats, Floats]:
+        """`(n, 32)` encodings of the units and `(d, 32)` sums of those of settled shards."""
+        encoded = self._encoder(name, np.concatenate([arrays.features, arrays.fixed_features]))
+        units = np.zeros((len(arrays), ENCODING))
+        np.add.at(units, arrays.unit_of, encoded[: len(arrays.features)])
+        return units, arrays.fixed_on.T.astype(np.float64) @ encoded[len(arrays.features) :]
+
+    def _encoder(self, name: str, x: Floats) -> Floats:
+        x = np.clip((x - self._w["feature_mean"]) / self._w["feature_std"], -FARTHEST, FARTHEST)
+        size = np.exp(np.clip(x[:, :SIZES] @ self._w[f"{name}.powers"], -MOST_LOG, MOST_LOG))
+        for layer in (0, 1):
+            x = np.maximum(x @ self._w[f"{name}.layers.{layer}.weight"].T + self._w[f"{name}.layers.{layer}.bias"], 0.0)
+        return x * size
+
+
+def _place(encoded: Encoded, heads: Heads, order: Ints, noise: Floats | None) -> Ints:
+    """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
+    arrays, per_even = encoded.arrays, 1.0 / encoded.even
+    states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
+    apart = bool(arrays.rivals.any())
+    assignment = np.full(order.size, STUCK)
+    values = _values(states, heads, per_even)
+    for unit in order.tolist():
+        added = _values(states + encoded.hidden[unit], heads, per_even)
+        able = arrays.allowed[unit] & (used + arrays.bytes[unit] <= arrays.memory)
+        if apart:
+            theirs = assignment[arrays.rivals[unit]]
+            able[theirs[theirs >= 0]] = False
+        if not able.any():
+            return assignment
+        logits = loads + added - values
+        if noise is not None:
+            logits += noise[unit]
+        best = int(np.argmax(np.where(able, logits, -np.inf)))
+        assignment[unit] = best
+        used[best] += arrays.bytes[unit]
+        loads[best] += encoded.load[unit]
+        values[best] = added[best]
+        states[best] += encoded.hidden[unit]
+    return assignment
+
+
+def _values(states: Floats, heads: Heads, per_even: Floats) -> Floats:
+    """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share)."""
+    active = np.maximum(states, 0.0).reshape(len(states), *heads.mix.shape)
+    costs = np.einsum("dkh,kh->dk", active, heads.mix) + heads.bias
+    shares = np.log1p(np.maximum(costs, 0.0) * per_even)
+    wide = np.maximum(shares @ heads.first.T + heads.first_bias, 0.0)
+    good = np.maximum(wide @ heads.second.T + heads.second_bias, 0.0) @ heads.logit
+    logarithm, steep = heads.urgency + heads.power * shares, np.maximum(heads.power, 1.0)
+    beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
+    bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
+    found: Floats = good - bad.sum(axis=1)
+    return found
+
+
+_WHOLE = (
+    "iterations", "collected", "explored", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "actors", "variants",
+    "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DreamShardOptions:
+    """How a policy is learned.
+
+    The paper's values are 10 placements in each iteration, none explored, 300 cost updates, 10 policy updates of 10 episodes of one task,
+    no variants, rates of 5e-4 and a trace_decay of 1. On tasks of 50 unseen tables on 4 devices they take 20 s and close a tenth of the
+    distance from the best heuristic to the bound; the defaults here take under two minutes and close half of it.
+
+    Attributes:
+        iterations: rounds of collecting costs, updates of the cost network and updates of the policy.
+        collected: placements of training tasks, sampled from the policy, that the world prices in each iteration.
+        explored: random placements of training tasks and variants that it prices as well.
+        cost_updates: updates of the cost network in each iteration.
+        cost_batch: placements an update of the cost network learns from.
+        policy_updates: REINFORCE updates in each iteration.
+        policy_tasks: tasks of which an update plays episodes.
+        episodes: episodes an update plays of each task.
+        actors: batches that episodes are played in, each with a seed of its own: those of an update by task, so at most `policy_tasks`.
+            Several make no better policy, only another one; they are for tasks of hundreds of tables, where the workers of a
+            cluster can play them at once.
+        variants: tasks made of each training task, with rows, pooling factors and access profiles of its tables changed at random; see
+            `variants`.
+        cost_rate: learning rate of Adam for the cost network; falls linearly to 0 over the iterations.
+        policy_rate: the same for the policy.
+        entropy_weight: how much a policy that stays undecided is preferred.
+        trace_decay: how much the outcome of later steps counts for a step, each further step by this factor less; the paper's is 1.
+        objective: what the overall cost is: "step", the sum over phases of the slowest device's time, or "embedding", the papers'
+            embedding cost, the slowest device's sum.
+        seed: the same seed gives the same policy, on one thread.
+    """
+
+    iterations: int = 10
+    collected: int = 50
+    explored: int = 250
+    cost_updates: int = 900
+    cost_batch: int = 64
+    policy_updates: int = 60
+    policy_tasks: int = 4
+    episodes: int = 16
+    actors: int = 1
+    variants: int = 6
+    cost_rate: float = 2e-3
+    policy_rate: float = 1e-2
+    entropy_weight: float = 0.001
+    trace_decay: float = 0.97
+    objective: Objective = "step"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {
+            "episodes": 2,
+            "explored": 0,
+            "variants": 0,
+            "seed": 0,
+        }  # rewards of an episode are compared with those of others
+        for name, value in vars(self).items():
+            if name == "objective":
+                continue
+            whole = name in _WHOLE
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise InvalidInput(f"{name} is {value!r}, must be a {'whole ' if whole else ''}number")
+            if whole and value < least.get(name, 1):
+                raise InvalidInput(f"{name} is {value!r}, must be at least {least.get(name, 1)}")
+            if name.endswith("_rate") and not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"{name} is {value!r}, must be a finite number above 0")
+        if not (math.isfinite(self.entropy_weight) and self.entropy_weight >= 0):
+            raise InvalidInput(f"entropy_weight is {self.entropy_weight!r}, must be a finite number of at least 0")
+        if not 0 <= self.trace_decay <= 1:
+            raise InvalidInput(f"trace_decay is {self.trace_decay!r}, must be from 0 to 1")
+        if self.objective not in get_args(Objective):
+            raise InvalidInput(f"objective is {self.objective!r}, must be one of {', '.join(get_args(Objective))}")
