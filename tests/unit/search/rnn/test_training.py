@@ -24,7 +24,6 @@ from shardwright.testing.tasks import impossible_task  # noqa: E402
 
 from .worlds import LoadWorld, equal_tables, pooling_of  # noqa: E402
 
-
 SMALL = RnnOptions(updates=60, episodes=16, hidden=16, learning_rate=0.01)
 
 
