@@ -14,11 +14,21 @@ from rich.table import Table
 
 from shardwright.cli.checks import make_folder, other_device, require_torch
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
-from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, RunsOn, Seed, TaskFile, TimeLimit, option
+from shardwright.cli.options import (
+    AsJson,
+    Device,
+    ModelFile,
+    Rounds,
+    RunsOn,
+    Seed,
+    TaskFile,
+    TimeLimit,
+    cost_model_for,
+    option,
+)
 from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, seconds, signed, table
-from shardwright.cost import CostModel, resolve_cost_model
+from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
-from shardwright.schema import Place
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
 from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
@@ -60,8 +70,7 @@ def run(
     if measure:
         require_torch("measuring", "measure")
     placed = Task.load(task)
-    with Place(str(model or task)).naming():
-        cost_model = resolve_cost_model(model, placed)
+    cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:

@@ -1,15 +1,19 @@
-"""Arguments and options that several commands share. Values are checked by the parts that use them, not here."""
+"""Arguments and options that several commands share. The parts that use the values check them, not this module."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from shardwright.cost import CostModel
+    from shardwright.task import Task
+
 
 def option(*names: str, metavar: str, text: str) -> Any:
-    """An option of which the help needs no default value."""
+    """An option whose help shows no default value."""
     return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
 
@@ -34,11 +38,11 @@ RunsOn = Annotated[
     typer.Option(
         "--runs-on",
         metavar="shardwright|torchrec",
-        help="What is to run the plan: TorchRec has no tiers and equal row blocks only.",
+        help="Runtime of the plan; TorchRec has no tiers, and equal row blocks only.",
     ),
 ]
 Rounds = Annotated[
-    int, typer.Option("--rounds", min=1, help="How often everything is measured; the shortest time counts.")
+    int, typer.Option("--rounds", min=1, help="Undisturbed measurements of each device; their median counts.")
 ]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure on.")]
 OtherHardware = Annotated[
@@ -49,7 +53,7 @@ HardwareName = Annotated[
     option(
         "--hardware",
         metavar="NAME",
-        text="Take what was measured on the processor, or by the backend, with this in its name. (default: the only one there is)",
+        text="Take samples of the processor or backend with this in its name. (default: the only one there is)",
     ),
 ]
 BackendName = Annotated[
@@ -60,3 +64,16 @@ BackendName = Annotated[
         text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
     ),
 ]
+
+
+def cost_model_for(given: Path | None, task: Task, task_file: Path) -> CostModel:
+    """The cost model of `--model`, or the default one for a task.
+
+    Raises:
+        InvalidInput: the file cannot be read, or the task's devices have no model; the message names the file at fault.
+    """
+    from shardwright.cost import resolve_cost_model
+    from shardwright.schema import Place
+
+    with Place(str(given or task_file)).naming():
+        return resolve_cost_model(given, task)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.errors import about
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, option
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
@@ -110,7 +110,6 @@ def run(
     from shardwright.cli.change import change_from, change_to_dict, change_views
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline
-    from shardwright.cost import resolve_cost_model
     from shardwright.schema import Place
     from shardwright.search import strategy_named
     from shardwright.search.groups import plan_groups
@@ -132,8 +131,7 @@ def run(
     placed = sw.Task.load(task)
     maps = _rank_maps(rank_maps, placed) if rank_maps is not None else {}
     older = sw.Plan.load(start) if start is not None else None
-    with Place(str(model or task)).naming():
-        cost_model = resolve_cost_model(model, placed)
+    cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
 
     options: dict[str, Any] = {"strategy": chosen, "cost_model": cost_model, "seed": seed, "time_limit": time_limit}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwright.cli.checks import check_target, require_torch
+from shardwright.cli.checks import check_target, measured_device, require_torch
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, option
 from shardwright.cli.output import emit, note, progress, saved
 from shardwright.errors import InvalidInput
@@ -46,8 +46,8 @@ def run(
 ) -> None:
     """Make a report of a plan, or of several side by side: one HTML file that needs no network.
 
-    It shows the step time against the proven bound, time and memory of every device, what each phase waits for, where every table lies,
-    what moves between two plans, tiers, traffic, and predicted beside measured times.
+    The page shows the step time against the proven bound, time and memory of every device, what each phase waits for, where every table
+    lies, what moves between two plans, tiers, traffic, and predicted beside measured times.
 
     Example:
         shardwright report before.json after.json -o report.html
@@ -88,7 +88,7 @@ def _name(path: Path) -> str:
 
 
 def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -> list[MeasuredTimes | None]:
-    """The measured times of each plan, from files of which each fits one plan."""
+    """The measured times of each plan, from files that fit one plan each."""
     from shardwright.report import read_measured
 
     found: list[MeasuredTimes | None] = [None] * len(plans)
@@ -112,7 +112,6 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
 
 
 def _measure(plans: Sequence[Plan], device: str, rounds: int) -> list[MeasuredTimes | None]:
-    from shardwright.cli.checks import measured_device
     from shardwright.cli.model_notes import print_origin_notes
     from shardwright.measure.measuring import measure_plans
     from shardwright.report import MeasuredTimes

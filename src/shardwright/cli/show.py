@@ -41,8 +41,8 @@ def run(
     """Show a plan: its devices, what a step waits for, its tables with their ranks, and tiers.
 
     "share" is the part of a table that each of its ranks holds.
-    "step less" is by how much a step would be shorter without the table, by the cost model. Fused kernels are not sums of their tables,
-    so these times do not add up to the step. With --json, all tables are listed.
+    "step less" is the time by which a step would be shorter without the table, by the cost model. Fused kernels are not sums of their
+    tables, so these times do not add up to the step. With --json, all tables are listed.
 
     Example:
         shardwright show plan.json --tables 50

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from shardwright.cli.checks import check_target, require_torch
 from shardwright.cli.errors import Interrupted, about
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
 
 if TYPE_CHECKING:
@@ -56,13 +56,10 @@ def run(
     import shardwright as sw
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline, tuning_lines
-    from shardwright.cost import resolve_cost_model
-    from shardwright.schema import Place
 
     check_target(output, inputs=[task, model])
     placed = sw.Task.load(task)
-    with Place(str(model or task)).naming():
-        cost_model = resolve_cost_model(model, placed)
+    cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed)
     with progress("tuning", detail="starting") as report, about(task):
         found = sw.tune(

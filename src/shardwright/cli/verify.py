@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import measured_device, other_device, require_torch
+from shardwright.cli.checks import check_same_task, measured_device, other_device, require_torch
 from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
 from shardwright.cli.output import emit, ms, note, percent, progress, signed, table
 from shardwright.errors import InvalidInput
@@ -57,7 +57,6 @@ def run(
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
     require_torch("measuring", "measure")
-    from shardwright.cli.checks import check_same_task
     from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
     from shardwright.cost.score import without_synchronisation
@@ -102,7 +101,7 @@ def run(
 
 
 def _check_comparable(plan: Plan, kind: str, tolerance: float | None) -> None:
-    """Refuse to judge what cannot be compared."""
+    """Refuse --tolerance for a plan whose times cannot be compared with those of this machine."""
     predicted_for, here = plan.task.topology.device, measured_device(kind)
     if tolerance is not None and plan.cost is None:
         raise InvalidInput("--tolerance: the plan holds no predicted cost to compare with; plan the task again")
