@@ -122,7 +122,5 @@ def _views(found: Calibration) -> list[rich.table.Table | str]:
         f"{found.new_sets} sets measured in {found.seconds:.0f} s; model {metadata['name']} made {_MADE[found.recipe]}",
     ]
     if found.slower is not None:
-        lines.append(
-            f"the controls took {signed(found.slower - 1)} of what they took when the last model was calibrated"
-        )
+        lines.append(f"controls {signed(found.slower - 1)} against their time when the last model was calibrated")
     return [table(title, ("relative error", "value"), rows), *lines, f"saved {found.path}"]

@@ -248,7 +248,7 @@ def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata:
     off, state = float(np.median(ratios)), controls.slower_than(metadata)
     text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"
     if state is None:
-        return f"{text}; what the controls took when the model was learned is not known here"
+        return f"{text}; the controls' time when the model was learned is unknown here"
     return f"{text}, controls {signed(state - 1)}: model error {signed(off / state - 1)}"
 
 

@@ -125,5 +125,5 @@ def _more(found: Tuned) -> str:
             f"the model was corrected by {forward} forward, {backward} backward, and {found.model.cut_price:+.4f} ms a shard{proven}"
         )
     if found.slower is not None:
-        lines.append(f"the controls took {signed(found.slower - 1)} of what they took when the model was learned")
+        lines.append(f"controls {signed(found.slower - 1)} against their time when the model was learned")
     return "\n".join(lines)

@@ -287,7 +287,9 @@ def own_backend(name: str) -> Backend:
             f"backend: {name} cannot be made ({said(error)}); it is called without arguments, so give its own defaults"
         ) from error
     if not isinstance(getattr(backend, "name", None), str):
-        raise InvalidInput(f"backend: {name} has no `name`, which is a text; see shardwright.measure.backend.Backend")
+        raise InvalidInput(
+            f"backend: {name} has no `name`, which must be a text; see shardwright.measure.backend.Backend"
+        )
     build = getattr(backend, "build", None)
     if not callable(build):
         raise InvalidInput(f"backend: {name} has no method {_BUILD}; see shardwright.measure.backend.Backend")
@@ -295,7 +297,7 @@ def own_backend(name: str) -> Backend:
         inspect.signature(build).bind("group", "sgd", "arena", 0.1)
         inspect.signature(build).bind("group", "sgd", "arena")
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"backend: {name}.build does not take what it is given ({error}); write {_BUILD}") from error
+        raise InvalidInput(f"backend: {name}.build does not take its arguments ({error}); write {_BUILD}") from error
     return cast("Backend", backend)
 
 

@@ -5,7 +5,7 @@ measurement that repeats one batch finds all its rows in the caches, as far as t
 it takes for their distinct rows to fill the last-level cache twice. Tables that fit the cache altogether stay there in training as well.
 
 On a GPU all tables of a fused call are drawn together: a few dozen kernels however many tables there are. Only the random numbers are
-drawn table by table, so that the lookups of a table follow from its work and seed alone, whatever is drawn beside it.
+drawn table by table, so that the lookups of a table follow from its work and seed alone.
 """
 
 from __future__ import annotations

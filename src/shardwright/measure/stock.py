@@ -254,7 +254,7 @@ class Stock:
 
 
 def work_of(drawn: TableSet) -> DeviceWork:
-    """The work of a set, which is what is measured."""
+    """The measured work of a set."""
     return DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
 
 

@@ -334,7 +334,7 @@ def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
                 raise InvalidInput(f"{folder}: holds no samples; collect some: shardwright collect -o {folder}")
             _check(db, path)
             db.execute("PRAGMA query_only = ON")
-            db.execute("BEGIN")  # all that is read is of one moment, whatever others write meanwhile
+            db.execute("BEGIN")  # one snapshot, while others may write
             yield db
         finally:
             db.close()

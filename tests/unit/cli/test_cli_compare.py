@@ -43,8 +43,7 @@ def test_model_error_and_the_state_of_the_machine_are_told_apart():
     assert said == "plans +3.0% against prediction (median), controls +2.0%: model error +1.0%"
     unknown = compare.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
     assert (
-        unknown
-        == "device 1 -10.0% against prediction; what the controls took when the model was learned is not known here"
+        unknown == "device 1 -10.0% against prediction; the controls' time when the model was learned is unknown here"
     )
 
 
@@ -75,7 +74,7 @@ def test_chosen_strategies_are_measured_and_saved(cli, task_file, model_file, tm
     assert fake_measuring == [(2, 2, "cpu")]
     assert f"{3 * 3.0:.3f}" in outcome.out  # slowest device of the first plan, forward and backward
     assert f"{3 * 4.0:.3f}" in outcome.out
-    assert "against prediction (median); what the controls took" in outcome.out.replace("\n", " ")
+    assert "against prediction (median); the controls' time" in outcome.out.replace("\n", " ")
     assert sorted(path.name for path in folder.iterdir()) == ["dim.json", "greedy.json"]
     assert sw.Plan.load(folder / "dim.json").strategy == "dim"
 

@@ -108,10 +108,10 @@ def test_what_is_no_backend(name: str, says: str) -> None:
         ("class Good:", "import nothing_of_the_kind\n\nclass Good:", "importing .* failed .ModuleNotFoundError: No module"),
         ("class Good:", "class Good", "importing .* failed .SyntaxError"),
         ("class Good:", "1 / 0\n\nclass Good:", "failed .ZeroDivisionError: division by zero.; measuring processes"),
-        ('name = "good"', "name = 7", "has no `name`, which is a text"),
+        ('name = "good"', "name = 7", "has no `name`, which must be a text"),
         ("def build", "def make", "has no method build"),
         ("(self, group, optimizer, arena, learning_rate=0.1)", "(self, group, optimizer)", "build does not take"),
-        ("learning_rate=0.1", "learning_rate", "build does not take what it is given .missing a required argument"),
+        ("learning_rate=0.1", "learning_rate", "build does not take its arguments .missing a required argument"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_module_is_said(written: Callable[[str], str], before: str, after: str, says: str) -> None:

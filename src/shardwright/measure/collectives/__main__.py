@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (one GPU a rank)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds a sample may take (default 60)")
     parser.add_argument("--warm-up", type=int, default=RunPolicy.warm_up, help="runs that are not counted (default 5)")
-    parser.add_argument("--runs", type=int, default=RunPolicy.runs, help="runs of which the median counts (default 10)")
+    parser.add_argument(
+        "--runs", type=int, default=RunPolicy.runs, help="counted runs; their median is kept (default 10)"
+    )
     return parser
 
 

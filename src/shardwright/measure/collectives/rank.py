@@ -2,8 +2,8 @@
 
 A rank's time goes from its own start, after its delay, to its own end; so it holds the wait for ranks that start later, as in NeuroShard.
 
-Where gloo has no algorithm of its own, torch makes the call of others: its reduce-scatter is an all-reduce of the whole buffer, of which
-each rank keeps its part (ProcessGroupGloo). Programs on gloo get that, so that is what is measured. The store names the bytes that have
+Where gloo has no algorithm of its own, torch makes the call of others: its reduce-scatter is an all-reduce of the whole buffer, and each
+rank keeps its part (ProcessGroupGloo). Programs on gloo get that, so that is what is measured. The store names the bytes that have
 to travel (`sampling.Volumes`), so these times look like those of links half as fast.
 
 The program reads samples from standard input, one JSON document a line, and measures them with the other ranks. Rank 0 answers each one on
