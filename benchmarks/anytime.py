@@ -1,7 +1,7 @@
 """Step time against search time: what `certified` has found after each of some time limits, and when it ends by itself.
 
-    python benchmarks/anytime.py --rows rows.jsonl --engine native
-    python benchmarks/anytime.py --rows rows.jsonl --page
+    python -m benchmarks.anytime --rows rows.jsonl --engine native
+    python -m benchmarks.anytime --rows rows.jsonl --page
 
 Every size is a process of its own, which plans a small task first, so that libraries are loaded. Rows of another engine or release that
 this program measured on the same machine go into the same file; the page compares each engine with the first in it.
@@ -38,7 +38,7 @@ def main() -> None:
         page(options.rows)
     else:
         for size in options.sizes:
-            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", size], check=True)
+            subprocess.run([sys.executable, "-m", "benchmarks.anytime", *sys.argv[1:], "--one", size], check=True)
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def page(path: Path) -> None:
     """Two tables a size: steps after each limit, and searches that end by themselves."""
-    from results_table import write_results
+    from benchmarks.results_table import write_results
 
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     engines = list(dict.fromkeys(row["engine"] for row in rows))
@@ -109,7 +109,7 @@ def page(path: Path) -> None:
         "anytime",
         "Step time against search time",
         tables,
-        "python benchmarks/anytime.py --rows rows.jsonl --engine NAME, then --page",
+        "python -m benchmarks.anytime --rows rows.jsonl --engine NAME, then --page",
     )
 
 

@@ -1,6 +1,6 @@
 """How fast samples are collected, and how much a sample differs when it is measured again.
 
-python benchmarks/collect_speed.py --samples 400
+python -m benchmarks.collect_speed --samples 400
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import argparse
 import tempfile
 
 import numpy as np
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.measure.collect import collect
 from shardwright.measure.samples import read_samples
 
@@ -32,7 +32,7 @@ def main() -> None:
         ("a set measured twice differs by, median and mean", f"{summary.repeat_median:.2%}, {summary.repeat_mean:.2%}"),
     ]
     caption = "Random sets of 1-15 tables, batch 1024, row-wise Adagrad, one pinned core."
-    command = f"python benchmarks/collect_speed.py --samples {options.samples}"
+    command = f"python -m benchmarks.collect_speed --samples {options.samples}"
     write_results("collect_speed", "Collecting CPU samples", [(caption, ("figure", "value"), rows)], command)
 
 

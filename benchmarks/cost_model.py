@@ -1,6 +1,6 @@
 """How well compute models predict held-out samples, by head, by what the sets hold and by the number of samples, beside repeat noise.
 
-python benchmarks/cost_model.py samples/cpu
+python -m benchmarks.cost_model samples/cpu
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.cost.accuracy import Accuracy, accuracy, predict, repeat_noise
 from shardwright.cost.dataset import Floats, Samples, join, samples_of
 from shardwright.cost.features import scales
@@ -67,7 +67,7 @@ def main() -> None:
         ("By number of samples.", ("model", *HEADS), by_size),
     ]
     write_results(
-        "cost_model", "Compute model on held-out CPU samples", tables, f"python benchmarks/cost_model.py {stores}"
+        "cost_model", "Compute model on held-out CPU samples", tables, f"python -m benchmarks.cost_model {stores}"
     )
 
 

@@ -1,6 +1,6 @@
 """What a machine that no model knows can expect, before a calibration and after one of more and more sets.
 
-    python benchmarks/cost_transfer.py
+    python -m benchmarks.cost_transfer
 
 Every file of data/costs is held out in turn. A quarter of its sets is the test, by whole pairs; n of the others are what a calibration
 would have measured. Models start from the other processors' files, as the bundled model does from all files, or from nothing. So the
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.adapting import recipes
 from shardwright.cost.dataset import Floats, Samples, join, pairs_of, samples_of
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = list(_rows(first, others, options.sizes, options.seeds))
         tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/cost_transfer.py {given}".rstrip()
+    command = f"python -m benchmarks.cost_transfer {given}".rstrip()
     write_results("cost_transfer", "Costs on a machine that no model knows", tables, command)
 
 

@@ -1,7 +1,7 @@
 """Is the default the best there is? Every strategy of at most three seconds beside `auto`, on usual and on odd tasks.
 
-    python benchmarks/default_plan.py --tasks 500                  # results/default_plan.md
-    python benchmarks/default_plan.py --tasks 500 --part 1/2       # half of the tasks; run 2/2 beside it, the second to end writes the page
+    python -m benchmarks.default_plan --tasks 500                  # results/default_plan.md
+    python -m benchmarks.default_plan --tasks 500 --part 1/2       # half of the tasks; run 2/2 beside it, the second to end writes the page
 
 All plans are priced by the same cost model, and are for the same runtime. A finished task is a line of a journal, so a run goes on where it
 was stopped. A task is a number: `--only 17` plans that one and prints all steps.
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import results_table
-from cluster_tasks import cluster_task
 
 import shardwright as sw
+from benchmarks import results_table
+from benchmarks.cluster_tasks import cluster_task
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search import strategy_named
 from shardwright.sharding import memory_account
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{number}/{options.tasks} {row['kind']} {worst(row)}", file=sys.stderr, flush=True)
     rows = [row for row in rows_of(options.journal) if row["task"] < options.tasks]
     if len(rows) == options.tasks or options.page:
-        write(rows, options.tasks, f"python benchmarks/default_plan.py --tasks {options.tasks}")
+        write(rows, options.tasks, f"python -m benchmarks.default_plan --tasks {options.tasks}")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

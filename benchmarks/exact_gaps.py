@@ -1,6 +1,6 @@
 """How much of the gap to the bound is the bound's and how much the plan's, on tasks that are small enough for `exact` to tell.
 
-python benchmarks/exact_gaps.py
+python -m benchmarks.exact_gaps
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from results_table import write_results
-
 import shardwright as sw
+from benchmarks.results_table import write_results
 from shardwright.workload import paper_tasks
 
 SIZES = ["4x2", "6x2", "8x2", "4x4"]
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"of, where its gap is at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
         "bound is the one that `certified` gives with its plan; it stops at a gap of 1%."
     )
-    command = " ".join(["python benchmarks/exact_gaps.py", *(sys.argv[1:] if arguments is None else arguments)])
+    command = " ".join(["python -m benchmarks.exact_gaps", *(sys.argv[1:] if arguments is None else arguments)])
     write_results("exact_gaps", "The bound beside the best plan", [(caption, HEADS, rows)], command)
 
 

@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.results_table import write_results
 from tests.documentation import Block, read_page
+
+from benchmarks.results_table import write_results
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorials/first-plan.md"

@@ -1,6 +1,6 @@
 """Tiered plans of sequence tables on hosts with a slow link between them: traffic and time, measured and predicted.
 
-    python benchmarks/flexshard_measured.py --log amazon_video_sequences.txt
+    python -m benchmarks.flexshard_measured --log amazon_video_sequences.txt
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root. Strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times what
 the tables take unreplicated, beside equal room for buffers. What is measured is kept in a journal (--journal): a run that was stopped
@@ -22,15 +22,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import flexshard_page
 import numpy as np
-import results_table
-from flexshard_cases import Case, cases
-from flexshard_model import losses_unsharded
-from hosts import HostBed, why_not
-from hosts.calibration import calibrate
 
 import shardwright as sw
+from benchmarks import flexshard_page, results_table
+from benchmarks.flexshard_cases import Case, cases
+from benchmarks.flexshard_model import losses_unsharded
+from benchmarks.hosts import HostBed, why_not
+from benchmarks.hosts.calibration import calibrate
 from shardwright.cost.flows import INTER
 from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wanted += [measured_case(case, topology, options, journal)]
     given = shlex.join(sys.argv[1:] if arguments is None else arguments)
     flexshard_page.write_page(
-        wanted, journal.one("calibration"), f"python benchmarks/flexshard_measured.py {given}".rstrip()
+        wanted, journal.one("calibration"), f"python -m benchmarks.flexshard_measured {given}".rstrip()
     )
 
 
@@ -248,10 +247,9 @@ def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: argparse.Name
             "case": case.to_dict(), "jobs": listed, "steps": options.steps, "output": str(folder / "found.jsonl"),
         }  # fmt: skip
         (folder / "settings.json").write_text(json.dumps(settings))
-        program = str(Path(__file__).with_name("flexshard_rank.py"))
         try:
             with HostBed(options.hosts, options.devices_per_host, options.rate) as bed:
-                command = [sys.executable, program, str(folder / "settings.json")]
+                command = [sys.executable, "-m", "benchmarks.flexshard_rank", str(folder / "settings.json")]
                 bed.run(command, timeout_s=_START_S + _JOB_S * len(jobs))
         finally:
             found = folder / "found.jsonl"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from flexshard_cases import Case
 
+from benchmarks.flexshard_cases import Case
 from shardwright.runtime import UniformRows
 
 LEARNING_RATE = 0.05

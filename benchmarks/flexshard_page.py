@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import plots
-import results_table
-from flexshard_cases import Case
+
+from benchmarks import plots, results_table
+from benchmarks.flexshard_cases import Case
 
 Rows: TypeAlias = list[tuple[str, ...]]
 Found: TypeAlias = tuple[Case, list[dict[str, Any]]]

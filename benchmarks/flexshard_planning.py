@@ -1,6 +1,6 @@
 """How long tiers of 500 sequence tables take to plan, and how far they are from the bound: writes results/flexshard_planning.md.
 
-    python benchmarks/flexshard_planning.py [--tables 500] [--repeats 3]
+    python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 
 Every table has 10 million rows and its access profile; memory is a multiple of the rows of a row-wise plan. A search makes the bound, the
 boundaries and the blocks; scoring and checking the plan come after it and are timed apart. Times are medians; processor time is
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.reproduce.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows,
             )
         ],
-        f"python benchmarks/flexshard_planning.py {given}".rstrip(),
+        f"python -m benchmarks.flexshard_planning {given}".rstrip(),
     )
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from flexshard_cases import Case, Log, Synthetic
-from flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
-from hosts.inside import link_bytes
-from hosts.together import common_start
 
+from benchmarks.flexshard_cases import Case, Log, Synthetic
+from benchmarks.flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
+from benchmarks.hosts.inside import link_bytes
+from benchmarks.hosts.together import common_start
 from shardwright.runtime import TieredEmbedding, duplex
 from shardwright.sharding import Plan
 

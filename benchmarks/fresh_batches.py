@@ -1,6 +1,6 @@
 """What a step takes on fresh batches against one batch repeated, by how much the batch reads.
 
-    python benchmarks/fresh_batches.py --sets 120
+    python -m benchmarks.fresh_batches --sets 120
 
 Random sets of tables are timed three times in a row in one process: on fresh batches, on one batch repeated, and on fresh batches again.
 """
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import results_table
 
+from benchmarks import results_table
 from shardwright.measure import fused
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import cache_bytes
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"many batches as fill the last-level cache ({cache_bytes()[1] >> 20} MiB) twice. The last column is the same set timed twice."
     )
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/fresh_batches.py {given}".rstrip()
+    command = f"python -m benchmarks.fresh_batches {given}".rstrip()
     results_table.write_results(
         "fresh_batches", "Fresh batches against one repeated", [(caption, heads, rows)], command
     )

@@ -1,8 +1,8 @@
 """Plans of every strategy on one GPU of another machine, each device's shards one after another: predicted against measured.
 
-    python benchmarks/gpu_plans.py prepare out/gpu_plans --policies out/policies                     # here
-    python benchmarks/gpu_plans.py measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
-    python benchmarks/gpu_plans.py page out/gpu_plans --model model.safetensors                      # here
+    python -m benchmarks.gpu_plans prepare out/gpu_plans --policies out/policies                     # here
+    python -m benchmarks.gpu_plans measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
+    python -m benchmarks.gpu_plans page out/gpu_plans --model model.safetensors                      # here
 
 `measure` needs torch, FBGEMM and numpy only, reads requests.json.gz, writes results.jsonl, and goes on where it stopped. `page` predicts
 with the model that it is given, else with the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536;
@@ -24,9 +24,8 @@ from shardwright.measure.measuring import Printer
 from shardwright.measure.timing import TimingPolicy
 
 if TYPE_CHECKING:
-    from measured_tables import Measurement, Rows
-    from plan_requests import Requests, Results
-
+    from benchmarks.measured_tables import Measurement, Rows
+    from benchmarks.plan_requests import Requests, Results
     from shardwright.cost.model import CostModel
     from shardwright.search import Strategy
     from shardwright.sharding import Plan
@@ -221,8 +220,9 @@ def page(options: argparse.Namespace) -> None:
     """Write `results/<name>.parquet` with a row a device, and the page."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    import results_table
-    from measured_tables import order_of
+
+    from benchmarks import results_table
+    from benchmarks.measured_tables import order_of
 
     results = read_results(options.folder / RESULTS)
     found = measurements(options.folder, load_requests(options.folder / REQUESTS), results, options.model)
@@ -242,14 +242,14 @@ def page(options: argparse.Namespace) -> None:
         options.name,
         f"Strategies on kernels of {processor}",
         tables,
-        f"python benchmarks/gpu_plans.py {options.given}",
+        f"python -m benchmarks.gpu_plans {options.given}",
         f"{processor}, torch {results.hardware['torch']}, FBGEMM {results.hardware['fbgemm']}",
     )
 
 
 def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
     """What strategies reach and gain, of each kind of tasks apart: means over both would not compare strategies that planned one."""
-    from measured_tables import gain_table, main_table
+    from benchmarks.measured_tables import gain_table, main_table
 
     gains = (
         "Measured time divided by another strategy's on the same task: under 1 is faster. Faster: share of the tasks."
@@ -269,8 +269,8 @@ def has_sequences(one: Measurement) -> bool:
 def measurements(folder: Path, requests: Requests, results: Results, model: Path | None) -> list[Measurement]:
     """The plans of which every device was measured, with their times."""
     import numpy as np
-    from measured_tables import Measurement
 
+    from benchmarks.measured_tables import Measurement
     from shardwright.cost import load_model
     from shardwright.cost.score import scored
     from shardwright.measure.measuring import MeasuredPlan

@@ -1,6 +1,6 @@
 """Bytes that fused calls must move, over the time they take, against what the device copies: a roofline of a sample store.
 
-    python benchmarks/gpu_roofline.py data/costs/h200/rowwise_adagrad data/costs/h200/sgd
+    python -m benchmarks.gpu_roofline data/costs/h200/rowwise_adagrad data/costs/h200/sgd
 
 A store that `scripts/collect_gpu.sh` made has the copy bandwidth in its checks.json; for others give --ceiling.
 """
@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import plots
-import results_table
 from matplotlib.axes import Axes
 
+from benchmarks import plots, results_table
 from shardwright.cost.dataset import Samples, samples_of
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InvalidInput
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.name,
         f"Fused lookups against copy bandwidth on {hardware['processor']}",
         [size_table(found), *(batch_table(found, phase) for phase in range(2))],
-        f"python benchmarks/gpu_roofline.py {given}",
+        f"python -m benchmarks.gpu_roofline {given}",
         f"{hardware['processor']}, torch {hardware['torch']}, FBGEMM {hardware['fbgemm']}",
     )
 

@@ -1,7 +1,7 @@
 """How far cost networks are off on devices they never saw, beside the pre-trained cost model and repeat noise.
 
-    python benchmarks/learned_costs.py                     # against the bundled cost model: what the policies learned from
-    python benchmarks/learned_costs.py --measured 40       # against kernels measured on this machine, twice
+    python -m benchmarks.learned_costs                     # against the bundled cost model: what the policies learned from
+    python -m benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
 
 Tables are from the half of the pool for testing. Placements: one by `size_lookup` and others at random with unequal devices, of each task.
 In a simulated world the pre-trained model is the world itself, and its error is 0 by definition.
@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import results_table
-from learned_predictors import (
+
+from benchmarks import results_table
+from benchmarks.learned_predictors import (
     OUTPUTS,
     Floats,
     Outputs,
@@ -30,7 +31,6 @@ from learned_predictors import (
     sorted_placement,
     true_outputs,
 )
-
 from shardwright.cost import cost_model_for
 from shardwright.reproduce.entrants import policy_version
 from shardwright.reproduce.learned.tasks import Setting, draw_tasks

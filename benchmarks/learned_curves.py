@@ -1,6 +1,6 @@
 """How policies get better as they learn: figures of every round, and what the policy of the moment makes of validation tasks.
 
-    python benchmarks/learned_curves.py --seeds 3
+    python -m benchmarks.learned_curves --seeds 3
 
 Trained on the tasks of `policies.yaml` with the bundled CPU model as the world; validated on tasks of the other half of the pool. Every
 round is some rows of `results/learned_curves.csv`; trainings that were finished are not made again.
@@ -16,13 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import learned_training
 import numpy as np
-import results_table
-from learned_curves_page import COLUMNS, VALIDATION, plot, tables
-from learned_journal import Journal, Row
-from learned_training import add_training_options, options_of
 
+from benchmarks import learned_training, results_table
+from benchmarks.learned_curves_page import COLUMNS, VALIDATION, plot, tables
+from benchmarks.learned_journal import Journal, Row
+from benchmarks.learned_training import add_training_options, options_of
 from shardwright.cost import cost_model_for
 from shardwright.reproduce.entrants import model_version
 from shardwright.reproduce.learned.tasks import VALIDATION_SEED, Setting, draw_tasks

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import plots
-from learned_journal import Row
-from learned_training import heuristic_ms
 
+from benchmarks import plots
+from benchmarks.learned_journal import Row
+from benchmarks.learned_training import heuristic_ms
 from shardwright.reproduce.learned.policy_training import LEARNERS
 from shardwright.reproduce.pictures import COLOURS
 from shardwright.task import Task

@@ -1,6 +1,6 @@
 """Plans of learned strategies and all others on real kernels of this machine.
 
-    python benchmarks/learned_measured.py --settings 40x4 80x8 --tasks 5 --rounds 5
+    python -m benchmarks.learned_measured --settings 40x4 80x8 --tasks 5 --rounds 5
 
 The tasks are the first ones of `shardwright reproduce dreamshard-tables` with unseen tables. Links are not measured. Every device of every
 plan is one visit a round, some two a second: --estimate says how many there are.
@@ -13,14 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-import learned_strategies
 import numpy as np
-import results_table
-from learned_strategies import entrants
-from measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
-from plans_measured import MEASURED_A_SECOND, progress, say
 
 import shardwright as sw
+from benchmarks import learned_strategies, results_table
+from benchmarks.learned_strategies import entrants
+from benchmarks.measured_tables import HeadsAndRows, Measurement, Rows, by_strategy, main_table, order_of
+from benchmarks.plans_measured import MEASURED_A_SECOND, progress, say
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import measure_plans
 from shardwright.reproduce.entrants import SORTED

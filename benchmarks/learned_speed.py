@@ -1,6 +1,6 @@
 """Inference of learned policies as a call: writes results/learned_speed.md.
 
-    python benchmarks/learned_speed.py [--repeats 9]
+    python -m benchmarks.learned_speed [--repeats 9]
 
 From a task to a plan, by the bundled policies or those named; every repeat places a task of its own, drawn with replacement from the half
 of the pool for testing. Compiled code and policy are loaded before the first.
@@ -13,11 +13,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-import learned_strategies
-from learned_strategies import entrants
-from neuroshard_speed import median_times
-from results_table import write_results
-
+from benchmarks import learned_strategies
+from benchmarks.learned_strategies import entrants
+from benchmarks.neuroshard_speed import median_times
+from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.reproduce.entrants import LEARNED, Entrant
 from shardwright.reproduce.learned.tasks import BATCH, DIM, Setting, halves, whole

@@ -1,6 +1,6 @@
 """Search time of NeuroShard against tables and devices: writes results/neuroshard_speed.md.
 
-    python benchmarks/neuroshard_speed.py [--repeats 7]
+    python -m benchmarks.neuroshard_speed [--repeats 7]
 
 Tasks are the paper's, with the bundled CPU cost model. Every repeat searches a task of its own; libraries are loaded before
 the first. Encoding is the part from the task to arrays of encoded pieces.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.pieces import make_pieces
@@ -46,7 +46,7 @@ def main() -> None:
     caption = f"Medians over {repeats} tasks, N=10, K=3, L=10, M=11, max dim 128. CPU time is free of what else the machine does."
     write_results(
         "neuroshard_speed", "Search time of NeuroShard", [(caption, heads, rows)],
-        f"python benchmarks/neuroshard_speed.py --repeats {repeats}",
+        f"python -m benchmarks.neuroshard_speed --repeats {repeats}",
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Plans of every strategy on real kernels: predicted against measured, over several tasks.
 
-    python benchmarks/plans_measured.py --tasks 20 --devices 4 8
+    python -m benchmarks.plans_measured --tasks 20 --devices 4 8
 
 The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024. The cost model is the one that
 planning takes on this machine, so run 'shardwright calibrate' first. Every device of every plan is one visit a round, some two a second:
@@ -14,10 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-import results_table
-from measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
-
 import shardwright as sw
+from benchmarks import results_table
+from benchmarks.measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.measure.measuring import measure_plans
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(found, model, options, f"python benchmarks/plans_measured.py {given}".rstrip())
+    write_page(found, model, options, f"python -m benchmarks.plans_measured {given}".rstrip())
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

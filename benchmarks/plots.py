@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import results_table
 from matplotlib.figure import Figure
 
+from benchmarks import results_table
 from shardwright.reproduce import pictures
 from shardwright.reproduce.pictures import COLOURS, mark, panels
 

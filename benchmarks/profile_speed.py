@@ -1,6 +1,6 @@
 """Speed and memory of `profile_logs` on generated Parquet logs: writes results/profile_speed.md.
 
-    python benchmarks/profile_speed.py [--events 50_000_000] [--folder /tmp]
+    python -m benchmarks.profile_speed [--events 50_000_000] [--folder /tmp]
 
 Each log is written first (not timed), then profiled in a process of its own: its wall time from the call to the tables, and its
 peak memory, imports included. Takes under 2 minutes with the default number of events.
@@ -105,7 +105,10 @@ def peak_memory() -> int:
 def profile_apart(path: Path) -> dict[str, Any]:
     """Profile a log in a process of its own."""
     run = subprocess.run(
-        [sys.executable, __file__, "--profile-only", str(path)], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.profile_speed", "--profile-only", str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return dict(json.loads(run.stdout))
 
@@ -141,7 +144,7 @@ def main() -> None:
     if options.profile_only:
         print(json.dumps(profile_here(options.profile_only)))
         return
-    from results_table import write_results
+    from benchmarks.results_table import write_results
 
     write_results(
         "profile_speed",
@@ -153,7 +156,7 @@ def main() -> None:
                 measured_rows(options.events, options.folder),
             )
         ],
-        f"python benchmarks/profile_speed.py --events {options.events}",
+        f"python -m benchmarks.profile_speed --events {options.events}",
     )
 
 

@@ -1,6 +1,6 @@
 """The cost model of GPUs from published figures: how it is fitted, what each part is worth, and how true it is of what it has not seen.
 
-    python benchmarks/published_costs.py
+    python -m benchmarks.published_costs
 
 Reads data/published/kernels.csv. Rows are fitted by their relative error, of which what is beyond 50% counts less. A source that names no
 GPU is taken for an A100 times a factor of its own: it teaches how times grow, and not how long they are.
@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import plots
-from results_table import write_results
 from scipy.optimize import lsq_linear
 from torchrec.distributed.planner.constants import BWD_COMPUTE_MULTIPLIER, HBM_MEM_BW
 from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty
 
+from benchmarks import plots
+from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.published import GPUS, PARTS, Gpu, PublishedModel, parts
 from shardwright.cost.score import device_ms
@@ -336,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (cut, ("source", "columns of the whole", "measured", "model", "bytes", "TorchRec"), halves(rows)),
     ]
     title = "The cost model of GPUs against what others have published"
-    write_results("published_costs", title, tables, "python benchmarks/published_costs.py")
+    write_results("published_costs", title, tables, "python -m benchmarks.published_costs")
     picture(rows)
 
 

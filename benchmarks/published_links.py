@@ -1,6 +1,6 @@
 """Latency and bandwidth of GPUs' links from collectives that others have published: what presets of topologies rest on.
 
-    python benchmarks/published_links.py
+    python -m benchmarks.published_links
 
 Reads data/published/links.csv. A run is a collective at several sizes on one cluster. Its times are fitted by latency + bytes / bandwidth,
 by relative error; bytes are those that a rank sends: 2 (n - 1) / n of the message in an all-reduce of n ranks, half of that in the others.
@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from results_table import write_results
 from scipy.optimize import nnls
 
+from benchmarks.results_table import write_results
 from shardwright.cost.features import Floats
 from shardwright.task import PRESETS
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (_EXCHANGES, ("GPU", "fabric", "ranks", "hosts", "source", "MB", "GB/s a rank"), exchanges()),
     ]
     title = "Links of GPUs from published collectives"
-    write_results("published_links", title, tables, "python benchmarks/published_links.py")
+    write_results("published_links", title, tables, "python -m benchmarks.published_links")
 
 
 def exchanges() -> list[list[object]]:

@@ -1,6 +1,6 @@
 """Plans for GPUs by the model from published figures and by bytes over stated bandwidth: what each makes, and what it says of the other's.
 
-    python benchmarks/published_plans.py --tasks 40
+    python -m benchmarks.published_plans --tasks 40
 
 Made-up tasks are NeuroShard's for 8 H100s at batch 65,536; public models are in full, on as many hosts of 8 H100s as hold them. TorchRec's
 planner is given pooling factors.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from results_table import write_results
-from torchrec_quality import HOSTS
 
 import shardwright as sw
+from benchmarks.results_table import write_results
+from benchmarks.torchrec_quality import HOSTS
 from shardwright.cost import CostModel, PublishedModel, score
 from shardwright.cost.features import Floats, WorkArrays
 from shardwright.cost.model import Pricing
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "the narrowest block is of a table wider than itself."
     )
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/published_plans.py {given}".rstrip()
+    command = f"python -m benchmarks.published_plans {given}".rstrip()
     write_results("published_plans", "Plans for GPUs, by two models", [(caption, HEADS, rows)], command)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from search_outcome import RIVALS, Outcome
+
+from benchmarks.search_outcome import RIVALS, Outcome
 
 Rows = list[tuple[str, ...]]
 HeadsAndRows = tuple[tuple[str, ...], Rows]

@@ -1,7 +1,7 @@
 """How large the report of a plan is, and how long a browser takes to open it, to scroll it and to answer the pointer.
 
-    python benchmarks/report_size.py                                  # results/report_size.md
-    python benchmarks/report_size.py --picture docs/report.png        # the README's picture instead
+    python -m benchmarks.report_size                                  # results/report_size.md
+    python -m benchmarks.report_size --picture docs/report.png        # the README's picture instead
 
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM).
 """
@@ -21,10 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cluster_tasks import cluster_task
-from results_table import write_results
-
 import shardwright as sw
+from benchmarks.cluster_tasks import cluster_task
+from benchmarks.results_table import write_results
 from shardwright.report import entry_of, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         take_picture(options.picture, options.time_limit)
         return
     rows = [row(*size, strategy, options) for size in options.sizes for strategy in options.strategies]
-    command = "python benchmarks/report_size.py " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = "python -m benchmarks.report_size " + " ".join(sys.argv[1:] if arguments is None else arguments)
     caption = (
         "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
         f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "

@@ -1,4 +1,4 @@
-"""What the runtime costs beside a row-wise all-to-all written by hand with the same bytes: python benchmarks/runtime_overhead.py --help.
+"""What the runtime costs beside a row-wise all-to-all written by hand with the same bytes: python -m benchmarks.runtime_overhead --help.
 
 Both run in the same processes, on the same batches, turn by turn. The hand-written one knows that all tables have one width, equal row
 blocks, and no ranks by hotness; it checks nothing and counts nothing.
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from results_table import write_results
 
+from benchmarks.results_table import write_results
 from shardwright.runtime import TieredEmbedding
 from shardwright.runtime.duplex import all_to_all
 from shardwright.runtime.optimizers import OptimizerOptions, update
@@ -183,7 +183,7 @@ def main() -> None:
         f"{args.length}, {args.optimizer}: rank 0 sends {megabytes:.1f} MB a step. Slowest rank; {args.repeats} steps, turn by turn."
     )
     heads = ("pass", "runtime, median ms", "by hand, median ms", "ratio of medians", "median of ratios")
-    command = " ".join(["python", "benchmarks/runtime_overhead.py", *sys.argv[1:]])
+    command = " ".join(["python -m benchmarks.runtime_overhead", *sys.argv[1:]])
     write_results(
         "runtime_overhead", "Runtime against a row-wise all-to-all by hand", [(caption, heads, rows)], command
     )

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import plots
-import results_table
-from scaling_points import Point, Size
+
+from benchmarks import plots, results_table
+from benchmarks.scaling_points import Point, Size
 
 Points = Mapping[tuple[str, Size], Point]
 Series = Mapping[str, list[Size]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from block_times import HALF, Heaviest, block_ms, heaviest_blocks
-
 import shardwright as sw
+from benchmarks.block_times import HALF, Heaviest, block_ms, heaviest_blocks
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import Certified

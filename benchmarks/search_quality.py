@@ -1,7 +1,7 @@
 """How good the plans of `certified` are beside `neuroshard`'s and a proven bound, all on the same cost model.
 
-    python benchmarks/search_quality.py --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
-    python benchmarks/search_quality.py --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md
+    python -m benchmarks.search_quality --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
+    python -m benchmarks.search_quality --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md
 
 Each is planned for the learned CPU model (batch 1,024) and for the published H100 model (batch 65,536). Every task is a row of the CSV
 file beside the page. A loss is a step longer than `neuroshard`'s by more than a millionth, or a task that only `neuroshard` placed.
@@ -16,13 +16,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-import plots
-import results_table
-from block_times import HALF
-from cluster_tasks import cluster_task
-from quality_tables import above_bound_table, large_table, paper_table, strategy_table, worst_table
-from search_outcome import BATCH, RIVALS, Outcome, Search
-
+from benchmarks import plots, results_table
+from benchmarks.block_times import HALF
+from benchmarks.cluster_tasks import cluster_task
+from benchmarks.quality_tables import above_bound_table, large_table, paper_table, strategy_table, worst_table
+from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
 from shardwright.files import write_atomically
 from shardwright.task import Task
 from shardwright.workload import paper_tasks
@@ -33,7 +31,7 @@ LARGE = ((200, 16), (500, 64), (1000, 128))
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
-    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = "python -m benchmarks.search_quality " + " ".join(sys.argv[1:] if arguments is None else arguments)
     search = Search(options.tolerance, options.time_limit)
     search.warm_up(options.models)
     wanted = large_tasks(options) if options.large else small_tasks(options)

@@ -1,6 +1,6 @@
 """Search time and peak memory against tables and devices: writes results/search_scaling.md and results/search_scaling.svg.
 
-    python benchmarks/search_scaling.py [--largest 1000x128] [--repeats 3]
+    python -m benchmarks.search_scaling [--largest 1000x128] [--repeats 3]
 
 Every point is a process of its own. It loads libraries by planning a small task, then plans one task: `certified` until its gap
 is at most 1% or it ends by itself, `neuroshard` until it ends, both at most --time-limit seconds. Repeats have tasks of their
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scaling_points import Point, Size
+
+from benchmarks.scaling_points import Point, Size
 
 BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
 TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.point:
         print(json.dumps(measure_here(options.strategies[0], options.point, options)))
         return
-    from scaling_page import write_page
+    from benchmarks.scaling_page import write_page
 
     series = {
         name: [size for size in sizes if size[0] <= options.largest[0] and size[1] <= options.largest[1]]
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = list(dict.fromkeys(size for of_series in series.values() for size in of_series))
     points = {(strategy, size): measure(strategy, size, options) for size in sizes for strategy in options.strategies}
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(points, series, options, f"python benchmarks/search_scaling.py {given}".rstrip())
+    write_page(points, series, options, f"python -m benchmarks.search_scaling {given}".rstrip())
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -97,7 +98,8 @@ def measure_apart(
     """One search in a process of its own, and how it ended."""
     command = [
         sys.executable,
-        __file__,
+        "-m",
+        "benchmarks.search_scaling",
         "--point",
         f"{size[0]}x{size[1]}",
         "--strategies",
@@ -121,9 +123,8 @@ def measure_apart(
 
 def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict[str, float | None]:
     """One search in this process."""
-    from cluster_tasks import cluster_task
-
     import shardwright as sw
+    from benchmarks.cluster_tasks import cluster_task
     from shardwright.cost import cost_model_for
     from shardwright.workload import random_task
 

@@ -1,6 +1,6 @@
 """How long a process takes to import the package and to plan.
 
-python benchmarks/start_up.py
+python -m benchmarks.start_up
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from results_table import write_results
-
+from benchmarks.results_table import write_results
 from shardwright.workload.generators import random_task
 
 RUNS = 9
@@ -39,7 +38,7 @@ def main() -> None:
                 )
     heads = ("process", "median s", "fastest s", "slowest s")
     caption = f"Whole processes, {RUNS} runs after one that is not counted."
-    write_results("start_up", "Start-up", [(caption, heads, rows)], "python benchmarks/start_up.py")
+    write_results("start_up", "Start-up", [(caption, heads, rows)], "python -m benchmarks.start_up")
 
 
 def measure(command: list[str]) -> tuple[str, str, str]:

@@ -1,6 +1,6 @@
 """Planning time of TorchRec's `EmbeddingShardingPlanner` and of ours: writes results/torchrec_planning_speed.md.
 
-    python benchmarks/torchrec_planning_speed.py [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
+    python -m benchmarks.torchrec_planning_speed [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
 
 Both plan the same models: an EmbeddingBagCollection on the meta device, tables of 1,000 to 10 million rows (log-uniform) and dims of 16
 to 128, on CUDA devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, the same storage reservation, no
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.point:
         print(json.dumps(plan_here(options.planner, options.point, options.repeats, options.seed)))
         return
-    from results_table import write_results
+    from benchmarks.results_table import write_results
 
     found: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
     for repeat in range(options.repeats):
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "torchrec_planning_speed",
         "Planning for TorchRec: its planner and ours",
         [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
-        f"python benchmarks/torchrec_planning_speed.py {given}".rstrip(),
+        f"python -m benchmarks.torchrec_planning_speed {given}".rstrip(),
     )
 
 
@@ -105,7 +105,15 @@ def row_of(
 
 def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace) -> dict[str, Any] | None:
     """What a process of its own prints; None where it does not end in time."""
-    command = [sys.executable, __file__, "--planner", planner, "--point", f"{size[0]}x{size[1]}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.torchrec_planning_speed",
+        "--planner",
+        planner,
+        "--point",
+        f"{size[0]}x{size[1]}",
+    ]
     command += ["--repeats", str(options.repeats), "--seed", str(100 * repeat)]
     begin = time.monotonic()
     try:

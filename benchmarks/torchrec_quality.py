@@ -1,7 +1,7 @@
 """Embedding cost of our plans against those of TorchRec's planner, predicted and measured on real kernels.
 
-    python benchmarks/torchrec_quality.py --plan-only                 # TorchRec's planner takes seconds to minutes a task
-    python benchmarks/torchrec_quality.py --tasks 20 --devices 4 8    # then measures, on a quiet machine
+    python -m benchmarks.torchrec_quality --plan-only                 # TorchRec's planner takes seconds to minutes a task
+    python -m benchmarks.torchrec_quality --tasks 20 --devices 4 8    # then measures, on a quiet machine
 
 Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) of half of the pool, for CPUs; and the public models, scaled
 to this machine and, predicted only, in full on H100s. Each is planned by TorchRec with pooling factors ("torchrec") and without, as
@@ -20,10 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import results_table
-from torchrec_tables import Compared, gains, planning_table
-
 import shardwright as sw
+from benchmarks import results_table
+from benchmarks.torchrec_tables import Compared, gains, planning_table
 from shardwright.cost import cost_model_for
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = measure_plans([one.plan for one in to_measure], rounds=options.rounds, progress=say_progress)
     measured = dict(zip((one.key for one in to_measure), found, strict=True))
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(compared, measured, options, f"python benchmarks/torchrec_quality.py {given}".rstrip())
+    write_page(compared, measured, options, f"python -m benchmarks.torchrec_quality {given}".rstrip())
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

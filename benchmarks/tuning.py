@@ -1,6 +1,6 @@
 """What tuning gains on tasks that this machine can measure: calibrate for the task, plan, measure, correct, plan again.
 
-python benchmarks/tuning.py --tasks 6 --devices 4     # 5 to 6 minutes a task, on a quiet machine
+python -m benchmarks.tuning --tasks 6 --devices 4     # 5 to 6 minutes a task, on a quiet machine
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 
 import numpy as np
-import results_table
 
 import shardwright as sw
+from benchmarks import results_table
 from shardwright.workload import paper_tasks
 
 HEADS = (
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"tuning-{options.devices}",
         f"Plans tuned on {options.devices} devices",
         [(caption, HEADS, rows)],
-        f"python benchmarks/tuning.py {given}".rstrip(),
+        f"python -m benchmarks.tuning {given}".rstrip(),
     )
 
 

@@ -1,6 +1,6 @@
 """What moves, and what a step then takes, when tables or a host are added to a job that runs by a plan.
 
-python benchmarks/warm_start.py
+python -m benchmarks.warm_start
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cluster_tasks import cluster_task
-from results_table import write_results
-
 import shardwright as sw
+from benchmarks.cluster_tasks import cluster_task
+from benchmarks.results_table import write_results
 
 TIME_LIMIT = 5.0
 PRICES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, math.inf)  # ms per GB
@@ -29,7 +28,7 @@ def main() -> None:
         (f"{about} 10 tables are added.", HEADS, rows(full, plan)),
         (f"{about} A host of 8 devices is added.", HEADS, rows(larger, plan)),
     ]
-    write_results("warm_start", "Starting from a plan", sections, "python benchmarks/warm_start.py")
+    write_results("warm_start", "Starting from a plan", sections, "python -m benchmarks.warm_start")
 
 
 def rows(task: sw.Task, plan: sw.Plan) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ calibration.py  latency and bandwidth of a bed's links, from all-to-alls (collec
 
 from __future__ import annotations
 
-from hosts.bed import HostBed, why_not
-from hosts.network import LinkBytes
+from benchmarks.hosts.bed import HostBed, why_not
+from benchmarks.hosts.network import LinkBytes
 
 __all__ = ["HostBed", "LinkBytes", "why_not"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from hosts.network import LinkBytes, Network, remove_leftovers
-from hosts.ranks import Place, run_ranks
+from benchmarks.hosts.network import LinkBytes, Network, remove_leftovers
+from benchmarks.hosts.ranks import Place, run_ranks
 from shardwright.errors import InvalidInput, MeasurementFailed
 
 _MOST_HOSTS = 64

@@ -10,14 +10,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from hosts.bed import HostBed
-from hosts.collectives import PATTERNS
-from hosts.network import bits_per_second
+from benchmarks.hosts.bed import HostBed
+from benchmarks.hosts.collectives import PATTERNS
+from benchmarks.hosts.network import bits_per_second
 from shardwright.cost.links import ALL_TO_ALL, Collectives, LinkFits, fit_links
 from shardwright.errors import MeasurementFailed
 from shardwright.task import Topology
@@ -60,8 +59,9 @@ def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeou
         MeasurementFailed: a rank failed, or the time is over.
     """
     settings = {"bytes": [_NEXT_TO_NOTHING, *_sizes(bed)], "runs": runs, "patterns": list(PATTERNS), "timeout_s": 60}
-    program = str(Path(__file__).with_name("collectives.py"))
-    printed = bed.run([sys.executable, program, json.dumps(settings)], timeout_s=timeout_s)[0]
+    printed = bed.run(
+        [sys.executable, "-m", "benchmarks.hosts.collectives", json.dumps(settings)], timeout_s=timeout_s
+    )[0]
     ran = [(one["pattern"], one["bytes"], one["ms"]) for one in json.loads(printed.splitlines()[-1]) if one["ms"]]
     latency = {pattern: median(times) for pattern, size, times in ran if size == _NEXT_TO_NOTHING}
     found = [one for one in ran if one[1] != _NEXT_TO_NOTHING]

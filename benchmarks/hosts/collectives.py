@@ -1,6 +1,6 @@
 """Rank program of the calibration: all-to-alls of several patterns and sizes, timed.
 
-`python collectives.py '{"bytes": […], "runs": 7}'`
+`python -m benchmarks.hosts.collectives '{"bytes": […], "runs": 7}'`
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hosts.together import common_start
+from benchmarks.hosts.together import common_start
 from shardwright.runtime.duplex import all_to_all
 
 PATTERNS: dict[str, Callable[[int, int, int], bool]] = {

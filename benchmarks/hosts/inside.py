@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hosts.network import LINK, LinkBytes
+from benchmarks.hosts.network import LINK, LinkBytes
 
 _COUNTERS = Path("/sys/class/net") / LINK / "statistics"
 

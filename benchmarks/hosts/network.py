@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hosts.commands import run
+from benchmarks.hosts.commands import run
 from shardwright.errors import InvalidInput, MeasurementFailed
 
 LINK = "eth0"

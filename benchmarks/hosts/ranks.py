@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from hosts.network import LINK, address
+from benchmarks.hosts.network import LINK, address
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.worker import worker_environment
 

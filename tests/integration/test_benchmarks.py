@@ -3,8 +3,6 @@
 import csv
 import importlib
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,20 +12,13 @@ from shardwright.cost.published import CALL_MS, FACTORS
 from shardwright.sharding import Shard
 from shardwright.task import PRESETS, Constraints, Table, TableConstraint, Task, Topology
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """Imports a module of benchmarks/ whose results go to a folder of the test."""
     pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    known = set(sys.modules)
-    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
-    yield importlib.import_module
-    for name in set(sys.modules) - known:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 def rows_of(page: str, head: str) -> list[dict[str, str]]:
@@ -55,7 +46,7 @@ def test_the_default_beside_all_others(program, tmp_path):
 def test_search_quality_of_the_papers_tasks(program, tmp_path):
     program("search_quality").main(["--tasks", "1", "--models", "h100", "--time-limit", "0.5"])
     page = (tmp_path / "search_quality.md").read_text()
-    assert "python benchmarks/search_quality.py --tasks 1" in page
+    assert "python -m benchmarks.search_quality --tasks 1" in page
     assert [row["setting"] for row in rows_of(page, "setting")] == ["h100, 4 devices", "h100, 8 devices"]
     with (tmp_path / "search_quality.csv").open() as file:
         rows = list(csv.DictReader(file))

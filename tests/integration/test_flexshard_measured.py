@@ -3,28 +3,19 @@
 import functools
 import importlib
 import json
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """Imports a module of benchmarks/ whose results go to a folder of the test."""
     pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    known = set(sys.modules)
-    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
-    yield importlib.import_module
-    for name in set(sys.modules) - known:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,16 +58,11 @@ def few_packages(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Imports a module of benchmarks/ whose results go to a folder of the test."""
     pytest.importorskip("matplotlib", reason="the figures need matplotlib")
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    known = set(sys.modules)
-    monkeypatch.setattr(importlib.import_module("results_table"), "RESULTS", tmp_path)
-    yield importlib.import_module
-    for name in set(sys.modules) - known:
-        if str(REPOSITORY / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    monkeypatch.setattr("benchmarks.results_table.RESULTS", tmp_path)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.mark.slow
@@ -171,7 +166,8 @@ def test_plans_are_prepared_here_measured_there_and_compared_here(
     assert plans.main(["prepare", str(folder), *small, "--strategies", "random", "neuroshard", "flexshard"]) == 0
     command = [
         sys.executable,
-        str(REPOSITORY / "benchmarks" / "gpu_plans.py"),
+        "-m",
+        "benchmarks.gpu_plans",
         "measure",
         str(folder),
         "--device",

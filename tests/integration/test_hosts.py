@@ -9,20 +9,17 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+from benchmarks import hosts
+from benchmarks.hosts.commands import run
+from benchmarks.hosts.network import Network, bits_per_second
 
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.sharding import Plan, Shard, dealt_ranges
 from shardwright.task import Exchange, Table, Task, Topology
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-import hosts  # noqa: E402
-from hosts.commands import run  # noqa: E402
-from hosts.network import Network, bits_per_second  # noqa: E402
-
 pytestmark = pytest.mark.netns
 TIMEOUT_S = 90.0
-HEAD = f"import os, sys, json; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+HEAD = "import os, sys, json\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +83,13 @@ def test_a_rank_that_fails_or_hangs_ends_the_run(program, timeout_s, says):
     assert not any(left)  # the ranks that sleep were ended
 
 
-BED = "import hosts, time\nwith hosts.HostBed(2, 1) as bed:\n    print(*bed._network.namespaces, flush=True)\n    time.sleep(60)"
+BED = """
+import time
+from benchmarks import hosts
+with hosts.HostBed(2, 1) as bed:
+    print(*bed._network.namespaces, flush=True)
+    time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -126,9 +129,10 @@ def test_arguments_that_make_no_bed(arguments, says):
 def collectives(bed, pattern: str, size: int) -> tuple[float, int]:
     """Median ms of an all-to-all, and the most bytes a host's link sent."""
     settings = json.dumps({"bytes": [size], "runs": 3, "patterns": [pattern]})
-    program = str(BENCHMARKS / "hosts" / "collectives.py")
     before = bed.link_bytes()
-    (found,) = json.loads(bed.run([sys.executable, program, settings], timeout_s=TIMEOUT_S)[0])
+    (found,) = json.loads(
+        bed.run([sys.executable, "-m", "benchmarks.hosts.collectives", settings], timeout_s=TIMEOUT_S)[0]
+    )
     sent = [(after - earlier).sent for after, earlier in zip(bed.link_bytes(), before, strict=True)]
     return sorted(found["ms"])[1], max(sent)
 
@@ -158,7 +162,7 @@ def test_the_network_counts_from_nothing():
 RUNTIME = """
 from datetime import timedelta
 import torch, torch.distributed as dist
-from hosts.inside import link_bytes
+from benchmarks.hosts.inside import link_bytes
 from shardwright.runtime import TieredEmbedding
 from shardwright.sharding import Plan
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -223,7 +227,7 @@ def test_a_rank_of_the_runtime_that_dies_ends_the_run(tmp_path):
 
 @pytest.mark.slow
 def test_calibration_finds_the_limit():
-    from hosts.calibration import calibrate
+    from benchmarks.hosts.calibration import calibrate
 
     with hosts.HostBed(hosts=2, devices_per_host=1, rate="400mbit") as bed:
         found = calibrate(bed, runs=2, timeout_s=TIMEOUT_S)
@@ -234,7 +238,7 @@ def test_calibration_finds_the_limit():
 
 def test_a_killed_beds_processes_are_ended_by_the_next():
     program = (
-        "import hosts\nwith hosts.HostBed(1, 1) as bed:\n"
+        "from benchmarks import hosts\nwith hosts.HostBed(1, 1) as bed:\n"
         "    print(*bed._network.namespaces, flush=True)\n    bed.run(['sleep', '61'], timeout_s=70)"
     )
     process = subprocess.Popen(python(program), stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)

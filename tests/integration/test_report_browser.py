@@ -7,7 +7,6 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tests.unit.report.plans import HOSTILE, hostile_plan, many_tiered_plan, mixed_plan, row_wise_plan
@@ -365,9 +364,7 @@ def test_a_thousand_tables_on_many_devices_stay_few_elements(visit, tmp_path):
 @pytest.mark.slow
 def test_the_benchmark_of_the_report(browser, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="its page names the version of torch")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    import report_size
-    import results_table
+    from benchmarks import report_size, results_table
 
     monkeypatch.setattr(results_table, "RESULTS", tmp_path)
     monkeypatch.setattr(report_size, "chromium", lambda: nullcontext(browser))

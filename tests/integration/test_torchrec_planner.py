@@ -170,9 +170,8 @@ def test_several_column_blocks_a_rank_run(answers):
     assert max(of_rank["run_columns"] for of_rank in answers) < 1e-5
 
 
-def test_the_speed_benchmark_plans_with_both_planners(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    speed = importlib.import_module("torchrec_planning_speed")
+def test_the_speed_benchmark_plans_with_both_planners():
+    speed = importlib.import_module("benchmarks.torchrec_planning_speed")
     ours, theirs = (speed.plan_here(name, (4, 2), 1, 0) for name in ("shardwright", "torchrec"))
     assert len(ours["later_s"]) == len(theirs["gaps"]) + 1 == 1
     assert theirs["steps_ms"][0] >= ours["steps_ms"][0] / (1 + ours["gaps"][0])  # no plan is better than the bound
