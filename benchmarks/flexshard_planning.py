@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.results_table import write_results
-from shardwright.reproduce.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
+from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
 

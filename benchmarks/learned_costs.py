@@ -32,8 +32,8 @@ from benchmarks.learned_predictors import (
     true_outputs,
 )
 from shardwright.cost import cost_model_for
-from shardwright.reproduce.entrants import policy_version
-from shardwright.reproduce.learned.tasks import Setting, draw_tasks
+from experiments.entrants import policy_version
+from experiments.learned.tasks import Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from benchmarks import plots
 from benchmarks.learned_journal import Row
 from benchmarks.learned_training import heuristic_ms
-from shardwright.reproduce.learned.policy_training import LEARNERS
-from shardwright.reproduce.pictures import COLOURS
+from experiments.learned.policy_training import LEARNERS
+from experiments.pictures import COLOURS
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]

@@ -18,8 +18,8 @@ from benchmarks.learned_strategies import entrants
 from benchmarks.neuroshard_speed import median_times
 from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
-from shardwright.reproduce.entrants import LEARNED, Entrant
-from shardwright.reproduce.learned.tasks import BATCH, DIM, Setting, halves, whole
+from experiments.entrants import LEARNED, Entrant
+from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
 from shardwright.task import Task
 from shardwright.workload import random_task
 

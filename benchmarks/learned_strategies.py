@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from shardwright.reproduce.entrants import Entrant, Limits
-from shardwright.reproduce.learned.entrants import NAMES, UPDATES, learned_entrant
+from experiments.entrants import Entrant, Limits
+from experiments.learned.entrants import NAMES, UPDATES, learned_entrant
 
 
 def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:

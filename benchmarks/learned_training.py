@@ -13,9 +13,9 @@ import shardwright as sw
 from shardwright.cli.learn import options_from_texts
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
-from shardwright.reproduce.entrants import SORTED
-from shardwright.reproduce.learned.entrants import learned_entrant
-from shardwright.reproduce.learned.policy_training import LEARNERS
+from experiments.entrants import SORTED
+from experiments.learned.entrants import learned_entrant
+from experiments.learned.policy_training import LEARNERS
 from shardwright.task import Task
 
 

@@ -12,7 +12,7 @@ import shardwright as sw
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import MeasuredPlan
-from shardwright.reproduce.neuroshard.plans_on_kernels import orders
+from experiments.neuroshard.plans_on_kernels import orders
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks import results_table
-from shardwright.reproduce import pictures
-from shardwright.reproduce.pictures import COLOURS, mark, panels
+from experiments import pictures
+from experiments.pictures import COLOURS, mark, panels
 
 __all__ = ["COLOURS", "mark", "panels", "save"]
 

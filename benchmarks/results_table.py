@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwright.files import write_atomically
-from shardwright.reproduce.experiment import ResultTable
-from shardwright.reproduce.pages import commit, markdown
+from experiments.experiment import ResultTable
+from experiments.pages import commit, markdown
 
 RESULTS = Path(__file__).parent / "results"
 

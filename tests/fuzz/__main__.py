@@ -141,8 +141,8 @@ def _row(name: str, records: Sequence[dict[str, Any]]) -> list[object]:
 
 def _told(records: list[dict[str, Any]], seconds: float, options: argparse.Namespace) -> int:
     from shardwright.files import write_atomically
-    from shardwright.reproduce.experiment import ResultTable
-    from shardwright.reproduce.pages import markdown
+    from experiments.experiment import ResultTable
+    from experiments.pages import markdown
 
     rows = [
         _row(name, [one for one in records if one["command"] == name])

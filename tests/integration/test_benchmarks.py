@@ -293,8 +293,8 @@ def test_curves_are_those_of_the_learners(program, tmp_path):
     """What the program does round by round ends with the policy that learning as such makes."""
     pytest.importorskip("torch", reason="policies are learned with torch")
     curves, training = program("learned_curves"), program("learned_training")
-    from shardwright.reproduce.learned.policy_training import LEARNERS
-    from shardwright.reproduce.learned.tasks import Setting, draw_tasks
+    from experiments.learned.policy_training import LEARNERS
+    from experiments.learned.tasks import Setting, draw_tasks
     from shardwright.search.learned.worlds import SimulatedWorld
 
     tasks = draw_tasks(Setting(5, 2), 2)

@@ -156,8 +156,8 @@ def _last_line(said: str) -> str:
 
 
 def _tell(judged: dict[str, dict[str, str]], unplanned: Counter[str], options: argparse.Namespace) -> None:
-    from shardwright.reproduce.experiment import ResultTable
-    from shardwright.reproduce.pages import markdown
+    from experiments.experiment import ResultTable
+    from experiments.pages import markdown
 
     rows = [_row(name.removeprefix("torchrec/"), list(of_file.values())) for name, of_file in judged.items() if of_file]
     rows.append(_row("all", [said for of_file in judged.values() for said in of_file.values()]))

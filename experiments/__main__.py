@@ -1,0 +1,98 @@
+"""`shardwright reproduce`: the papers' experiments, run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwright.cli.checks import check_folder
+from shardwright.cli.errors import Interrupted
+from shardwright.cli.options import AsJson, option
+from shardwright.cli.output import emit, progress
+from shardwright.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from experiments.run import Outcome
+
+
+def run(
+    *,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Experiments; without a name, they are listed.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Pages, rows and pictures go here; rows that are there are used."
+        ),
+    ] = Path("benchmarks/results"),
+    quick: Annotated[bool, typer.Option("--quick", help="A part of it, in five minutes at most.")] = False,
+    seconds: Annotated[
+        float | None,
+        option("--seconds", metavar="N", text="Begin nothing after this time; the same command again goes on."),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", min=1, help="Processes; with several, search times are not those of a machine of its own."
+        ),
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Run experiments of the papers again: for each a dated page with its table and picture, and the rows as Parquet.
+
+    The full ones take up to two hours on two cores with --jobs 2. Stop them at any moment, and run the same command again to go on.
+
+    Example:
+        shardwright reproduce neuroshard-table --quick
+    """
+    from experiments.pictures import require_matplotlib
+    from experiments.registry import experiment_named, experiments
+    from experiments.run import run_experiment
+
+    if not names:
+        listed = [{"name": one.name, "about": one.about} for one in experiments()]
+        emit({"experiments": listed}, *(f"{one['name']:22} {one['about']}" for one in listed), as_json=as_json)
+        return
+    chosen = [experiment_named(name) for name in dict.fromkeys(names)]
+    if seconds is not None and not seconds > 0:
+        raise InvalidInput(f"--seconds is {seconds}, must be greater than 0; leave it out for no limit")
+    require_matplotlib()
+    check_folder(output)
+    outcomes = []
+    for experiment in chosen:
+        command = f"shardwright reproduce {experiment.name}{' --quick' if quick else ''}"
+        with progress(experiment.name) as report, _resumable(output):
+            outcomes.append(
+                run_experiment(
+                    experiment,
+                    output,
+                    quick=quick,
+                    seconds=seconds,
+                    jobs=jobs,
+                    progress=report,
+                    command=command,
+                )
+            )
+    document = {"experiments": [asdict(one) | {"files": list(map(str, one.files))} for one in outcomes]}
+    emit(document, *map(_line, outcomes), as_json=as_json)
+
+
+@contextmanager
+def _resumable(output: Path) -> Iterator[None]:
+    """Ctrl-C ends the command with one line that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; all results so far are in {output}: run the same command again to go on") from None
+
+
+def _line(one: Outcome) -> str:
+    files = ", ".join(map(str, one.files))
+    return f"{one.name}: {one.pieces} of {one.wanted} pieces of work, {one.made} now, in {one.seconds:.0f} s; saved {files}"

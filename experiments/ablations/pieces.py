@@ -1,0 +1,74 @@
+"""The pieces of `ablations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil
+
+from experiments.ablations.parts import DEVICES, MAX_DIMS, MEASURED, SAMPLES, SEARCH, TRAINED, Extent
+from experiments.ablations.variants import VARIANTS
+from experiments.entrants import model_version
+from experiments.experiment import Piece
+
+_SLOW_SHARE = 0.2  # of the tasks of four devices, for variants that take long
+_PLANS = "1"  # of the variants: change it with what they do
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Makes the pieces of a run."""
+
+    name: str
+    extent: Extent
+
+    def searches(self) -> Iterator[Piece]:
+        """Task by task, all settings and variants."""
+        version = f"{_PLANS}, {model_version('cpu')}, {self.extent.time_limit:g} s"
+        for number, devices, max_dim in product(range(self.extent.tasks), DEVICES, MAX_DIMS):
+            for system, variants in VARIANTS.items():
+                for name, variant in variants.items():
+                    if not variant.slow or (number < ceil(_SLOW_SHARE * self.extent.tasks) and devices == DEVICES[0]):
+                        yield self._piece(SEARCH, version, system, name, devices, max_dim, number)
+
+    def collected(self) -> list[Piece]:
+        """So many samples each. Measuring runs alone, as does what needs what was measured."""
+        return [self._alone(SAMPLES, "cost model", "", task=number) for number in range(self.extent.chunks)]
+
+    def trained(self) -> list[Piece]:
+        """A model each; the seed is the task's number."""
+        heads = ("convex", "mlp")
+        return [
+            self._alone(TRAINED, "cost model", head, task=seed) for seed in range(self.extent.seeds) for head in heads
+        ]
+
+    def measured(self) -> list[Piece]:
+        """A task each, with all plans of both heads and of the bundled model; a quick run has tasks of four devices only."""
+        devices = DEVICES[:1] if self.name == "quick" else DEVICES
+        settings = product(range(self.extent.measured), devices, MAX_DIMS[::-1])
+        chosen = list(settings)[:1] if self.name == "quick" else list(settings)
+        pieces = [
+            self._alone(MEASURED, "all", "both heads, bundled model", devices=each, max_dim=dim, task=number)
+            for number, each, dim in chosen
+        ]
+        return [replace(piece, version=f"{piece.version}, {model_version('cpu')}") for piece in pieces]
+
+    def _alone(
+        self, part: str, system: str, variant: str, *, devices: int = 0, max_dim: int = 0, task: int = 0
+    ) -> Piece:
+        extent = self.extent
+        version = f"{_PLANS}, {extent.samples} samples, {extent.seeds} seeds, {extent.rounds} rounds"
+        return replace(self._piece(part, version, system, variant, devices, max_dim, task), alone=True)
+
+    def _piece(
+        self, part: str, version: str, system: str, variant: str, devices: int, max_dim: int, task: int
+    ) -> Piece:
+        setting: dict[str, str | int | float] = {
+            "part": part,
+            "extent": self.name,
+            "devices": devices,
+            "max_dim": max_dim,
+            "task": task,
+        }
+        return Piece({**setting, "system": system, "variant": variant}, version)

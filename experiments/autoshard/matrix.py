@@ -1,0 +1,155 @@
+"""The matrices of `autoshard-transfer`: losses of policies against those trained on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.autoshard.kinds import Kind, Part
+from experiments.entrants import SORTED
+from experiments.experiment import Row
+from experiments.learned.policy_training import LEARNERS
+
+Floats = npt.NDArray[np.float64]
+Placed = dict[tuple[int, int], float]
+"""Cost in ms by seed and task, of what was placed."""
+_BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How far one mean cost lies above another, over the same tasks, as a share of the other.
+
+    Attributes:
+        share: mean over mean, minus 1; NaN where there are no common tasks.
+        low: lower end of its 95% interval over tasks drawn anew.
+        high: upper end.
+        tasks: tasks it is over, counted once a seed.
+    """
+
+    share: float
+    low: float
+    high: float
+    tasks: int
+
+
+def loss(found: Placed, base: Placed) -> Loss:
+    """The loss of costs against others, over what both placed."""
+    both = sorted(found.keys() & base.keys())
+    if not both:
+        return Loss(float("nan"), float("nan"), float("nan"), 0)
+    own, other = (np.array([costs[one] for one in both]) for costs in (found, base))
+    drawn = np.random.default_rng(0).integers(len(both), size=(_DRAWS, len(both)))
+    low, high = np.percentile(own[drawn].sum(axis=1) / other[drawn].sum(axis=1) - 1, (2.5, 97.5))
+    return Loss(float(own.sum() / other.sum() - 1), float(low), float(high), len(both))
+
+
+class Found:
+    """All costs of the kind that one learning strategy makes small.
+
+    Args:
+        rows: of all strategies.
+        strategy: the learning strategy.
+    """
+
+    def __init__(self, rows: Sequence[Row], strategy: str) -> None:
+        self.strategy, column = strategy, LEARNERS[strategy].column
+        self._costs: dict[tuple[str, str, str], Placed] = {}
+        self._bounds: dict[str, Placed] = {}
+        for row in rows:
+            about = (str(row["strategy"]), str(row["trained"]), str(row["tested"]))
+            at = (int(row["seed"] or 0), int(row["task"] or 0))
+            costs = self._costs.setdefault(about, {})
+            if row[column] is not None:
+                costs[at] = float(row[column] or 0.0)
+            bound = row[_BOUNDS[column]]
+            if about[0] == "certified" and bound is not None:
+                self._bounds.setdefault(about[2], {})[at] = float(bound)
+        self._seeds = sorted(
+            {seed for (name, *_), costs in self._costs.items() if name == strategy for seed, _ in costs}
+        )
+
+    def policy(self, trained: str, tested: Kind) -> Placed:
+        """What a policy placed; the bundled one's costs count for every seed."""
+        costs = self._costs.get((self.strategy, trained, tested.name), {})
+        return self._for_all_seeds(costs) if trained == "bundled" else costs
+
+    def other(self, name: str, tested: Kind) -> Placed:
+        """What a strategy that learns nothing placed, for every seed."""
+        return self._for_all_seeds(self._costs.get((name, "nothing", tested.name), {}))
+
+    def bound(self, tested: Kind) -> Placed:
+        """Proven bounds, for every seed."""
+        return self._for_all_seeds(self._bounds.get(tested.name, {}))
+
+    def best_heuristic(self, tested: Kind) -> Placed:
+        """The sorted heuristic with the lowest mean over the tasks that all heuristics placed."""
+        found = [costs for name in SORTED if (costs := self.other(name, tested))]
+        tasks = set.intersection(*map(set, found)) if found else set()
+        return min(found, key=lambda costs: sum(costs[one] for one in tasks)) if tasks else {}
+
+    def _for_all_seeds(self, costs: Placed) -> Placed:
+        return {(seed, task): ms for seed in self._seeds or [0] for (_, task), ms in costs.items()}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Losses of one strategy in one part.
+
+    Attributes:
+        part: its kinds and labels.
+        losses: by row and column, against the policy trained on the column's kind.
+        bundled: the bundled policy's, by column.
+        heuristic: the best heuristic's.
+        random: random placement's.
+        certified: the search's.
+        target: mean ms of the target's policy; NaN where it is not there.
+        above_bound: the target's policy against the proven bound.
+    """
+
+    part: Part
+    losses: list[list[Loss]]
+    bundled: list[Loss]
+    heuristic: list[Loss]
+    random: list[Loss]
+    certified: list[Loss]
+    target: list[float]
+    above_bound: list[Loss]
+
+    @property
+    def shares(self) -> Floats:
+        """`(rows, columns)` losses as shares."""
+        return np.array([[one.share for one in row] for row in self.losses])
+
+    @property
+    def off_target(self) -> list[tuple[str, str, Loss, Loss]]:
+        """Row, column, loss, and best heuristic's loss of policies that were not trained on the column's kind, as far as known."""
+        return [
+            (label, column, one, heuristic)
+            for (kind, label), row in zip(self.part.trained, self.losses, strict=True)
+            for (_, column), target, one, heuristic in zip(
+                self.part.tested, self.part.targets, row, self.heuristic, strict=True
+            )
+            if kind != target and one.tasks
+        ]
+
+
+def matrix(found: Found, part: Part) -> Matrix:
+    """The losses of a part."""
+    kinds = [kind for kind, _ in part.tested]
+    own = [found.policy(target.name, kind) for target, kind in zip(part.targets, kinds, strict=True)]
+    pairs = list(zip(kinds, own, strict=True))
+    return Matrix(
+        part,
+        [[loss(found.policy(trained.name, kind), base) for kind, base in pairs] for trained, _ in part.trained],
+        [loss(found.policy("bundled", kind), base) for kind, base in pairs],
+        [loss(found.best_heuristic(kind), base) for kind, base in pairs],
+        [loss(found.other("random", kind), base) for kind, base in pairs],
+        [loss(found.other("certified", kind), base) for kind, base in pairs],
+        [float(np.mean(list(base.values()))) if base else float("nan") for base in own],
+        [loss(base, found.bound(kind)) for kind, base in pairs],
+    )

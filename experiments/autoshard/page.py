@@ -1,0 +1,167 @@
+"""The page of `autoshard-transfer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.autoshard.balance import balance_table
+from experiments.autoshard.kinds import Scale
+from experiments.autoshard.matrix import Found, Loss, Matrix, matrix
+from experiments.experiment import Page, ResultTable, Row
+from experiments.learned.policy_training import LEARNERS
+from experiments.learned.tasks import BATCH, DIM, POOL
+from experiments.pictures import panels
+from experiments.summaries import NOTHING, cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Matrices = Mapping[str, Sequence[Matrix]]
+_DARKEST = 5.0
+"""Loss in percent at which the colours of the picture end."""
+
+
+def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
+    """The page.
+
+    Args:
+        rows: what was planned so far.
+        scale: kinds, numbers of tasks, and how policies are trained.
+        seeds: trainings of each policy.
+        quick: whether policies are hardly trained.
+    """
+    matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
+    tables = [summary_table(matrices)]
+    tables += [matrix_table(strategy, one) for strategy, found in matrices.items() for one in found]
+    tables += [balance_table(rows, scale.parts), training_table(rows)]
+    return Page(
+        "Transfer of learned policies without fine-tuning", text(scale, seeds, quick), tables, {"": picture(matrices)}
+    )
+
+
+def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
+    """What was run, and what its figures leave out."""
+    hardly = (
+        "**Quick: policies are hardly trained and tested on few tasks. This page shows that everything runs; its losses say nothing about "
+        "the strategies.**"
+    )
+    return [
+        *([hardly] if quick else []),
+        f"A policy for each kind of tasks, trained on {scale.training_tasks} tasks whose tables are of one half of the pool {POOL} "
+        f"(dim {DIM}, batch {BATCH:,}, every table whole), and tested without fine-tuning on {scale.tasks} tasks of each other kind, of "
+        "tables of the other half. A cell is the mean cost of the row's policy over that of the policy trained on the column's kind, minus "
+        "1, over the tasks that both placed, with its 95% interval over tasks drawn anew. The cost is what a strategy makes small: "
+        "DreamShard the step, AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, the best "
+        "sorted heuristic of the column, random placement and `certified`, and how far the target's policy itself lies above the proven "
+        "bound.",
+        f"**How policies are trained here.** Costs come from the bundled CPU cost model. AutoShard: {scale.autoshard.steps:,} steps; "
+        f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
+        f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
+        f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
+        "training differ by up to 2% in mean cost (page learned_curves), so that a loss below that says nothing.",
+        "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so that their losses and these "
+        "compare in kind only.",
+    ]
+
+
+def summary_table(matrices: Matrices) -> ResultTable:
+    """Each matrix in one line."""
+    heads = (
+        "strategy",
+        "what changes",
+        "policies off their target",
+        "mean loss",
+        "worst loss",
+        "where",
+        "better than the best heuristic",
+    )
+    body: list[tuple[object, ...]] = []
+    for strategy, found in matrices.items():
+        for one in found:
+            off = one.off_target
+            worst = max(off, key=lambda each: each[2].share, default=None)
+            mean = float(np.mean([each[2].share for each in off])) if off else None
+            where = f"{worst[0]}, tested on {worst[1]}" if worst else NOTHING
+            better = [own.share < heuristic.share for _, _, own, heuristic in off if heuristic.tasks]
+            body.append(
+                (
+                    strategy, one.part.name, len(off), cell(mean, "+.1%"), cell(worst[2].share if worst else None, "+.1%"), where,
+                    f"{sum(better)} of {len(better)}",
+                )
+            )  # fmt: skip
+    caption = (
+        "All cells of policies that were not trained on the column's kind. Better than the best heuristic: cells whose mean cost is below "
+        "that of the heuristic that is best in the column."
+    )
+    return ResultTable(caption, heads, body)
+
+
+def matrix_table(strategy: str, one: Matrix) -> ResultTable:
+    """A matrix with what to compare it with."""
+    others: tuple[tuple[str, Sequence[Loss]], ...] = (
+        ("*bundled policy*", one.bundled),
+        ("*best heuristic*", one.heuristic),
+        ("*random*", one.random),
+        ("*certified*", one.certified),
+        ("*target's policy above the bound*", one.above_bound),
+    )
+    body: list[tuple[object, ...]] = [
+        (label, *map(_shown, row)) for (_, label), row in zip(one.part.trained, one.losses, strict=True)
+    ]
+    body += [(label, *map(_shown, row)) for label, row in others]
+    body.append(("*target's policy, mean ms*", *(cell(ms, ".3f") for ms in one.target)))
+    caption = f"{strategy}, {one.part.name} ({one.part.fixed}): loss in mean cost ({LEARNERS[strategy].cost_name})."
+    return ResultTable(caption, ("trained on", *(f"tested on {label}" for _, label in one.part.tested)), body)
+
+
+def _shown(one: Loss) -> str:
+    if not one.tasks:
+        return NOTHING
+    spread = "" if one.low == one.high else f" ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
+    return f"{one.share:+.1%}{spread}"
+
+
+def training_table(rows: Sequence[Row]) -> ResultTable:
+    """How long trainings took."""
+    body: list[tuple[object, ...]] = []
+    for strategy in LEARNERS:
+        times = {
+            row["policy"]: float(row["training_s"])
+            for row in rows
+            if row["strategy"] == strategy and row["training_s"] is not None
+        }
+        shown = (
+            (f"{np.median(list(times.values())):.0f}", f"{max(times.values()):.0f}") if times else (NOTHING, NOTHING)
+        )
+        body.append((strategy, len(times), *shown))
+    return ResultTable(
+        "Training, one thread, simulated costs.", ("strategy", "policies", "median s", "longest s"), body
+    )
+
+
+def picture(matrices: Matrices) -> Figure:
+    """A heat map for each strategy and part."""
+    titles = [[f"{strategy}: {one.part.name}" for one in found] for strategy, found in matrices.items()]
+    figure, axes = panels(titles, width=4.4, height=3.4)
+    for row, found in zip(axes, matrices.values(), strict=True):
+        for axis, one in zip(row, found, strict=True):
+            _heat_map(axis, one)
+    figure.suptitle("loss against the policy trained on the target, %", fontsize=9)
+    return figure
+
+
+def _heat_map(axis: Axes, one: Matrix) -> None:
+    losses = 100 * one.shares
+    axis.imshow(np.ma.masked_invalid(losses), cmap="RdYlGn_r", vmin=-_DARKEST, vmax=_DARKEST, aspect="auto")
+    axis.grid(visible=False)
+    axis.set_xticks(range(losses.shape[1]), [label for _, label in one.part.tested], rotation=45, fontsize=7)
+    axis.set_yticks(range(losses.shape[0]), [label for _, label in one.part.trained], fontsize=7)
+    axis.set_xlabel("tested on")
+    axis.set_ylabel("trained on")
+    for (i, j), value in np.ndenumerate(losses):
+        shown = NOTHING if np.isnan(value) else f"{value:+.1f}"
+        axis.text(j, i, shown, ha="center", va="center", fontsize=7)

@@ -1,0 +1,91 @@
+"""How far strategies lie from the best heuristic and from the bound, over the tasks of one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.entrants import SORTED
+from experiments.experiment import Row, Value
+from experiments.summaries import common_tasks, values_by_task
+
+Floats = npt.NDArray[np.float64]
+BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
+"""The column of the proven bound on each cost that has one."""
+_PROVER = "certified"
+_DRAWS = 2000
+
+
+class Costs:
+    """Costs of one kind in one setting, by strategy and task.
+
+    Args:
+        rows: of the setting; the bound is read from those of `certified`.
+        kind: column of the cost, ms.
+
+    Attributes:
+        of: ms by strategy and task, of what was placed.
+        bound: proven bound by task.
+    """
+
+    def __init__(self, rows: Sequence[Row], kind: str) -> None:
+        self.of = values_by_task(rows, kind)
+        column = BOUNDS.get(kind)
+        proofs = [row for row in rows if row["strategy"] == _PROVER] if column else []
+        self.bound = values_by_task(proofs, str(column)).get(_PROVER, {})
+
+    @property
+    def heuristics(self) -> list[str]:
+        """The sorted heuristics that placed anything."""
+        return [name for name in SORTED if self.of.get(name)]
+
+    @property
+    def best_heuristic(self) -> str | None:
+        """The heuristic with the lowest mean over the tasks that all heuristics placed."""
+        names, tasks = self.heuristics, self.common(self.heuristics)
+        return min(names, key=lambda name: float(np.mean(self.at(name, tasks)))) if tasks else None
+
+    def common(self, names: Sequence[str]) -> list[Value]:
+        """Tasks that all of these strategies placed."""
+        return common_tasks({name: self.of.get(name, {}) for name in names})
+
+    def at(self, name: str, tasks: Sequence[Value]) -> Floats:
+        """A strategy's costs of these tasks."""
+        return np.array([self.of[name][task] for task in tasks])
+
+    def above_bound(self, name: str) -> Floats:
+        """Shares of the bound by which a strategy lies above it, over the tasks it placed and that have one."""
+        tasks = [task for task in self.of.get(name, {}) if task in self.bound]
+        return self.at(name, tasks) / np.array([self.bound[task] for task in tasks]) - 1 if tasks else np.zeros(0)
+
+    def from_best_heuristic(self, name: str, *, each: bool = False) -> tuple[Floats, Floats]:
+        """How far below the best heuristic a strategy and the bound lie, in ms, by task; empty where nothing can be said.
+
+        Args:
+            name: the strategy.
+            each: measure from each task's own best heuristic, not from the one that is best on average.
+        """
+        best = self.best_heuristic
+        tasks = [task for task in self.common([name, *self.heuristics]) if task in self.bound]
+        if best is None or not tasks:
+            return np.zeros(0), np.zeros(0)
+        start = np.min([self.at(other, tasks) for other in self.heuristics], axis=0) if each else self.at(best, tasks)
+        return start - self.at(name, tasks), start - np.array([self.bound[task] for task in tasks])
+
+
+def closed(gained: Floats, possible: Floats) -> float:
+    """The share of the possible gain that was gained, of the sums over tasks; NaN where nothing was possible."""
+    total = possible.sum()
+    return float(gained.sum() / total) if total > 0 else float("nan")
+
+
+def closed_interval(gained: Floats, possible: Floats) -> tuple[float, float]:
+    """The 95% interval of `closed` over tasks drawn anew with replacement; NaN where nothing was possible."""
+    if not gained.size or possible.max() <= 0:
+        return float("nan"), float("nan")
+    drawn = np.random.default_rng(0).integers(gained.size, size=(_DRAWS, gained.size))
+    shares = [closed(gained[row], possible[row]) for row in drawn]
+    low, high = np.nanpercentile(shares, (2.5, 97.5))
+    return float(low), float(high)

@@ -1,0 +1,103 @@
+"""`dreamshard-tables`: DreamShard's tables, on tasks of tables that the policies saw and of tables that they did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwright.cost.choice import cost_model_for
+from experiments.entrants import Entrant, Limits, model_version
+from experiments.experiment import Page, Piece, Row
+from experiments.learned.entrants import NAMES, RNN, learned_entrant, load_rnn
+from experiments.learned.kernel_bound import compute_bound
+from experiments.learned.tasks import Setting, draw_task
+from experiments.outcomes import planned
+
+SETTINGS = tuple(
+    Setting(tables, devices)
+    for devices, sizes in ((4, (20, 40, 60, 80, 100)), (8, (20, 40, 80, 120, 160)))
+    for tables in sizes
+)
+QUICK = (Setting(20, 4), Setting(60, 4), Setting(40, 8), Setting(120, 8))
+_LIMITS = Limits()
+UNSEEN, SEEN = "unseen", "seen"
+HALVES = {UNSEEN: 1.0, SEEN: 0.0}
+"""Which half of the pool a task's tables are of, and the probability of a table to be of the half for testing."""
+
+
+@dataclass(frozen=True)
+class DreamShardTables:
+    """DreamShard's tasks: so many tables of dim 16, all whole, on four and on eight devices.
+
+    Attributes:
+        settings: of the full experiment.
+        tasks: tasks of each setting and half of the pool.
+        rnn_tasks: of them so many for `rnn`, which trains on each.
+        quick_settings: of the quick one.
+        quick_tasks: its tasks.
+        strategies: who plans them.
+        limits: what searches are allowed.
+        rnn_updates: how long `rnn` trains on a task.
+    """
+
+    settings: tuple[Setting, ...] = SETTINGS
+    tasks: int = 50
+    rnn_tasks: int = 10
+    quick_settings: tuple[Setting, ...] = QUICK
+    quick_tasks: int = 4
+    strategies: tuple[str, ...] = NAMES
+    limits: Limits = _LIMITS
+    rnn_updates: int = 120
+    name: str = "dreamshard-tables"
+    about: str = (
+        "DreamShard (2022): learned placement beside heuristics, searches and a bound, on seen and unseen tables"
+    )
+
+    def pieces(self, quick: bool) -> Sequence[Piece]:
+        """Task by task, each in all settings, of both halves, by all strategies."""
+        versions = {name: version(self.entrant(name)) for name in self.strategies}
+        count, of_rnn = (self.quick_tasks, 1) if quick else (self.tasks, self.rnn_tasks)
+        return [
+            Piece(
+                {
+                    "tables": setting.tables,
+                    "devices": setting.devices,
+                    "half": half,
+                    "task": number,
+                    "strategy": name,
+                },
+                made_with,
+            )
+            for number in range(count)
+            for setting in (self.quick_settings if quick else self.settings)
+            for half in HALVES
+            for name, made_with in versions.items()
+            if name != RNN or number < of_rnn
+        ]
+
+    def run(self, piece: Piece) -> Sequence[Row]:
+        """Plan a task by a strategy; where `certified` places it, `compute_bound_ms` bounds the slowest device's kernels."""
+        setting = Setting(int(piece.key["tables"]), int(piece.key["devices"]))
+        number, name = int(piece.key["task"]), str(piece.key["strategy"])
+        task = draw_task(setting, number, unseen=HALVES[str(piece.key["half"])])
+        if name == RNN:
+            load_rnn()
+        row, plan = planned(task, self.entrant(name), seed=number)
+        proves = plan is not None and name == "certified"
+        return [row | {"compute_bound_ms": compute_bound(task, cost_model_for("cpu")) if proves else None}]
+
+    def page(self, rows: Sequence[Row], quick: bool) -> Page:
+        """Means, shares of the distance to the bound that were closed, and search times."""
+        from experiments.dreamshard.page import page
+
+        made_with = {name: self.entrant(name).version for name in self.strategies}
+        return page(rows, self.quick_tasks if quick else self.tasks, made_with)
+
+    def entrant(self, name: str) -> Entrant:
+        """A strategy, as limited here."""
+        return learned_entrant(name, self.limits, rnn_updates=self.rnn_updates)
+
+
+def version(entrant: Entrant) -> str:
+    """What a strategy's plans depend on besides the task."""
+    return ", ".join(part for part in (entrant.version, model_version("cpu")) if part)

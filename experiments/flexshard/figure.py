@@ -1,0 +1,79 @@
+"""The picture of `flexshard-traffic`: what is left of the traffic, and communication by size of the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.flexshard.found import Found, some
+from experiments.flexshard.settings import CLUSTERS, EVERY, LINES, MODELS, PER_DEVICE, PER_HOST, SHAPES
+from experiments.pictures import mark, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_EXCHANGES = {EVERY: "every lookup", PER_DEVICE: "distinct per device", PER_HOST: "distinct per host"}
+_BARS = {"row_wise": (1.0, "#999999"), "recshard": (1.25, "#4062bb"), "flexshard": (1.25, "#0b6e4f")}
+"""Memory and colour."""
+_COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
+_CLAIM = 15.0  # % of the traffic that the paper's claim leaves
+
+
+def draw(found: Found) -> Figure:
+    """A column for each range of accesses: models above, clusters below."""
+    gbits = min((int(row["gbits"] or 0) for row in found.of(part=CLUSTERS)), default=100)
+    titles = [[f"models, {shape}" for shape in SHAPES], [f"clusters, {shape}, {gbits} Gbit/s" for shape in SHAPES]]
+    figure, axes = panels(titles, width=4.6)
+    for column, shape in enumerate(SHAPES):
+        draw_traffic(axes[0][column], found, shape)
+        draw_clusters(axes[1][column], found, shape, gbits)
+    axes[0][0].set_ylabel("traffic between hosts,\n% of row_wise")
+    axes[1][0].set_ylabel("communication, ms a step")
+    for axis in (axes[0][0], axes[1][0]):
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=6, frameon=False)
+    return figure
+
+
+def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
+    """Bars by exchange and strategy: median over the models, with a line from least to most."""
+    for index, (strategy, (memory, colour)) in enumerate(_BARS.items()):
+        for place, exchange in enumerate(_EXCHANGES):
+            rows = found.of(part=MODELS, accesses=shape, exchange=exchange, memory=memory, strategy=strategy)
+            left = [100 * (1 - one.saved) for one in some(found.against(row) for row in rows)]
+            if left:
+                middle = float(np.median(left))
+                spread = [[middle - min(left)], [max(left) - middle]]
+                label = f"{strategy}, {memory}× memory" if place == 0 else None
+                axis.bar(
+                    place + 0.27 * (index - 1),
+                    middle,
+                    0.25,
+                    yerr=spread,
+                    color=colour,
+                    label=label,
+                    error_kw={"lw": 0.8},
+                    zorder=3,
+                )
+    axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, zorder=4, label="what the paper's claim leaves")
+    axis.set_xticks(range(len(_EXCHANGES)), list(_EXCHANGES.values()), fontsize=7)
+
+
+def draw_clusters(axis: Axes, found: Found, shape: str, gbits: int) -> None:
+    """Lines over the number of GPUs."""
+    rows = found.of(part=CLUSTERS, accesses=shape, gbits=gbits)
+    if not any(row["communication_ms"] is not None for row in rows):
+        return  # without a point there is nothing to scale
+    for (name, (strategy, exchange)), colour in zip(LINES.items(), _COLOURS, strict=True):
+        points = sorted(
+            (8 * int(row["hosts"] or 0), float(row["communication_ms"]))
+            for row in rows
+            if (row["strategy"], row["exchange"]) == (strategy, exchange) and row["communication_ms"] is not None
+        )
+        axis.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, color=colour, label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    mark(axis, sorted({8 * int(row["hosts"] or 0) for row in rows}))
+    axis.set_xlabel("GPUs")

@@ -1,0 +1,234 @@
+"""The page of `flexshard-traffic`: the paper's claims beside what was found, a table for each part, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.experiment import Page, ResultTable, Row
+from experiments.flexshard.figure import draw
+from experiments.flexshard.found import Compared, Found, gap, some
+from experiments.flexshard.sequence_models import EXCHANGES, STRATEGIES
+from experiments.flexshard.settings import CLUSTERS, EVERY, FACTORS, LINES, MODELS, ONE_TABLE
+from experiments.flexshard.text import CLAIMED_FASTER, CLAIMED_SAVED, paragraphs
+from experiments.summaries import NOTHING, cell, grouped
+
+BY_HAND = {"0.8": (-0.46, 1.8), "1": (-0.75, 3.8), "1.1": (-0.86, 6.7), "1.15": (-0.90, 9.3), "1.2": (-0.93, 13.0)}
+"""Bytes between hosts and speed of tiers, estimated by hand, by Zipf exponent."""
+_NO_FIT = "does not fit"
+_WHAT = "Bytes between hosts and speed of communication against `row_wise` with every lookup sent"
+
+
+def page_of(rows: Sequence[Row]) -> Page:
+    """The page of any part of the rows."""
+    found = Found(rows)
+    tables = [claims(found), by_hand(found), one_table(found), models(found), clusters(found), placed(found)]
+    return Page(
+        "Tiers of sequence tables (FlexShard), predicted",
+        paragraphs(found),
+        [table for table in tables if table.rows],
+        {"": draw(found)} if rows else {},
+    )
+
+
+def claims(found: Found) -> ResultTable:
+    """What the paper claims, beside `flexshard` on the models."""
+    heads = [
+        "accesses",
+        "exchange",
+        "memory",
+        "models",
+        "less than `row_wise`",
+        "times as fast",
+        "less than `recshard`",
+        "times as fast",
+    ]
+    cells = []
+    own = found.of(part=MODELS, strategy="flexshard")
+    for (accesses, exchange, memory), group in grouped(own, "accesses", "exchange", "memory").items():
+        row_wise = some(found.against(row) for row in group)
+        recshard = some(found.against(row, str(exchange), float(memory or 0.0), "recshard") for row in group)
+        if row_wise:
+            cells.append([accesses, exchange, f"{memory}×", len(row_wise), *spans(row_wise), *spans(recshard)])
+    caption = (
+        f"**The paper: more than {CLAIMED_SAVED:.0%} less global all-to-all traffic, communication almost {CLAIMED_FASTER:g} times "
+        "as fast, in no more memory than the state of the art before it.** Here: `flexshard` against `row_wise` with every lookup "
+        "sent, which takes 1× the memory, and against `recshard` with the same exchange and memory. "
+        "Medians over all models, least and most in brackets."
+    )
+    return ResultTable(caption, heads, cells)
+
+
+def by_hand(found: Found) -> ResultTable:
+    """One table, beside what was estimated before anything was written."""
+    cells = []
+    for row in found.of(part=ONE_TABLE, exchange=EVERY, memory=1.25, strategy="flexshard"):
+        skew = str(row["accesses"]).removeprefix("Zipf ")
+        estimate = BY_HAND.get(skew)
+        shown = f"{estimate[0]:+.0%} · {estimate[1]:g}×" if estimate else NOTHING
+        cells.append(
+            [
+                skew,
+                shown,
+                cell_of(row, found.against(row)),
+                f"{row['hot_rows']:,}",
+                f"{row['warm_rows']:,}",
+                cell(gap(row), ".2%"),
+                cell(gap(row, "plans_bound_ms"), ".2%"),
+            ]
+        )
+    caption = (
+        "One table of 10 million rows × 128, 200 lookups a sample, 8 × 8 devices, 200 GB/s inside hosts and 12.5 GB/s between, no latency, "
+        f"SGD, 1.25× memory, every lookup sent, whole gradients. {_WHAT}. Gaps: to the bounds over all choices of "
+        "tiers and over all plans."
+    )
+    return ResultTable(
+        caption, ["Zipf", "by hand", "flexshard", "hot rows", "warm rows", "gap, tiers", "gap, all plans"], cells
+    )
+
+
+def one_table(found: Found) -> ResultTable:
+    """The same table by exchange, memory and strategy."""
+    rows = found.of(part=ONE_TABLE)
+    skews = sorted({str(row["accesses"]).removeprefix("Zipf ") for row in rows}, key=float)
+    caption = f"The same table in other memory, exchanged otherwise. {_WHAT}."
+    columns: list[tuple[str, Row]] = [(f"Zipf {skew}", {"accesses": f"Zipf {skew}"}) for skew in skews]
+    cells = [line for line in lines(found, rows, columns) if set(line[3:]) - {_NO_FIT, NOTHING}]
+    return ResultTable(caption, ["exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
+
+
+def models(found: Found) -> ResultTable:
+    """The models by accesses, exchange, memory, strategy and number of tables."""
+    rows = found.of(part=MODELS)
+    counts = sorted({int(row["tables"] or 0) for row in rows})
+    columns: list[tuple[str, Row]] = [(f"{count} tables", {"tables": count}) for count in counts]
+    cells = [
+        [accesses, *line]
+        for (accesses,), group in grouped(rows, "accesses").items()
+        for line in lines(found, group, columns)
+    ]
+    seeds = len({row["seed"] for row in rows})
+    caption = (
+        "Models: rows 1 to 30 million, dims 32, 64 and 128, mean lengths 50 to 1,000, row-wise Adagrad, 8 × 8 devices, 450 GB/s inside "
+        f"hosts and 50 GB/s between, latency 0.02 and 0.04 ms. {_WHAT}; medians of up to {seeds} models."
+    )
+    return ResultTable(caption, ["accesses", "exchange", "memory", "strategy", *(head for head, _ in columns)], cells)
+
+
+def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
+    """A line a case: exchange, memory, strategy, and the median over the rows of each column."""
+    cases = [(exchange, 1.0, "row_wise") for exchange in EXCHANGES]
+    cases += [(exchange, factor, name) for exchange in EXCHANGES for factor in FACTORS for name in STRATEGIES[1:]]
+    by_case = grouped(rows, "exchange", "memory", "strategy")
+    ordered = [case for exchange in EXCHANGES for case in cases if case[0] == exchange and case in by_case]
+    return [
+        [
+            *case,
+            *(
+                median_cell(found, [row for row in by_case[case] if wanted.items() <= row.items()])
+                for _, wanted in columns
+            ),
+        ]
+        for case in ordered
+    ]
+
+
+def clusters(found: Found) -> ResultTable:
+    """Communication time by number of hosts and speed of the links."""
+    rows = found.of(part=CLUSTERS)
+    hosts = sorted({int(row["hosts"] or 0) for row in rows})
+    cells: list[list[object]] = []
+    for (accesses, gbits), group in sorted(
+        grouped(rows, "accesses", "gbits").items(), key=lambda each: (str(each[0][0]), int(each[0][1] or 0))
+    ):
+        for name, (strategy, exchange) in LINES.items():
+            by_hosts = {
+                row["hosts"]: row for row in group if (row["strategy"], row["exchange"]) == (strategy, exchange)
+            }
+            cells.append(
+                [accesses, f"{gbits} Gbit/s", name, *(time_cell(found, by_hosts.get(count)) for count in hosts)]
+            )
+    tables = ", ".join(str(count) for count in sorted({int(row["tables"] or 0) for row in rows}))
+    caption = (
+        f"Communication ms a step, and in brackets speed against `row_wise`: a model of {tables} tables on hosts of 8 devices, "
+        "1.25× memory (`row_wise`: 1×). Every lookup sent and whole gradients where nothing else is said; planned for each cluster anew."
+    )
+    return ResultTable(
+        caption, ["accesses", "NIC of a device", "strategy", *(f"{8 * count} GPUs" for count in hosts)], cells
+    )
+
+
+def placed(found: Found) -> ResultTable:
+    """How many plans fitted, how long searches took, and how far they are from the bounds."""
+    cells = []
+    for (part, strategy), group in sorted(
+        grouped(found.rows, "part", "strategy").items(), key=lambda each: str(each[0][0])
+    ):
+        fits = [row for row in group if row["communication_ms"] is not None]
+        seconds = [float(row["search_s"] or 0.0) for row in fits]
+        median_s = cell(float(np.median(seconds)) if seconds else None)
+        cells.append(
+            [
+                part,
+                strategy,
+                f"{len(fits)} of {len(group)}",
+                median_s,
+                *gaps(fits, "bound_ms"),
+                *gaps(fits, "plans_bound_ms"),
+            ]
+        )
+    caption = (
+        "Plans that fit the memory, and the gaps between their communication and the proven bounds: over all choices of the tiers that the "
+        "strategy has, and over all plans of the task. The second is lower where memory is tight, most of all with few tables on many "
+        "devices: a plan may save the buffers that every device needs for a table of which it holds rows."
+    )
+    heads = ["part", "strategy", "placed", "search s, median", "gap, tiers", "widest", "gap, all plans", "widest"]
+    return ResultTable(caption, heads, cells)
+
+
+def gaps(rows: Sequence[Row], bound: str) -> tuple[str, str]:
+    """Median and widest gap to a bound."""
+    found = [value for row in rows if (value := gap(row, bound)) is not None]
+    return (cell(float(np.median(found)), ".2%"), cell(max(found), ".2%")) if found else (NOTHING, NOTHING)
+
+
+def spans(found: Sequence[Compared]) -> tuple[str, str]:
+    """Medians with least and most, of what is saved and of the speed."""
+    if not found:
+        return NOTHING, NOTHING
+    saved, faster = [one.saved for one in found], [one.faster for one in found]
+    return (
+        f"{np.median(saved):.1%} ({min(saved):.1%} to {max(saved):.1%})",
+        f"{np.median(faster):.2f}× ({min(faster):.2f} to {max(faster):.2f})",
+    )
+
+
+def median_cell(found: Found, rows: Sequence[Row]) -> str:
+    """Median over some models; they have to fit all of them."""
+    if any(row["communication_ms"] is None for row in rows):
+        return _NO_FIT
+    compared = some(found.against(row) for row in rows)
+    if not compared:
+        return NOTHING
+    return f"{_change(float(np.median([one.saved for one in compared])))} · {np.median([one.faster for one in compared]):.2f}×"
+
+
+def cell_of(row: Row, compared: Compared | None) -> str:
+    """One plan."""
+    if row["communication_ms"] is None:
+        return _NO_FIT
+    return NOTHING if compared is None else f"{_change(compared.saved)} · {compared.faster:.2f}×"
+
+
+def time_cell(found: Found, row: Row | None) -> str:
+    """Ms, and how much faster."""
+    if row is None or row["communication_ms"] is None:
+        return NOTHING if row is None else _NO_FIT
+    compared = found.against(row)
+    return f"{row['communication_ms']:.1f}" + (f" ({compared.faster:.1f}×)" if compared else "")
+
+
+def _change(saved: float) -> str:
+    """As in "-12.3%"; without a sign of its own for nothing saved."""
+    return f"{0.0 - saved:+.1%}"

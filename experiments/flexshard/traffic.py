@@ -1,0 +1,136 @@
+"""`flexshard-traffic`: bytes between hosts and communication time of sequence tables, predicted, by strategy, exchange and memory.
+
+Three parts. One table of 10 million rows × 128, of which an estimate by hand exists; models of 20 to 200 tables on 8 hosts of 8 devices;
+and one model on 1 to 64 hosts with links of 100 to 400 Gbit/s between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+
+from experiments.experiment import Page, Piece, Row
+from experiments.flexshard.sequence_models import (
+    EXCHANGES,
+    STRATEGIES,
+    Sent,
+    cluster,
+    model,
+    sent,
+    task_of,
+    with_memory,
+)
+from experiments.flexshard.settings import (
+    CLUSTER_FACTOR,
+    CLUSTERS,
+    FACTORS,
+    LINES,
+    MODELS,
+    ONE_TABLE,
+    SHAPES,
+    SKEWS,
+)
+from shardwright.task import AccessProfile, Table, Task
+
+_ROW_WISE, _OWN = (
+    1.0,
+    (1.0, "row_wise"),
+)  # a row-wise plan does not gain by more memory, and fits in what it takes itself
+_VERSION = "1"  # of the models and of what is counted; change it with them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model on a cluster.
+
+    Attributes:
+        part: which part of the experiment it belongs to.
+        accesses: Zipf exponents of its tables: one, or a key of `SHAPES`.
+        tables: number of tables.
+        hosts: hosts of 8 devices.
+        gbits: of the link that a device has to other hosts, Gbit/s.
+        seed: of the model.
+    """
+
+    part: str
+    accesses: str
+    tables: int
+    hosts: int
+    gbits: int
+    seed: int
+
+    def task(self) -> Task:
+        """The task, without a limit of memory."""
+        if self.part == ONE_TABLE:
+            return table_by_hand(float(self.accesses.removeprefix("Zipf ")))
+        tables = model(self.seed, self.tables, SHAPES[self.accesses])
+        return task_of(tables, cluster(self.hosts, between=f"{self.gbits} Gbit/s"))
+
+    def cases(self) -> Iterator[tuple[str, float, str]]:
+        """Exchange, memory and strategy of each plan."""
+        if self.part == CLUSTERS:
+            for strategy, exchange in LINES.values():
+                yield exchange, _ROW_WISE if strategy == "row_wise" else CLUSTER_FACTOR, strategy
+            return
+        others = [name for name in STRATEGIES if name != "row_wise"]
+        for exchange in EXCHANGES:
+            for memory, strategy in (_OWN, *((factor, name) for factor in FACTORS for name in others)):
+                yield exchange, memory, strategy
+
+
+def table_by_hand(skew: float) -> Task:
+    """The task of the estimate by hand: one table, 8 × 8 devices, links without latency, SGD."""
+    table = Table("sequence", 10_000_000, 128, 200.0, False, AccessProfile.zipf(10_000_000, skew))
+    topology = cluster(8, inside="200 GB/s", between="12.5 GB/s", waits=(0.0, 0.0))
+    return task_of([table], topology, optimizer="sgd")
+
+
+def settings(quick: bool) -> list[Setting]:
+    """All settings; those of each part are spread evenly, so that any beginning has some of each."""
+    skews, seeds, counts = ((0.8, 1.1, 1.2), 2, (20,)) if quick else (SKEWS, 5, (20, 50, 100, 200))
+    hosts, links = ((1, 4, 16), (100, 400)) if quick else ((1, 2, 4, 8, 16, 32, 64), (100, 200, 400))
+    parts = [
+        [Setting(ONE_TABLE, f"Zipf {skew:g}", 1, 8, 100, 0) for skew in skews],
+        [Setting(MODELS, shape, count, 8, 400, seed) for seed in range(seeds) for count in counts for shape in SHAPES],
+        [Setting(CLUSTERS, shape, 12, count, gbits, 0) for gbits in links for count in hosts for shape in SHAPES],
+    ]
+    placed = [((index + 0.5) / len(part), setting) for part in parts for index, setting in enumerate(part)]
+    return [setting for _, setting in sorted(placed, key=lambda each: each[0])]
+
+
+@dataclass(frozen=True)
+class FlexShardTraffic:
+    """Tiers of sequence tables beside plans without tiers."""
+
+    name: str = "flexshard-traffic"
+    about: str = "traffic between hosts and communication time of sequence tables in tiers (FlexShard)"
+
+    def pieces(self, quick: bool) -> Sequence[Piece]:
+        """A plan each: setting by setting, all exchanges, memories and strategies of one together."""
+        return [
+            Piece({**asdict(setting), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
+            for setting in settings(quick)
+            for exchange, memory, strategy in setting.cases()
+        ]
+
+    def run(self, piece: Piece) -> Sequence[Row]:
+        """Plan, and count what the plan sends; without figures where nothing fits the memory."""
+        key = dict(piece.key)
+        exchange, memory, strategy = (key.pop(name) for name in ("exchange", "memory", "strategy"))
+        task = replace(_with_memory(Setting(**key), float(memory)), exchange=EXCHANGES[str(exchange)])  # type: ignore[arg-type]
+        found = sent(task, str(strategy))
+        return [asdict(found) if found else dict.fromkeys(field.name for field in fields(Sent))]
+
+    def page(self, rows: Sequence[Row], quick: bool) -> Page:
+        """The paper's claims beside what was found, then every part."""
+        from experiments.flexshard.page import page_of
+
+        return page_of(rows)
+
+
+@lru_cache(maxsize=4)
+def _with_memory(setting: Setting, factor: float) -> Task:
+    """The same for the pieces of a setting, which follow each other."""
+    (task,) = with_memory(setting.task(), factor)
+    return task

@@ -1,0 +1,118 @@
+"""Policies that experiments train for themselves: kept on disk, so that a run that is stopped goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from shardwright.cost.choice import cost_model_for
+from shardwright.errors import InvalidInput
+from experiments.entrants import model_version
+from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.dreamshard.policy import DreamShardOptions
+from shardwright.search.learned.policy_files import SavedPolicy, load_policy, save_policy
+from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.sharding.costs import PlanCost
+from shardwright.task.task import Task
+from shardwright.threads import one_thread
+from shardwright.workload.training_tasks import training_tasks
+
+LearningOptions: TypeAlias = DreamShardOptions | AutoShardOptions
+_SECONDS = "training_s"
+"""Name of the training's seconds in a policy's metadata, its own part only if it went on from a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A strategy that learns.
+
+    Attributes:
+        options: its options.
+        learn: learns a policy from tasks, a world and options, with a checkpoint.
+        cost: what it makes small.
+        cost_name: that in words.
+        column: that in rows of results.
+    """
+
+    options: type[LearningOptions]
+    learn: Callable[[Sequence[Task], SimulatedWorld, LearningOptions, Path | None], SavedPolicy]
+    cost: Callable[[PlanCost], float]
+    cost_name: str
+    column: str
+
+
+def _learn_dreamshard(
+    tasks: Sequence[Task], world: SimulatedWorld, options: LearningOptions, checkpoint: Path | None
+) -> SavedPolicy:
+    from shardwright.search.dreamshard.learner import learn_dreamshard
+
+    return learn_dreamshard(tasks, world, cast(DreamShardOptions, options), checkpoint=checkpoint)
+
+
+def _learn_autoshard(
+    tasks: Sequence[Task], world: SimulatedWorld, options: LearningOptions, checkpoint: Path | None
+) -> SavedPolicy:
+    from shardwright.search.autoshard.learner import learn_autoshard
+
+    return learn_autoshard(tasks, world, cast(AutoShardOptions, options), checkpoint=checkpoint)
+
+
+LEARNERS = {
+    "dreamshard": Learner(DreamShardOptions, _learn_dreamshard, lambda cost: cost.step_ms, "step", "step_ms"),
+    "autoshard": Learner(
+        AutoShardOptions,
+        _learn_autoshard,
+        lambda cost: max(device.compute_ms for device in cost.devices),
+        "slowest device's kernels",
+        "compute_ms",
+    ),
+}
+"""Learning strategies by name."""
+
+
+def options_digest(options: LearningOptions) -> str:
+    """Eight hexadecimal digits that change with any option."""
+    return hashlib.sha256(json.dumps(asdict(options), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOptions, folder: Path) -> Path:
+    """The file of a policy learned on the bundled CPU model; learned if it is not there yet, from a checkpoint if one is there.
+
+    Args:
+        strategy: of `LEARNERS`.
+        what: what it is learned on, for the file's name.
+        tasks: the training tasks.
+        options: the training's options.
+        folder: where policies lie.
+
+    Raises:
+        InvalidInput: the folder cannot be made.
+    """
+    digest = training_tasks(tasks).digest
+    about = hashlib.sha256(" ".join([options_digest(options), digest, model_version("cpu")]).encode()).hexdigest()[:12]
+    path = folder / f"{strategy}-{what}-{about}.safetensors"
+    if path.exists():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{folder}: cannot keep policies there ({error}); name another folder") from None
+    checkpoint = path.with_suffix(".checkpoint")
+    begin = time.monotonic()
+    with one_thread():
+        world = SimulatedWorld(cost_model_for("cpu"))
+        policy = LEARNERS[strategy].learn(tasks, world, options, checkpoint)
+    seconds = time.monotonic() - begin
+    save_policy(replace(policy, metadata=policy.metadata | {_SECONDS: f"{seconds:.3f}"}), path)
+    checkpoint.unlink(missing_ok=True)
+    return path
+
+
+def training_seconds(strategy: str, path: Path) -> float:
+    """How long a policy of `learned` took."""
+    return float(load_policy(path, strategy).metadata[_SECONDS])

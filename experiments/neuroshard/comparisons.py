@@ -1,0 +1,191 @@
+"""Tables of comparisons: settings × strategies, from the rows of `outcomes`.
+
+Means are over the tasks that every compared strategy placed, so that a strategy gains nothing by failing at the hard ones. Strategies
+that were not tried on all tasks are compared apart from the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from experiments.entrants import SORTED, WHOLE
+from experiments.experiment import ResultTable, Row, Value
+from experiments.outcomes import FAILURES
+from experiments.summaries import NOTHING, cell, common_tasks, grouped, values_by_task, with_interval
+
+Settings = Mapping[tuple[Value, ...], list[Row]]
+CASE = "case"
+"""A column that tells the tasks of all settings apart; `with_cases` adds it."""
+
+
+def with_cases(rows: Sequence[Row], setting: Sequence[str], task: str = "task") -> list[Row]:
+    """The rows with a column `CASE`, from the columns of their setting and their task's number."""
+    return [row | {CASE: "/".join(str(row[column]) for column in (*setting, task))} for row in rows]
+
+
+def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> dict[tuple[Value, ...], list[Row]]:
+    """Rows by setting, settings in the order of their values."""
+    return dict(sorted(grouped(rows, *columns).items(), key=lambda item: tuple(map(str_or_number, item[0]))))
+
+
+def str_or_number(value: Value) -> tuple[int, float, str]:
+    """A key to sort values of different types by: numbers first."""
+    return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, str(value))
+
+
+def compared(rows: Sequence[Row], column: str, names: Sequence[str]) -> dict[str, dict[Value, float]]:
+    """Values of a column by strategy and case, of the named strategies that placed anything, over the cases that all these placed."""
+    values = values_by_task(rows, column, task=CASE)
+    some = {name: values[name] for name in names if values.get(name)}
+    cases = common_tasks(some)
+    return {name: {case: of_case[case] for case in cases} for name, of_case in some.items()}
+
+
+def best_of(values: Mapping[str, Mapping[Value, float]], names: Sequence[str] = SORTED) -> dict[Value, float]:
+    """The smallest value of these strategies, case by case, over the cases of any of them."""
+    cases = dict.fromkeys(case for name in names for case in values.get(name, {}))
+    return {case: min(values[name][case] for name in names if case in values.get(name, {})) for case in cases}
+
+
+def bounds_of(rows: Sequence[Row]) -> dict[Value, float]:
+    """The largest proven bound on the step of each case, ms."""
+    found: dict[Value, float] = {}
+    for row in rows:
+        if row["bound_ms"] is not None:
+            found[row[CASE]] = max(found.get(row[CASE], 0.0), float(row["bound_ms"]))
+    return found
+
+
+def gaps(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:
+    """By strategy how far steps lie above the bound, as shares of it, over the cases that all placed and that have a bound."""
+    bounds = bounds_of(rows)
+    steps = compared(rows, "step_ms", names)
+    return {
+        name: [value / bounds[case] - 1 for case, value in of_case.items() if case in bounds]
+        for name, of_case in steps.items()
+    }
+
+
+def strategy_table(rows: Sequence[Row], names: Sequence[str], cost: str = "embedding_cost_ms") -> ResultTable:
+    """A row for each strategy, over all settings."""
+    values, of_strategy = compared(rows, cost, names), grouped(rows, "strategy")
+    rivals, above = (values.get("random", {}), best_of(values)), gaps(rows, names)
+    count = max((len(of_case) for of_case in values.values()), default=0)
+    caption = (
+        f"All settings together. Placed: share of the tasks tried; in brackets without cutting a table. Cost: embedding cost of the "
+        f"{count} tasks that all of these strategies placed, divided by that of `random` and by that of the best of the four sorted "
+        "heuristics on the same task; means with 95% bootstrap intervals. Gap: (step − bound) / bound, mean. Search: seconds."
+    )
+    heads = (
+        "strategy",
+        "tried",
+        "placed",
+        "cost / random",
+        "cost / best sorted",
+        "gap",
+        "search, median",
+        "search, 90%",
+    )
+    cells = []
+    for name in names:
+        tried = of_strategy.get((name,), [])
+        if tried:
+            own = values.get(name, {})
+            ratios = [with_interval([own[c] / rival[c] for c in own if c in rival], ".3f") for rival in rivals]
+            gap = cell(float(np.mean(above[name])) if above.get(name) else None, ".1%")
+            cells.append((name, len(tried), success(tried, name), *ratios, gap, *map(_seconds, _spread(tried))))
+    return ResultTable(caption, heads, cells)
+
+
+def success(tried: Sequence[Row], name: str) -> str:
+    """As in "97% (89%)": what share was placed, and without cutting a table, for strategies of whole tables where that differs."""
+    if not tried:
+        return NOTHING
+    placed = [row for row in tried if row["failure"] is None]
+    whole = [row for row in placed if row["cut"] == 0]
+    text = f"{len(placed) / len(tried):.0%}"
+    return text if name not in WHOLE or len(whole) == len(placed) else f"{text} ({len(whole) / len(tried):.0%})"
+
+
+def success_table(caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str]) -> ResultTable:
+    """What share of its tasks each strategy placed, by setting; with the number of tasks, and of those with a table too large."""
+
+    def tasks(rows: Sequence[Row]) -> tuple[str, ...]:
+        oversize = {row[CASE]: row["oversize"] for row in rows}
+        return str(len(oversize)), str(sum(bool(count) for count in oversize.values()))
+
+    more = ("tasks", "with a table too large for a device")
+    return _matrix(caption, (*heads, *more), settings, names, tasks, success)
+
+
+def mean_table(
+    caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str], column: str, spec: str = ".2f"
+) -> ResultTable:
+    """Means of a column by setting and strategy, over the tasks that all placed, of which the number is given."""
+    rows = []
+    for setting, of_setting in settings.items():
+        values = compared(of_setting, column, names)
+        count = max((len(of_case) for of_case in values.values()), default=0)
+        means = [cell(_mean(values[name].values()) if values.get(name) else None, spec) for name in names]
+        rows.append((*setting, count, *means))
+    return ResultTable(caption, (*heads, "tasks", *names), rows)
+
+
+def gap_table(caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str]) -> ResultTable:
+    """Mean gap to the bound by setting and strategy."""
+    rows = []
+    for setting, of_setting in settings.items():
+        above = gaps(of_setting, names)
+        rows.append((*setting, *(cell(_mean(above[name]) if above.get(name) else None, ".1%") for name in names)))
+    return ResultTable(caption, (*heads, *names), rows)
+
+
+def time_table(caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str]) -> ResultTable:
+    """Median seconds of a search by setting and strategy, of plans and failures alike."""
+    return _matrix(
+        caption, heads, settings, names, lambda rows: (), lambda tried, name: _seconds(_spread(tried)[0] if tried else None)
+    )  # fmt: skip
+
+
+def failure_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable | None:
+    """Why tasks were not placed, by strategy; None where all were."""
+    counts = {name: Counter(row["failure"] for row in rows if row["strategy"] == name) for name in names}
+    cells = [
+        (name, *(counts[name][why] for why in FAILURES)) for name in names if any(counts[name][why] for why in FAILURES)
+    ]
+    caption = (
+        "Tasks that were not placed, by reason. No plan exists: by proof. In time: within the strategy's time limit."
+    )
+    return ResultTable(caption, ("strategy", *FAILURES), cells) if cells else None
+
+
+def _matrix(
+    caption: str,
+    heads: Sequence[str],
+    settings: Settings,
+    names: Sequence[str],
+    more: Callable[[Sequence[Row]], tuple[str, ...]],
+    text: Callable[[Sequence[Row], str], str],
+) -> ResultTable:
+    """Rows of settings, columns of strategies; cells from the rows of each."""
+    rows = []
+    for setting, of_setting in settings.items():
+        by_name = grouped(of_setting, "strategy")
+        rows.append((*setting, *more(of_setting), *(text(by_name.get((name,), []), name) for name in names)))
+    return ResultTable(caption, (*heads, *names), rows)
+
+
+def _spread(tried: Sequence[Row]) -> tuple[float, float]:
+    seconds = [float(row["search_s"] or 0.0) for row in tried]
+    return float(np.median(seconds)), float(np.percentile(seconds, 90))
+
+
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))

@@ -1,0 +1,111 @@
+"""`neuroshard-table`: all strategies on the tasks of NeuroShard's benchmark, for tables of all widths, on four and eight devices.
+
+References:
+    [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+
+from experiments.entrants import COMPARED, TORCHREC, entrant, model_version, torchrec_installed
+from experiments.experiment import Page, Piece, Row
+from experiments.neuroshard.settings import (
+    BATCH_SIZE,
+    DEVICES,
+    LIMITS,
+    MAX_DIMS,
+    MEASURED,
+    PLANNED,
+    QUICK_MAX_DIMS,
+    QUICK_MEASURED,
+    QUICK_TASKS,
+    QUICK_TORCHREC_TASKS,
+    ROUNDS,
+    SEED,
+    TASKS,
+    TORCHREC_TASKS,
+)
+from experiments.outcomes import planned
+from shardwright.task.task import Task
+
+
+@dataclass(frozen=True)
+class NeuroShardTable:
+    """The experiment.
+
+    Attributes:
+        strategies: who takes part.
+        measure: whether some tasks' plans are measured on this machine's kernels.
+    """
+
+    strategies: tuple[str, ...] = COMPARED
+    measure: bool = True
+    name: str = "neuroshard-table"
+    about: str = "All strategies on NeuroShard's tasks: max dim 4 to 128, 4 and 8 devices (NeuroShard, MLSys 2023)"
+
+    def pieces(self, quick: bool) -> Sequence[Piece]:
+        """Task by task through all settings, each by all strategies; TorchRec's planner on the first tasks only.
+
+        One task of each setting is measured: each time one of another number, since those of one number have like counts of tables.
+        """
+        found = []
+        for number in range(QUICK_TASKS if quick else TASKS):
+            for place, (devices, max_dim) in enumerate(product(DEVICES, QUICK_MAX_DIMS if quick else MAX_DIMS)):
+                setting = {"devices": devices, "max_dim": max_dim, "task": number}
+                names = self._strategies(QUICK_TORCHREC_TASKS[devices] if quick else TORCHREC_TASKS, number)
+                found += [Piece({"part": PLANNED, **setting, "by": name}, _version(name)) for name in names]
+                if self._measures and (setting == QUICK_MEASURED if quick else number == place):
+                    found.append(
+                        Piece({"part": MEASURED, **setting, "by": "all"}, self._measured_version(), alone=True)
+                    )
+        return found
+
+    def run(self, piece: Piece) -> Sequence[Row]:
+        """Plan a task by one strategy, or by all and measure the plans."""
+        from experiments.neuroshard.plans_on_kernels import measured_rows
+
+        number = int(piece.key["task"])
+        task = _tasks(int(piece.key["devices"]), int(piece.key["max_dim"]))[number]
+        if piece.key["part"] == MEASURED:
+            entrants = [entrant(name, LIMITS) for name in self._strategies(TASKS, 0)]
+            return measured_rows(task, entrants, seed=number, rounds=ROUNDS)
+        name = str(piece.key["by"])
+        row, _ = planned(task, entrant(name, LIMITS), seed=number)
+        return [{"strategy": name, "measured_ms": None} | row]
+
+    def page(self, rows: Sequence[Row], quick: bool) -> Page:
+        """The tables by setting, and a picture of costs over widths."""
+        from experiments.neuroshard.table_page import made_page
+
+        return made_page(rows, self.strategies)
+
+    def _strategies(self, torchrec_tasks: int, number: int) -> list[str]:
+        with_torchrec = number < torchrec_tasks and torchrec_installed()
+        return [name for name in self.strategies if name != TORCHREC or with_torchrec]
+
+    @property
+    def _measures(self) -> bool:
+        return self.measure and find_spec("torch") is not None
+
+    def _measured_version(self) -> str:
+        from shardwright.measure.backend import default_backend
+
+        versions = [entrant(name, LIMITS).version for name in self._strategies(TASKS, 0)]
+        return "; ".join([default_backend(), f"{ROUNDS} rounds", model_version("cpu"), *filter(None, versions)])
+
+
+@cache
+def _version(name: str) -> str:
+    return ", ".join(filter(None, (entrant(name, LIMITS).version, model_version("cpu"))))
+
+
+@cache
+def _tasks(devices: int, max_dim: int) -> list[Task]:
+    from shardwright.workload import paper_tasks
+
+    return paper_tasks(TASKS, devices=devices, max_dim=max_dim, seed=SEED, batch_size=BATCH_SIZE, device="cpu")

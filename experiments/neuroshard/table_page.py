@@ -1,0 +1,182 @@
+"""The page of `neuroshard-table`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from experiments.entrants import SORTED, TORCHREC, model_version
+from experiments.experiment import Page, ResultTable, Row
+from experiments.neuroshard.comparisons import (
+    CASE,
+    Settings,
+    best_of,
+    compared,
+    failure_table,
+    gap_table,
+    mean_table,
+    settings_of,
+    strategy_table,
+    success_table,
+    time_table,
+    with_cases,
+)
+from experiments.neuroshard.plans_on_kernels import NOT_MEASURED, measured_table
+from experiments.neuroshard.settings import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
+from experiments.rows import HARDWARE
+from experiments.summaries import cell, grouped, in_order, ratio_of_means
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_HEADS = ("devices", "max dim")
+_BESIDE_TORCHREC = ("random", "neuroshard", "certified")
+_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (4, 1, 1, 1)), "-")
+_COST, _STEP = "embedding_cost_ms", "step_ms"
+
+
+def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
+    """The page of the rows that are there.
+
+    Args:
+        rows: rows of planned and of measured tasks.
+        wanted: the strategies in the order of the columns.
+    """
+    of_part = {part: with_cases([row for row in rows if row["part"] == part], SETTING) for part in (PLANNED, MEASURED)}
+    planned = of_part[PLANNED]
+    names = in_order((row["strategy"] for row in planned), wanted)
+    most = [name for name in names if name != TORCHREC]
+    settings = settings_of(planned, SETTING)
+    mean = "Mean {} in ms over the tasks that all of these strategies placed."
+    tables = [
+        strategy_table(planned, most),
+        success_table(
+            "Share of the tasks that were placed; in brackets without cutting any table, where that differs.",
+            _HEADS, settings, names,
+        ),
+        mean_table(mean.format("embedding cost (the papers' measure: the slowest device's four phases)"), _HEADS, settings, most, _COST),
+        mean_table(mean.format("step (each phase as long as its slowest device)"), _HEADS, settings, most, _STEP),
+        gap_table("Mean gap of the step to the largest proven bound, over the same tasks.", _HEADS, settings, most),
+        time_table(_times_caption(planned), _HEADS, settings, names),
+        *([_torchrec_table(settings)] if TORCHREC in names else []),
+        *filter(None, [failure_table(planned, names)]),
+        *_measured(of_part[MEASURED], wanted),
+    ]  # fmt: skip
+    return Page("NeuroShard's benchmark", _text(planned, names), tables, {"": _figure(planned, names)})
+
+
+def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    asked = {row[CASE] for row in rows if row["strategy"] == TORCHREC}
+    about_torchrec = (
+        f"`torchrec`, TorchRec's planner, takes seconds a task. It was asked for {len(asked)} tasks, each for at most "
+        f"{LIMITS.torchrec_seconds:g} s, and has a table of its own."
+        if TORCHREC in names
+        else "TorchRec's planner is not among these rows: it is not installed, or was not reached."
+    )
+    return [
+        "The tasks are those of NeuroShard's paper (MLSys 2023): T in [10, 60) tables on 4 devices and [20, 120) on 8, drawn with "
+        "replacement from the pool of 856; dims drawn from 4, 8, … max dim; 4 GB a device. "
+        f"{len({row[CASE] for row in rows})} tasks are here, batch {BATCH_SIZE:,}. `certified`, `neuroshard` and `dreamshard+` have "
+        f"{LIMITS.seconds:g} s a search; `certified` and `dreamshard+` stop at a gap of {LIMITS.tolerance:.1%}.",
+        "What differs from the paper. Tables: the pool has the published statistics of Meta's data set, its single tables are made up. "
+        f"Hardware: costs are predicted by the CPU model that comes with the package ({model_version('cpu')}), learned from measured "
+        "kernels; links are counted by their bandwidth. Strategies: those that place whole tables cut a table that fits no device, "
+        "where the papers' versions fail; the share placed without any cut is given in brackets. `autoshard` and `dreamshard` place "
+        "by the bundled policies, which learned from one half of the pool's tables; the tasks draw from both halves. Where memory is "
+        "tight, both try other orders before they fail, which the papers' versions do not.",
+        about_torchrec,
+    ]
+
+
+def _times_caption(rows: Sequence[Row]) -> str:
+    jobs = max((int(row.get("jobs") or 1) for row in rows), default=1)
+    beside = "" if jobs == 1 else f" Up to {jobs} processes ran side by side, so a search on its own takes less."
+    return (
+        "Median seconds of a search, libraries and cost model loaded before; for `torchrec` its whole process, which takes some "
+        f"seconds to load.{beside}"
+    )
+
+
+def _torchrec_table(settings: Settings) -> ResultTable:
+    """TorchRec's planner beside others, on the tasks it was asked for."""
+    rows = []
+    for setting, of_setting in settings.items():
+        asked = {row[CASE] for row in of_setting if row["strategy"] == TORCHREC}
+        there = [row for row in of_setting if row[CASE] in asked]
+        values = compared(there, _COST, (TORCHREC, *SORTED, *_BESIDE_TORCHREC))
+        own = values.get(TORCHREC, {})
+        others = {name: values.get(name, {}) for name in _BESIDE_TORCHREC} | {"best sorted": best_of(values)}
+        ratios = [
+            cell(ratio_of_means(own, of_case, [c for c in own if c in of_case]), ".3f") for of_case in others.values()
+        ]
+        rows.append((*setting, len(asked), len(own), *ratios))
+    caption = (
+        "TorchRec's planner: its mean embedding cost divided by others', over the tasks that all of these placed (above 1: the other's "
+        "is lower). It is told pooling factors, memory and bandwidths, and no access skew."
+    )
+    return ResultTable(
+        caption, (*_HEADS, "asked for", "compared", *(f"/ {name}" for name in (*_BESIDE_TORCHREC, "best sorted"))), rows
+    )
+
+
+def _measured(rows: Sequence[Row], wanted: Sequence[str]) -> list[ResultTable]:
+    there = [row for row in rows if row["failure"] != NOT_MEASURED]
+    failed = {str(row["why"]) for row in rows if row["failure"] == NOT_MEASURED}
+    tables = [measured_table(of_machine, wanted) for of_machine in grouped(there, HARDWARE).values()]
+    how = f"{ROUNDS} interleaved rounds, the shortest per device."
+    tables = [replace(table, caption=f"{table.caption} {how}") for table in tables]
+    if failed:
+        tables.append(
+            ResultTable("Tasks whose plans could not be measured.", ("why",), [(why,) for why in sorted(failed)])
+        )
+    return tables
+
+
+def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
+    """Mean embedding cost relative to `random` over the largest dim, a panel for each number of devices."""
+    from experiments.pictures import COLOURS, panels
+
+    of_devices = settings_of(rows, SETTING[:1]) or {("–",): []}
+    figure, axes = panels([[f"{devices} devices" for (devices,) in of_devices]], width=4.2, height=3.4)
+    dashes = dict(zip(SORTED, _DASHES, strict=True))
+    for axis, of_panel in zip(axes[0], of_devices.values(), strict=True):
+        widths = settings_of(of_panel, SETTING[1:])
+        for name in names:
+            points = [(dims[0], _relative(of_width, names, name)) for dims, of_width in widths.items()]
+            known = [(float(x), y) for x, y in points if y is not None and x is not None]
+            if known:
+                style = dashes.get(name, "--" if name == TORCHREC else "-")
+                axis.plot(
+                    *zip(*known, strict=True),
+                    marker="o",
+                    markersize=2.5,
+                    linewidth=1.2,
+                    linestyle=style,
+                    color=COLOURS[name],
+                    label=name,
+                )
+        axis.set_xscale("log", base=2)
+        ticks = sorted({float(dims[0]) for dims in widths if dims[0] is not None})
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_xlabel("max dim")
+        axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel("embedding cost / random")
+    if grouped(rows, "strategy"):
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(),
+            frameon=False,
+            fontsize=7,
+            ncols=4 * len(axes[0]),
+            loc="outside lower center",
+        )
+    return figure
+
+
+def _relative(rows: Sequence[Row], names: Sequence[str], name: str) -> float | None:
+    """A strategy's mean cost over that of random; of TorchRec's planner over the tasks that it and random placed."""
+    others = [other for other in names if other != TORCHREC] if name != TORCHREC else ["random", TORCHREC]
+    values = compared(rows, _COST, others)
+    if name not in values or "random" not in values:
+        return None
+    return ratio_of_means(values[name], values["random"], values[name])

@@ -1,0 +1,100 @@
+"""One strategy's plan of one task as a row: what it costs, how long it was searched for, or why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from functools import cache
+
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask
+from experiments.entrants import Entrant
+from experiments.experiment import Row
+from shardwright.search.infeasible import prove_infeasible
+from shardwright.search.solve import plan
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
+from shardwright.task.task import Task
+
+UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM = "not supported", "no plan exists", "no plan in time", "no room found"
+"""Why a task was not placed: the strategy cannot plan such a task; by proof; at the time limit; the search found no place for a table."""
+FAILURES = (UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM)
+_MOST_TEXT = 300
+
+
+def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | None = None) -> tuple[Row, Plan | None]:
+    """Plan a task by a strategy.
+
+    Args:
+        task: the task.
+        entrant: the strategy and its limit.
+        seed: seed of the search.
+        model: cost model; by default the bundled one of the task's devices. Compiled code and model are loaded before the clock starts.
+
+    Returns:
+        The row of `row_of`, and the plan; None where the strategy placed the task not.
+    """
+    model = model or _model(task.topology.device)
+    begin = time.monotonic()
+    try:
+        found = plan(task, strategy=entrant.strategy, cost_model=model, seed=seed, time_limit=entrant.time_limit)
+    except InfeasibleTask as error:
+        seconds = time.monotonic() - begin
+        return _row(task, None, seconds, _reason(task, entrant, seconds), str(error)[:_MOST_TEXT]), None
+    return row_of(found), found
+
+
+def row_of(found: Plan) -> Row:
+    """The row of a plan.
+
+    Its columns: `tables`, `oversize` (tables that fit no device whole), `cut` (tables that lie in several blocks), `step_ms`,
+    `embedding_cost_ms` (the papers' cost), `compute_ms` (kernels of the device that takes longest over them), `balance` (cheapest
+    over costliest device), `bound_ms` (proven by this search, else None), `search_s`, `failure` (one of `FAILURES`, None for a
+    plan) and `why` (the message).
+    """
+    return _row(found.task, found, found.search_s or 0.0, None, None)
+
+
+def _row(task: Task, found: Plan | None, seconds: float, failure: str | None, why: str | None) -> Row:
+    cost = found.cost if found else None
+    devices = [device.total_ms for device in cost.devices] if cost else []
+    return {
+        "tables": len(task.tables),
+        "oversize": _oversize(task),
+        "cut": _cut(found) if found else None,
+        "step_ms": cost.step_ms if cost else None,
+        "embedding_cost_ms": cost.embedding_cost_ms if cost else None,
+        "compute_ms": max(device.compute_ms for device in cost.devices) if cost else None,
+        "balance": min(devices) / max(devices) if devices and max(devices) > 0 else None,
+        "bound_ms": found.bound_ms if found else None,
+        "search_s": seconds,
+        "failure": failure,
+        "why": why,
+    }
+
+
+def _oversize(task: Task) -> int:
+    largest = max(task.topology.memory_bytes)
+    return sum(shard_bytes(task, Shard.whole(table, 0)) > largest for table in task.tables)
+
+
+def _cut(found: Plan) -> int:
+    blocks = Counter(shard.table for shard in found.shards)
+    return sum(count > 1 for count in blocks.values())
+
+
+def _reason(task: Task, entrant: Entrant, seconds: float) -> str:
+    """Which of `FAILURES` it was."""
+    if entrant.strategy.supports(task) is not None:
+        return UNSUPPORTED
+    if prove_infeasible(task) is not None:
+        return NO_PLAN
+    late = entrant.time_limit is not None and seconds >= entrant.time_limit
+    return NO_TIME if late else NO_ROOM
+
+
+@cache
+def _model(device: str) -> CostModel:
+    return cost_model_for(device)

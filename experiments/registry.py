@@ -1,0 +1,38 @@
+"""The experiments by name."""
+
+from __future__ import annotations
+
+from shardwright.errors import InvalidInput
+from experiments.ablations.ablations import Ablations
+from experiments.autoshard.transfer import Transfer
+from experiments.dreamshard.tables import DreamShardTables
+from experiments.experiment import Experiment
+from experiments.flexshard.traffic import FlexShardTraffic
+from experiments.neuroshard.production import NeuroShardProduction
+from experiments.neuroshard.table import NeuroShardTable
+
+_EXPERIMENTS: tuple[Experiment, ...] = (
+    NeuroShardTable(),
+    NeuroShardProduction(),
+    DreamShardTables(),
+    Transfer(),
+    FlexShardTraffic(),
+    Ablations(),
+)
+
+
+def experiments() -> tuple[Experiment, ...]:
+    """All experiments, in the order in which the papers came."""
+    return _EXPERIMENTS
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment of this name.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    known = {one.name: one for one in _EXPERIMENTS}
+    if name not in known:
+        raise InvalidInput(f"unknown experiment {name!r}; known experiments are {', '.join(known)}")
+    return known[name]

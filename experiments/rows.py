@@ -1,0 +1,111 @@
+"""The rows of an experiment on disk: one Parquet file, and a journal of the rows found since, so that a killed run loses nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from shardwright.errors import InvalidInput
+from shardwright.files import input_size, is_missing, read_bytes, write_atomically
+from experiments.experiment import Piece, Row, Value
+
+VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
+"""Columns that every row has besides its own."""
+
+
+class RowStore:
+    """Rows of results, kept in `<name>.parquet`; rows that are not in it yet in `<name>.journal.jsonl` beside it.
+
+    A last line that a killed run left unfinished is dropped.
+
+    Args:
+        folder: where the files lie.
+        name: name of the experiment.
+
+    Attributes:
+        rows: all rows, in the order they were found.
+
+    Raises:
+        InvalidInput: a file is none of ours.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.parquet"
+        self._journal = folder / f"{name}.journal.jsonl"
+        self.rows: list[Row] = [*_read_parquet(self.path), *_read_journal(self._journal)]
+        self._by_key: dict[tuple[str, ...], dict[tuple[object, ...], list[Row]]] = {}
+
+    def of(self, piece: Piece) -> list[Row]:
+        """The rows of a piece that were made with its version."""
+        return self._index(tuple(piece.key)).get((*piece.key.values(), piece.version), [])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add the rows of one piece; they are on disk when this returns."""
+        self.rows.extend(rows)
+        self._by_key.clear()
+        with self._journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(list(rows)) + "\n")
+
+    def compact(self, pieces: Sequence[Piece]) -> None:
+        """Write the Parquet file, without rows that were made with another version of these pieces, and remove the journal."""
+        names = tuple(pieces[0].key) if pieces else ()
+        current: dict[tuple[Value, ...], str] = {tuple(piece.key.values()): piece.version for piece in pieces}
+        self.rows = [row for row in self.rows if _version(row, names, current) == row[VERSION]]
+        self._by_key.clear()
+        if self.rows:
+            buffer = io.BytesIO()
+            pl.DataFrame(self.rows, infer_schema_length=None).write_parquet(buffer)
+            write_atomically(self.path, buffer.getvalue())
+        self._journal.unlink(missing_ok=True)
+
+    def _index(self, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Row]]:
+        """Rows by the values of these columns and their version."""
+        if names not in self._by_key:
+            found: dict[tuple[object, ...], list[Row]] = {}
+            for row in self.rows:
+                found.setdefault((*(row.get(name) for name in names), row[VERSION]), []).append(row)
+            self._by_key[names] = found
+        return self._by_key[names]
+
+
+def _version(row: Row, names: tuple[str, ...], current: Mapping[tuple[Value, ...], str]) -> Value:
+    """The version of which a row has to be to stay; a row of a piece that is not asked for now stays as it is."""
+    return current.get(tuple(row.get(name) for name in names), row[VERSION])
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    if is_missing(path):
+        return []
+    input_size(path, "table of results")
+    try:
+        rows: list[Row] = pl.read_parquet(path).to_dicts()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InvalidInput(
+            f"{path}: is no Parquet file ({error}); move it away, or name another folder with -o"
+        ) from None
+    return _checked(rows, path)
+
+
+def _read_journal(path: Path) -> list[Row]:
+    if is_missing(path):
+        return []
+    text = read_bytes(path, "journal of results", None).decode("utf-8", "replace")
+    rows: list[Row] = []
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        try:
+            rows += json.loads(line)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidInput(
+                f"{path}: is no journal of results ({error}); remove it, or name another folder with -o"
+            ) from None
+    return _checked(rows, path)
+
+
+def _checked(rows: list[Row], path: Path) -> list[Row]:
+    if any(not isinstance(row, dict) or VERSION not in row for row in rows):
+        raise InvalidInput(f"{path}: its rows have no column {VERSION!r}; move it away, or name another folder with -o")
+    return rows

@@ -1,0 +1,128 @@
+"""Running an experiment: the pieces that are missing, one after another or in several processes, then the page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Protocol
+
+from experiments.experiment import Experiment, Piece, Row
+from experiments.pages import commit, hardware, write_page
+from experiments.rows import COMMIT, DATE, HARDWARE, VERSION, RowStore
+
+
+class Progress(Protocol):
+    """Says how far the work is."""
+
+    def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
+        """Show `done` of `total` with a short detail."""
+
+
+def _silent(done: float, total: float | None = None, detail: str = "") -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run of an experiment.
+
+    Attributes:
+        name: name of the experiment.
+        files: the files written.
+        pieces: pieces of work of which the rows are there.
+        wanted: all pieces.
+        made: pieces made by this run.
+        seconds: how long it took.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    pieces: int
+    wanted: int
+    made: int
+    seconds: float
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    quick: bool = False,
+    seconds: float | None = None,
+    jobs: int = 1,
+    progress: Progress = _silent,
+    command: str,
+) -> Outcome:
+    """Run what is missing of an experiment, and write its page, its rows and its pictures.
+
+    Args:
+        experiment: the experiment.
+        folder: where `<name>.md`, `.parquet` and `.svg` go, with "-quick" after the name of a quick run; rows that lie there are used.
+        quick: the part that takes minutes.
+        seconds: begin no piece after this time; the page then says how much of it is there.
+        jobs: processes; search times of several at once are longer, and every row says how many there were.
+        progress: told after every piece.
+        command: the command that makes the page anew.
+
+    Raises:
+        InvalidInput: files in the folder are none of ours, or what the experiment needs is missing.
+    """
+    start = time.monotonic()
+    name = f"{experiment.name}-quick" if quick else experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    store, pieces = RowStore(folder, name), experiment.pieces(quick)
+    missing = [piece for piece in pieces if not store.of(piece)]
+    there = len(pieces) - len(missing)
+    made_by: Row = {"jobs": jobs, COMMIT: commit(), HARDWARE: hardware()}
+    progress(there, len(pieces), "")
+    deadline = (
+        None if seconds is None else time.monotonic() + seconds
+    )  # making the list is not counted: every run gets on
+    for piece, rows in _results(experiment, missing, jobs, deadline):
+        store.add([_whole_row(piece, row, made_by) for row in rows])
+        there += 1
+        progress(there, len(pieces), " · ".join(map(str, piece.key.values())))
+    store.compact(pieces)
+    rows = [row for piece in pieces for row in store.of(piece)]
+    share = (there, len(pieces))
+    files = write_page(folder, name, experiment.page(rows, quick), rows=rows, share=share, command=command)
+    made = there - len(pieces) + len(missing)
+    return Outcome(name, (*files, store.path), there, len(pieces), made, time.monotonic() - start)
+
+
+def _whole_row(piece: Piece, row: Row, made_by: Row) -> Row:
+    alone = {"jobs": 1} if piece.alone else {}
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    return {**piece.key, **row, **made_by, **alone, VERSION: piece.version, DATE: now}
+
+
+def _results(
+    experiment: Experiment, pieces: Sequence[Piece], jobs: int, deadline: float | None
+) -> Iterator[tuple[Piece, Sequence[Row]]]:
+    """Pieces with their rows, in the order in which they are done."""
+    beside = [piece for piece in pieces if jobs > 1 and not piece.alone]
+    if beside:
+        yield from _side_by_side(experiment, _in_time(beside, deadline), jobs)
+    for piece in _in_time((piece for piece in pieces if jobs == 1 or piece.alone), deadline):
+        yield piece, experiment.run(piece)
+
+
+def _in_time(pieces: Iterable[Piece], deadline: float | None) -> Iterator[Piece]:
+    return (piece for piece in pieces if deadline is None or time.monotonic() < deadline)
+
+
+def _side_by_side(experiment: Experiment, in_time: Iterator[Piece], jobs: int) -> Iterator[tuple[Piece, Sequence[Row]]]:
+    """Pieces with their rows from several processes, which are gone when the last one is done."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs)}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+            running |= {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs - len(running))}

@@ -1,0 +1,74 @@
+"""Rows summed up: tasks that all strategies placed, means with intervals, ratios, cells of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from experiments.experiment import Row, Value
+
+NOTHING = "–"
+_DRAWS = 2000
+
+
+def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:
+    """Rows by the values of columns, in order of first appearance."""
+    found: dict[tuple[Value, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return found
+
+
+def values_by_task(
+    rows: Iterable[Row], column: str, *, task: str = "task", strategy: str = "strategy"
+) -> dict[str, dict[Value, float]]:
+    """Per strategy the values of a column by task, without rows that have none there."""
+    found: dict[str, dict[Value, float]] = {}
+    for row in rows:
+        of_task = found.setdefault(str(row[strategy]), {})
+        value = row[column]
+        if value is not None:
+            of_task[row[task]] = float(value)
+    return found
+
+
+def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:
+    """Tasks that every one of these strategies has a value of, in the order of the first; none without strategies."""
+    each = list(values.values())
+    return [task for task in each[0] if all(task in of_task for of_task in each)] if each else []
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and the bounds of its 95% interval by bootstrap (the same for the same values); all equal for one value, NaN for none."""
+    if not len(values):
+        return float("nan"), float("nan"), float("nan")
+    array = np.asarray(values, dtype=np.float64)
+    drawn = array[np.random.default_rng(0).integers(0, len(array), (_DRAWS, len(array)))].mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(array.mean()), float(low), float(high)
+
+
+def ratio_of_means(own: Mapping[Value, float], other: Mapping[Value, float], tasks: Iterable[Value]) -> float | None:
+    """Mean of one strategy's values over the mean of another's, over the same tasks; None without any."""
+    chosen = list(tasks)
+    return sum(own[task] for task in chosen) / sum(other[task] for task in chosen) if chosen else None
+
+
+def cell(value: float | None, spec: str = ".2f") -> str:
+    """A number as text; a dash for none."""
+    return NOTHING if value is None or not np.isfinite(value) else format(value, spec)
+
+
+def with_interval(values: Sequence[float], spec: str = ".2f") -> str:
+    """As in "3.21 (3.05 to 3.40)": mean and its interval; without one for a single value."""
+    mean, low, high = mean_interval(values)
+    if len(values) < 2:
+        return cell(mean, spec)
+    return f"{mean:{spec}} ({low:{spec}} to {high:{spec}})"
+
+
+def in_order(names: Iterable[Hashable], wanted: Sequence[str]) -> list[str]:
+    """The names that are there, in the order wanted; unknown ones last."""
+    there = dict.fromkeys(map(str, names))
+    return [*(name for name in wanted if name in there), *(name for name in there if name not in wanted)]

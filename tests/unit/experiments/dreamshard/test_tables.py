@@ -1,0 +1,172 @@
+from collections import Counter
+
+import pytest
+
+import shardwright as sw
+from experiments.dreamshard.page import page
+from experiments.dreamshard.tables import DreamShardTables
+from experiments.entrants import Limits
+from experiments.learned.entrants import NAMES, learned_entrant
+from experiments.learned.tasks import Setting, draw_task
+
+TINY = DreamShardTables(
+    quick_settings=(Setting(6, 2), Setting(8, 4)), quick_tasks=2, rnn_updates=2, limits=Limits(seconds=0.5)
+)
+
+
+def whole_row(piece, row):
+    return {**piece.key, **row}
+
+
+def results(settings=(20, 40), halves=("unseen", "seen"), tasks=2):
+    """Rows with costs of which everything can be computed by hand: the bound is 8, heuristics are at 12 and above."""
+    step = {"random": 24.0, "size": 16.0, "lookup": 12.0, "autoshard": 11.0, "dreamshard": 10.0, "certified": 9.0}
+    return [
+        {
+            "tables": tables, "devices": 4, "half": half, "task": task, "strategy": name, "step_ms": ms, "embedding_cost_ms": ms / 2,
+            "compute_ms": ms / 4, "bound_ms": 8.0 if name == "certified" else None,
+            "compute_bound_ms": 2.0 if name == "certified" else None, "search_s": 0.5,
+        }
+        for tables in settings for half in halves for task in range(tasks) for name, ms in step.items()
+    ]  # fmt: skip
+
+
+def table(found, beginning):
+    chosen = next(one for one in found.tables if one.caption.startswith(beginning))
+    return [dict(zip(chosen.heads, map(str, row), strict=True)) for row in chosen.rows]
+
+
+def test_pieces_are_unique_and_any_beginning_is_fair():
+    pieces = DreamShardTables().pieces(quick=False)
+    assert len({tuple(piece.key.values()) for piece in pieces}) == len(pieces) == 10 * 2 * (50 * 11 + 10)
+    first = pieces[: len(pieces) // 10]
+    assert {piece.key["strategy"] for piece in first} == set(NAMES)
+    counts = Counter((piece.key["tables"], piece.key["devices"], piece.key["half"]) for piece in first)
+    assert len(counts) == 20
+    assert max(counts.values()) - min(counts.values()) <= 12
+
+
+def test_quick_is_small_and_its_rows_are_as_those_of_the_full_one():
+    full = {tuple(piece.key.values()): piece.version for piece in DreamShardTables().pieces(quick=False)}
+    quick = DreamShardTables().pieces(quick=True)
+    assert len(quick) < 600
+    assert sum(piece.key["strategy"] == "rnn" for piece in quick) == 8
+    assert all(full[tuple(piece.key.values())] == piece.version for piece in quick)
+
+
+def test_versions_change_with_limits_and_policies(tmp_path):
+    def versions(**options):
+        return {piece.key["strategy"]: piece.version for piece in DreamShardTables(**options).pieces(quick=True)}
+
+    one, other = versions(), versions(limits=Limits(seconds=1.0), rnn_updates=3)
+    assert {name for name in NAMES if one[name] != other[name]} == {"rnn", "dreamshard+", "neuroshard", "certified"}
+    assert one["dreamshard"].startswith("policy ")
+    assert "model " in one["size"]
+    (tmp_path / "own").write_bytes(b"1")
+    assert learned_entrant("dreamshard", policy=tmp_path / "own").version not in one["dreamshard"]
+
+
+@pytest.mark.parametrize("half", ["unseen", "seen"])
+def test_pieces_run(half):
+    pieces = [
+        one for one in TINY.pieces(quick=True) if (one.key["half"], one.key["task"], one.key["tables"]) == (half, 1, 6)
+    ]
+    found = {piece.key["strategy"]: whole_row(piece, row) for piece in pieces for row in TINY.run(piece)}
+    assert set(found) == set(NAMES) - {"rnn"}
+    certified = found["certified"]
+    assert certified["bound_ms"] <= certified["step_ms"] * (1 + 1e-9)
+    for name, row in found.items():
+        assert certified["bound_ms"] <= row["step_ms"] * (1 + 1e-9)
+        assert certified["compute_bound_ms"] <= row["compute_ms"] * (1 + 1e-9)
+        assert (row["compute_bound_ms"] is None) == (name != "certified")
+    assert len({tuple(row) for row in found.values()}) == 1, "all rows have the same columns"
+
+
+@pytest.mark.parametrize(("half", "unseen"), [("unseen", 1.0), ("seen", 0.0)])
+def test_tables_are_of_the_half_that_the_piece_names(half, unseen):
+    wanted = {"tables": 8, "devices": 4, "half": half, "task": 1, "strategy": "lookup"}
+    (piece,) = (one for one in TINY.pieces(quick=True) if one.key == wanted)
+    (row,) = TINY.run(piece)
+    assert row["step_ms"] == sw.plan(draw_task(Setting(8, 4), 1, unseen=unseen), strategy="lookup").cost.step_ms
+
+
+def test_rnn_trains_and_places():
+    pytest.importorskip("torch", reason="rnn trains with torch")
+    piece = next(one for one in TINY.pieces(quick=True) if one.key["strategy"] == "rnn")
+    (row,) = TINY.run(piece)
+    assert row["step_ms"] > 0
+    assert piece.version.startswith("2 updates")
+
+
+def test_the_page_has_the_right_numbers():
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    found = page(results(), 2, {"certified": "5 s"})
+    dreamshard = next(
+        row for row in table(found, "All settings") if (row["strategy"], row["tables"]) == ("dreamshard", "seen")
+    )
+    assert dreamshard["tasks"] == "4"
+    assert dreamshard["placed"] == "100%"
+    assert dreamshard["step over the best heuristic's"] == "0.833"  # 10 / 12
+    assert dreamshard["tasks with a shorter step"] == "100%"
+    assert dreamshard["closed, step"] == "50.0%"  # (12 − 10) / (12 − 8)
+    assert dreamshard["closed, kernels"] == "50.0%"
+    assert dreamshard["above the bound, median"] == "25.00%"  # 10 / 8
+    size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
+    assert (size["tasks with a shorter step"], size["closed, step"]) == ("0%", "–")
+    (first, *_) = table(found, "Closed, step")
+    assert (first["best heuristic"], first["autoshard"], first["certified"]) == ("lookup", "25.0%", "75.0%")
+    (paper, *_) = table(found, "As the paper's tables")
+    assert paper["dreamshard"] == "5.00 ± 0.00, +140.0%"  # random takes 12 where dreamshard takes 5
+    (mean, *_) = table(found, "Mean step")
+    assert (mean["dreamshard"], mean["bound"], mean["of them in the means"]) == ("10.000", "8.000", "2")
+    assert "`dreamshard` closes 50% to 50% of the distance, over 2 settings (step, unseen tables)" in " ".join(
+        found.text
+    )
+    assert set(found.figures) == {"", "compute", "halves"}
+
+
+def test_a_task_that_one_could_not_place_leaves_the_means():
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    rows = results(settings=(20,), halves=("unseen",))
+    unplaced = {"step_ms": None, "compute_ms": None, "embedding_cost_ms": None}
+    rows = [row | (unplaced if row["strategy"] == "size" and row["task"] else {}) for row in rows]
+    found = page(rows, 2, {})
+    size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
+    assert (size["tasks"], size["placed"]) == ("2", "50%")
+    (mean, *_) = table(found, "Mean step")
+    assert (mean["tasks"], mean["of them in the means"]) == ("2", "1")
+
+
+@pytest.mark.parametrize("strategies", [(), ("random",), ("dreamshard", "certified"), ("size", "dreamshard"), ("rnn",)])
+def test_a_page_of_some_rows(strategies):
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    rows = [row for row in results(settings=(20,), tasks=1) if row["strategy"] in strategies]
+    if "rnn" in strategies:
+        rows = [row | {"strategy": "rnn"} for row in results(settings=(20,), tasks=1) if row["strategy"] == "random"]
+    found = DreamShardTables().page(rows, quick=False)
+    cells = [str(cell) for one in found.tables for row in one.rows for cell in row]
+    assert not any("nan" in cell for cell in cells)
+    assert all(len(one.heads) == len(row) for one in found.tables for row in one.rows)
+
+
+def test_what_nobody_placed():
+    pytest.importorskip("matplotlib", reason="pages have pictures")
+    nothing = {
+        "step_ms": None,
+        "compute_ms": None,
+        "embedding_cost_ms": None,
+        "bound_ms": None,
+        "compute_bound_ms": None,
+    }
+    found = page([row | nothing for row in results()], 2, {})
+    assert {row["placed"] for row in table(found, "All settings")} == {"0%"}
+
+
+def test_plans_that_were_timed_elsewhere_are_counted_and_do_not_enter_the_search_times():
+    rows = [row | {"search_s": None} if row["task"] == 0 else row for row in results()]
+    found = page(rows, 2, {})
+    assert " 24 of the plans were made on another machine" in " ".join(found.text)
+    assert "another machine" not in " ".join(page(results(), 2, {}).text)
+    timed = next(one for one in found.tables if any("search" in str(head) for head in one.heads))
+    column = next(place for place, head in enumerate(timed.heads) if "search" in str(head))
+    assert {str(row[column]) for row in timed.rows} == {"0.5000"}
