@@ -53,7 +53,7 @@ check: test lint types docs sanitize
 # The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
 NAMES := neuroshard-table neuroshard-production dreamshard-tables autoshard-transfer flexshard-traffic ablations
 reproduce: setup
-	$(BIN)/shardwright reproduce $(QUICK) $(NAMES)
+	$(BIN)/python -m experiments $(QUICK) $(NAMES)
 
 # The bundled CPU model, from the published costs: half a minute.
 model: setup

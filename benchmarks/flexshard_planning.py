@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 
 from benchmarks.results_table import write_results
-from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from experiments.entrants import policy_version
+from experiments.learned.tasks import Setting, draw_tasks
 
 from benchmarks import results_table
 from benchmarks.learned_predictors import (
@@ -32,8 +34,6 @@ from benchmarks.learned_predictors import (
     true_outputs,
 )
 from shardwright.cost import cost_model_for
-from experiments.entrants import policy_version
-from experiments.learned.tasks import Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import MeasuredWorld, Placed, SimulatedWorld, World
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments.entrants import model_version
+from experiments.learned.tasks import VALIDATION_SEED, Setting, draw_tasks
 
 from benchmarks import learned_training, results_table
 from benchmarks.learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from benchmarks.learned_journal import Journal, Row
 from benchmarks.learned_training import add_training_options, options_of
 from shardwright.cost import cost_model_for
-from experiments.entrants import model_version
-from experiments.learned.tasks import VALIDATION_SEED, Setting, draw_tasks
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from experiments.learned.policy_training import LEARNERS
+from experiments.pictures import COLOURS
 
 from benchmarks import plots
 from benchmarks.learned_journal import Row
 from benchmarks.learned_training import heuristic_ms
-from experiments.learned.policy_training import LEARNERS
-from experiments.pictures import COLOURS
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.learned_measured --settings 40x4 80x8 --tasks 5 --rounds 5
 
-The tasks are the first ones of `shardwright reproduce dreamshard-tables` with unseen tables. Links are not measured. Every device of every
+The tasks are the first ones of `python -m experiments dreamshard-tables` with unseen tables. Links are not measured. Every device of every
 plan is one visit a round, some two a second: --estimate says how many there are.
 """
 
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from experiments.entrants import SORTED
+from experiments.learned.tasks import Setting, draw_tasks
 
 import shardwright as sw
 from benchmarks import learned_strategies, results_table

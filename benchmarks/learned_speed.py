@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from experiments.entrants import LEARNED, Entrant
+from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
+
 from benchmarks import learned_strategies
 from benchmarks.learned_strategies import entrants
 from benchmarks.neuroshard_speed import median_times
 from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
-from experiments.entrants import LEARNED, Entrant
-from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
 from shardwright.task import Task
 from shardwright.workload import random_task
 

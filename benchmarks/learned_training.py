@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments.entrants import SORTED
+from experiments.learned.entrants import learned_entrant
+from experiments.learned.policy_training import LEARNERS
 
 import shardwright as sw
 from shardwright.cli.learn import options_from_texts
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
-from experiments.entrants import SORTED
-from experiments.learned.entrants import learned_entrant
-from experiments.learned.policy_training import LEARNERS
 from shardwright.task import Task
 
 

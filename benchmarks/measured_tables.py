@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from experiments.neuroshard.plans_on_kernels import orders
 
 import shardwright as sw
 from shardwright.cost import CostModel

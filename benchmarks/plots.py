@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from experiments import pictures
+from experiments.pictures import COLOURS, mark, panels
 from matplotlib.figure import Figure
 
 from benchmarks import results_table
-from experiments import pictures
-from experiments.pictures import COLOURS, mark, panels
 
 __all__ = ["COLOURS", "mark", "panels", "save"]
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shardwright.files import write_atomically
 from experiments.experiment import ResultTable
 from experiments.pages import commit, markdown
+
+from shardwright.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 

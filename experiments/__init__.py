@@ -1,1 +1,1 @@
-"""The papers' experiments, run again: what `shardwright reproduce` runs, and the tables and pictures it writes."""
+"""The papers' experiments, run again: `python -m experiments NAME` makes the pages, pictures and rows in benchmarks/results."""

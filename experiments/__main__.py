@@ -1,8 +1,9 @@
-"""`shardwright reproduce`: the papers' experiments, run again."""
+"""`python -m experiments`: the papers' experiments, run again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,13 +12,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardwright.cli.checks import check_folder
-from shardwright.cli.errors import Interrupted
+from shardwright.cli.errors import Interrupted, exit_code_of
+from shardwright.cli.main import unwrapped
 from shardwright.cli.options import AsJson, option
 from shardwright.cli.output import emit, progress
 from shardwright.errors import InvalidInput
 
 if TYPE_CHECKING:
     from experiments.run import Outcome
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code.
+
+    Args:
+        argv: arguments after the program's name; by default those of the process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=unwrapped(run.__doc__ or ""))(run)
+    command = typer.main.get_command(app)
+    return exit_code_of(
+        lambda: command.main(arguments, prog_name="python -m experiments", standalone_mode=False),
+        as_json="--json" in arguments,
+    )
 
 
 def run(
@@ -50,7 +68,7 @@ def run(
     The full ones take up to two hours on two cores with --jobs 2. Stop them at any moment, and run the same command again to go on.
 
     Example:
-        shardwright reproduce neuroshard-table --quick
+        python -m experiments neuroshard-table --quick
     """
     from experiments.pictures import require_matplotlib
     from experiments.registry import experiment_named, experiments
@@ -67,7 +85,7 @@ def run(
     check_folder(output)
     outcomes = []
     for experiment in chosen:
-        command = f"shardwright reproduce {experiment.name}{' --quick' if quick else ''}"
+        command = f"python -m experiments {experiment.name}{' --quick' if quick else ''}"
         with progress(experiment.name) as report, _resumable(output):
             outcomes.append(
                 run_experiment(
@@ -96,3 +114,7 @@ def _resumable(output: Path) -> Iterator[None]:
 def _line(one: Outcome) -> str:
     files = ", ".join(map(str, one.files))
     return f"{one.name}: {one.pieces} of {one.wanted} pieces of work, {one.made} now, in {one.seconds:.0f} s; saved {files}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

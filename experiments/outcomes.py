@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from functools import cache
 
+from experiments.entrants import Entrant
+from experiments.experiment import Row
 from shardwright.cost.choice import cost_model_for
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from experiments.entrants import Entrant
-from experiments.experiment import Row
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.solve import plan
 from shardwright.sharding.memory import shard_bytes

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from experiments.experiment import Page, ResultTable, Row
+from experiments.rows import COMMIT, DATE, HARDWARE
 from shardwright import __version__
 from shardwright.files import write_atomically
 from shardwright.measure.hardware import fingerprint
-from experiments.experiment import Page, ResultTable, Row
-from experiments.rows import COMMIT, DATE, HARDWARE
 
 
 def write_page(

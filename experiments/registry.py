@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shardwright.errors import InvalidInput
 from experiments.ablations.ablations import Ablations
 from experiments.autoshard.transfer import Transfer
 from experiments.dreamshard.tables import DreamShardTables
@@ -10,6 +9,7 @@ from experiments.experiment import Experiment
 from experiments.flexshard.traffic import FlexShardTraffic
 from experiments.neuroshard.production import NeuroShardProduction
 from experiments.neuroshard.table import NeuroShardTable
+from shardwright.errors import InvalidInput
 
 _EXPERIMENTS: tuple[Experiment, ...] = (
     NeuroShardTable(),

@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from experiments.experiment import Piece, Row, Value
 from shardwright.errors import InvalidInput
 from shardwright.files import input_size, is_missing, read_bytes, write_atomically
-from experiments.experiment import Piece, Row, Value
 
 VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
 """Columns that every row has besides its own."""
@@ -57,8 +58,9 @@ class RowStore:
         self.rows = [row for row in self.rows if _version(row, names, current) == row[VERSION]]
         self._by_key.clear()
         if self.rows:
+            columns = dict.fromkeys(name for row in self.rows for name in row)
             buffer = io.BytesIO()
-            pl.DataFrame(self.rows, infer_schema_length=None).write_parquet(buffer)
+            pq.write_table(pa.table({name: [row.get(name) for row in self.rows] for name in columns}), buffer)
             write_atomically(self.path, buffer.getvalue())
         self._journal.unlink(missing_ok=True)
 
@@ -82,8 +84,8 @@ def _read_parquet(path: Path) -> list[Row]:
         return []
     input_size(path, "table of results")
     try:
-        rows: list[Row] = pl.read_parquet(path).to_dicts()
-    except (pl.exceptions.PolarsError, OSError) as error:
+        rows: list[Row] = pq.read_table(path).to_pylist()
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(
             f"{path}: is no Parquet file ({error}); move it away, or name another folder with -o"
         ) from None

@@ -13,8 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from shardwright.cost.choice import cost_model_for
-from shardwright.cost.score import scored
 from experiments.ablations.parts import (
     BATCH_SIZE,
     FULL_RUN,
@@ -32,11 +30,13 @@ from experiments.ablations.variants import VARIANTS
 from experiments.entrants import Entrant
 from experiments.experiment import Page, Piece, Row
 from experiments.outcomes import planned, row_of
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.score import scored
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.cost.model import Head
     from experiments.ablations.heads import HeadBench
+    from shardwright.cost.model import Head
 
 _COLUMNS = (
     "tables", "oversize", "cut", "step_ms", "embedding_cost_ms", "compute_ms", "balance", "bound_ms", "search_s", "failure", "why",
@@ -56,7 +56,7 @@ class Ablations:
         quick: extent of a quick one.
     """
 
-    folder: Path = Path("out/reproduce/ablations")
+    folder: Path = Path("out/experiments/ablations")
     heads: bool = True
     full: Extent = FULL_RUN
     quick: Extent = QUICK_RUN

@@ -12,14 +12,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.cost.choice import cost_model_for
-from shardwright.cost.files import load_model, save_model
-from shardwright.cost.model import ComputeModel, CostModel, Head
-from shardwright.errors import MeasurementFailed
 from experiments.ablations.parts import BUNDLED, digest_of
 from experiments.entrants import Entrant
 from experiments.experiment import Row
 from experiments.outcomes import planned
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.files import load_model, save_model
+from shardwright.cost.model import ComputeModel, CostModel, Head
+from shardwright.errors import MeasurementFailed
 from shardwright.search.certified import Certified
 from shardwright.search.heuristics import FusedGreedy
 from shardwright.search.neuroshard import NeuroShard

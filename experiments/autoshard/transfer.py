@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from shardwright.cost.choice import cost_model_for
 from experiments.autoshard.balance import BALANCE, degree_of_balance
 from experiments.autoshard.kinds import FULL, QUICK, Kind, Scale
 from experiments.entrants import SORTED, Entrant, Limits, digest, entrant, model_version
@@ -17,6 +16,7 @@ from experiments.learned.kernel_bound import compute_bound
 from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
 from experiments.learned.tasks import TEST_SEED, TRAIN_SEED
 from experiments.outcomes import planned
+from shardwright.cost.choice import cost_model_for
 from shardwright.task.task import Task
 
 BUNDLED, NOTHING = "bundled", "nothing"
@@ -40,7 +40,7 @@ class Transfer:
     full: Scale = FULL
     small: Scale = QUICK
     seeds: int = 1
-    folder: Path = Path("out/reproduce/policies")
+    folder: Path = Path("out/experiments/policies")
     limits: Limits = _LIMITS
     name: str = "autoshard-transfer"
     about: str = (

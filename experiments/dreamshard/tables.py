@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwright.cost.choice import cost_model_for
 from experiments.entrants import Entrant, Limits, model_version
 from experiments.experiment import Page, Piece, Row
 from experiments.learned.entrants import NAMES, RNN, learned_entrant, load_rnn
 from experiments.learned.kernel_bound import compute_bound
 from experiments.learned.tasks import Setting, draw_task
 from experiments.outcomes import planned
+from shardwright.cost.choice import cost_model_for
 
 SETTINGS = tuple(
     Setting(tables, devices)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
+from experiments.entrants import model_version
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
 from experiments.entrants import model_version

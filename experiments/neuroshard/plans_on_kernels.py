@@ -17,6 +17,9 @@ from experiments.outcomes import planned, row_of
 from experiments.pages import processor_of
 from experiments.rows import HARDWARE
 from experiments.summaries import cell, grouped, in_order
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.origin import learned_elsewhere
+from shardwright.errors import MeasurementFailed
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:

@@ -140,9 +140,10 @@ def _row(name: str, records: Sequence[dict[str, Any]]) -> list[object]:
 
 
 def _told(records: list[dict[str, Any]], seconds: float, options: argparse.Namespace) -> int:
-    from shardwright.files import write_atomically
     from experiments.experiment import ResultTable
     from experiments.pages import markdown
+
+    from shardwright.files import write_atomically
 
     rows = [
         _row(name, [one for one in records if one["command"] == name])

@@ -295,6 +295,7 @@ def test_curves_are_those_of_the_learners(program, tmp_path):
     curves, training = program("learned_curves"), program("learned_training")
     from experiments.learned.policy_training import LEARNERS
     from experiments.learned.tasks import Setting, draw_tasks
+
     from shardwright.search.learned.worlds import SimulatedWorld
 
     tasks = draw_tasks(Setting(5, 2), 2)

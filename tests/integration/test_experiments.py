@@ -1,13 +1,16 @@
-"""The command `shardwright reproduce`, as people run it: stopped, and gone on with."""
+"""The program `python -m experiments`, as people run it: stopped, and gone on with."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+ROOT = str(Path(__file__).parents[2])
 KEYS = {
     "neuroshard-table": ("part", "devices", "max_dim", "task", "by", "strategy"),
     "neuroshard-production": ("world", "seed", "by"),
@@ -26,8 +29,11 @@ KEEPS = ("autoshard-transfer", "ablations")
 def reproduce(folder, name):
     """A second of the command in a folder of its own, where policies and samples would go to as well."""
     options = ["--quick", "--seconds", "1", "-o", "results", "--json"]
-    command = [sys.executable, "-m", "shardwright", "reproduce", name, *options]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder)
+    command = [sys.executable, "-m", "experiments", name, *options]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    }
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder, env=environment)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)["experiments"][0]
 

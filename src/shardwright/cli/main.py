@@ -29,7 +29,6 @@ COMMANDS = (
     "verify",
     "show",
     "report",
-    "reproduce",
     "demo",
 )
 """All commands, in the order of the help; each is the function `run` of its module."""

@@ -1,5 +1,6 @@
 from experiments.experiment import ResultTable
 from experiments.pages import hardware, made_of, markdown, processor_of
+
 from tests.unit.experiments.rows import HARDWARE
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pytest
-
-from shardwright.errors import InvalidInput
 from experiments.experiment import Page, Piece, ResultTable
 from experiments.pages import hardware
 from experiments.run import run_experiment
+
+from shardwright.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Squares:
 
 
 def go(experiment, folder, **options):
-    return run_experiment(experiment, folder, command="shardwright reproduce squares", **options)
+    return run_experiment(experiment, folder, command="python -m experiments squares", **options)
 
 
 def test_rows_and_page_are_written(tmp_path):
@@ -53,7 +53,7 @@ def test_rows_and_page_are_written(tmp_path):
     assert frame["hardware"].to_list() == [hardware()] * 4
     text = (tmp_path / "squares.md").read_text()
     assert "| 3 | 9 |" in text
-    assert "    shardwright reproduce squares" in text
+    assert "    python -m experiments squares" in text
     assert "not finished" not in text
     assert not (tmp_path / "squares.journal.jsonl").exists()
 

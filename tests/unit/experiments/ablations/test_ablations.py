@@ -1,13 +1,13 @@
 import pytest
-
-import shardwright as sw
-from shardwright.cost import cost_model_for
-from shardwright.cost.score import scored
 from experiments.ablations.ablations import Ablations
 from experiments.ablations.parts import MEASURED, SAMPLES, SEARCH, TRAINED
 from experiments.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS, SummedCosts
 from experiments.experiment import Piece
 from experiments.pictures import save
+
+import shardwright as sw
+from shardwright.cost import cost_model_for
+from shardwright.cost.score import scored
 from shardwright.workload import paper_tasks
 
 EXPERIMENT = Ablations()

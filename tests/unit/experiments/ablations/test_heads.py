@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-
 from experiments.ablations.heads import HeadBench
+
 from shardwright.workload import random_task
 from tests.unit.cost.conftest import make_samples
 

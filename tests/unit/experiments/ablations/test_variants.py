@@ -3,9 +3,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-
-import shardwright as sw
-from shardwright.cost import cost_model_for
 from experiments.ablations.variants import (
     CERTIFIED,
     FULL,
@@ -14,6 +11,9 @@ from experiments.ablations.variants import (
     AblatedCertified,
     SummedCosts,
 )
+
+import shardwright as sw
+from shardwright.cost import cost_model_for
 from shardwright.search.certified import Certified
 from shardwright.sharding.work import shard_work
 from shardwright.task import Topology

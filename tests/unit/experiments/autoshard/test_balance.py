@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
-
-import shardwright as sw
 from experiments.autoshard.balance import BALANCE, balance_table, degree_of_balance
 from experiments.autoshard.kinds import QUICK
 from experiments.learned.tasks import Setting, draw_task
 from experiments.summaries import NOTHING
+
+import shardwright as sw
 
 SCALE = replace(QUICK, tables=(5, 7), devices=(), unseen=(), base=Setting(5, 4))
 

@@ -1,5 +1,4 @@
 import pytest
-
 from experiments.autoshard.kinds import FULL, QUICK, Kind, Scale
 from experiments.learned.tasks import Setting
 

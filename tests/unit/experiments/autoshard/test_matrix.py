@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from experiments.autoshard.kinds import Scale
 from experiments.autoshard.matrix import Found, loss, matrix
 from experiments.learned.tasks import Setting

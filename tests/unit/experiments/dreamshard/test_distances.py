@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from experiments.dreamshard.distances import Costs, closed, closed_interval
 
 MS = {"size": (10.0, 8.0), "lookup": (6.0, 10.0), "dreamshard": (5.0, 6.0), "certified": (4.0, 6.0)}

@@ -1,13 +1,13 @@
 from collections import Counter
 
 import pytest
-
-import shardwright as sw
 from experiments.dreamshard.page import page
 from experiments.dreamshard.tables import DreamShardTables
 from experiments.entrants import Limits
 from experiments.learned.entrants import NAMES, learned_entrant
 from experiments.learned.tasks import Setting, draw_task
+
+import shardwright as sw
 
 TINY = DreamShardTables(
     quick_settings=(Setting(6, 2), Setting(8, 4)), quick_tasks=2, rnn_updates=2, limits=Limits(seconds=0.5)

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 import pytest
+from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, sent, task_of, with_memory
 
 from shardwright.cost import PublishedModel
-from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, sent, task_of, with_memory
 from shardwright.search import strategy_named
 from shardwright.sharding import memory_account
 from shardwright.task import AccessProfile, Table

@@ -1,5 +1,4 @@
 import pytest
-
 from experiments.experiment import Piece
 from experiments.flexshard.settings import CLUSTERS, EVERY, MODELS, ONE_TABLE, PER_HOST
 from experiments.flexshard.traffic import FlexShardTraffic

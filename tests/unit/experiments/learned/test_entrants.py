@@ -1,7 +1,7 @@
 import pytest
-
 from experiments.entrants import Limits
 from experiments.learned.entrants import NAMES, UPDATES, learned_entrant
+
 from shardwright.search.rnn import RnnOptions
 
 

@@ -2,11 +2,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from experiments.learned.kernel_bound import compute_bound
+from experiments.learned.tasks import Setting, draw_task, whole
 
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
-from experiments.learned.kernel_bound import compute_bound
-from experiments.learned.tasks import Setting, draw_task, whole
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.worlds import SimulatedWorld, compute_ms
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology

@@ -3,6 +3,7 @@ import pytest
 pytest.importorskip("torch", reason="policies are learned with torch")
 
 import torch
+from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
 
 from shardwright.errors import InvalidInput
 from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds

@@ -1,5 +1,4 @@
 import pytest
-
 from experiments.learned.tasks import VALIDATION_SEED, Setting, draw_task, draw_tasks, halves
 
 SETTING = Setting(40, 4)

@@ -1,5 +1,4 @@
 import pytest
-
 from experiments.neuroshard.comparisons import (
     CASE,
     best_of,
@@ -18,6 +17,7 @@ from experiments.neuroshard.comparisons import (
 )
 from experiments.outcomes import NO_ROOM, NO_TIME
 from experiments.summaries import NOTHING
+
 from tests.unit.experiments.rows import outcome
 
 NAMES = ("random", "size", "dim", "certified")

@@ -1,9 +1,9 @@
 import pytest
-
-from shardwright.errors import MeasurementFailed
 from experiments.entrants import entrant
 from experiments.neuroshard.comparisons import CASE
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED, measured_rows, measured_table, orders
+
+from shardwright.errors import MeasurementFailed
 from shardwright.task import Table, Task, Topology
 from tests.unit.experiments.rows import outcome
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-
 from experiments.entrants import LEARNED, TORCHREC
 from experiments.experiment import Piece
 from experiments.neuroshard.production import NeuroShardProduction
 from experiments.neuroshard.production_page import PUBLISHED, ratios_to_random
 from experiments.neuroshard.production_tasks import FILL, WORLDS, heaviest_ms, production_task
 from experiments.summaries import NOTHING
+
 from shardwright.task import Table, Task, Topology
 from shardwright.workload import table_pool
 from tests.unit.experiments.rows import outcome, table_with

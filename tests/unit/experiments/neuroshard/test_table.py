@@ -1,13 +1,13 @@
 from itertools import islice
 
 import pytest
-
 from experiments.entrants import TORCHREC, torchrec_installed
 from experiments.experiment import Piece
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED
 from experiments.neuroshard.settings import DEVICES, MAX_DIMS, MEASURED, PLANNED
 from experiments.neuroshard.table import NeuroShardTable
 from experiments.summaries import NOTHING
+
 from tests.unit.experiments.rows import outcome, table_with
 
 EXPERIMENT = NeuroShardTable()

@@ -1,0 +1,32 @@
+"""The command line of the experiments: what it lists, and what it says of odd arguments."""
+
+import json
+
+import pytest
+from experiments.__main__ import main
+from experiments.registry import experiments
+
+
+def test_without_a_name_they_are_listed(capsys):
+    assert main(["--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["experiments"]
+    assert [one["name"] for one in listed] == [one.name for one in experiments()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no-such"], "unknown experiment 'no-such'; known experiments are neuroshard-table"),
+        (["ablations", "--seconds", "0"], "--seconds is 0.0, must be greater than 0"),
+        (["ablations", "--seconds", "nan"], "--seconds is nan, must be greater than 0"),
+        (["ablations", "--jobs", "0"], "--jobs"),
+        (["ablations", "--jobs", "many"], "--jobs"),
+        (["ablations", "-o", "/dev/null"], "/dev/null is no folder"),
+        (["ablations", "--no-such"], "No such option"),
+    ],
+)
+def test_odd_arguments_are_bad_input_in_one_line(arguments, says, capsys):
+    pytest.importorskip("matplotlib", reason="it is asked for before the folder is looked at")
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
