@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
-
+from benchmarks.plan_requests import load_requests, measure_requests, read_results, requests_of, save_requests
 from shardwright.measure.measuring import Printer
 from shardwright.measure.timing import TimingPolicy
 

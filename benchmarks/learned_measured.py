@@ -24,8 +24,6 @@ from benchmarks.measured_tables import HeadsAndRows, Measurement, Rows, by_strat
 from benchmarks.plans_measured import MEASURED_A_SECOND, progress, say
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import measure_plans
-from experiments.entrants import SORTED
-from experiments.learned.tasks import Setting, draw_tasks
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

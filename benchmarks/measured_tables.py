@@ -13,7 +13,6 @@ import shardwright as sw
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import MeasuredPlan
-from experiments.neuroshard.plans_on_kernels import orders
 from shardwright.sharding import Plan
 from shardwright.task import Task
 

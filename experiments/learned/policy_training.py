@@ -13,7 +13,6 @@ from typing import TypeAlias, cast
 from experiments.entrants import model_version
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
-from experiments.entrants import model_version
 from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy, load_policy, save_policy

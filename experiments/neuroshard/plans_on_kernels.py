@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.cost.choice import cost_model_for
-from shardwright.cost.files import learned_elsewhere
-from shardwright.errors import MeasurementFailed
 from experiments.entrants import Entrant
 from experiments.experiment import ResultTable, Row
 from experiments.neuroshard.comparisons import CASE
@@ -18,7 +15,7 @@ from experiments.pages import processor_of
 from experiments.rows import HARDWARE
 from experiments.summaries import cell, grouped, in_order
 from shardwright.cost.choice import cost_model_for
-from shardwright.cost.origin import learned_elsewhere
+from shardwright.cost.files import learned_elsewhere
 from shardwright.errors import MeasurementFailed
 from shardwright.task.task import Task
 

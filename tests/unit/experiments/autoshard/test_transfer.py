@@ -8,6 +8,7 @@ from experiments.autoshard.kinds import QUICK
 from experiments.autoshard.transfer import Transfer
 from experiments.entrants import SORTED, Limits
 from experiments.learned.tasks import Setting
+
 from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.dreamshard.policy import DreamShardOptions
 

@@ -6,7 +6,6 @@ import torch
 from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
 
 from shardwright.errors import InvalidInput
-from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
 from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.testing.tasks import task_of
 
