@@ -21,7 +21,7 @@ from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import SampleSpace, TableSet
 from shardwright.measure.worker import ReservedCore, Session
 from shardwright.task.table import row_bytes
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 
 EDGES = (0.0, 1 / 16, 1 / 4, 1.0, np.inf)
 ARENA_BYTES = 4_000_000_000

@@ -19,9 +19,9 @@ import torch.multiprocessing as mp
 
 import shardwright as sw
 from shardwright.runtime import TieredEmbedding, load_checkpoint, save_checkpoint
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.rank_map import RankMap
-from shardwright.task.exchange import Exchange
+from shardwright.sharding.shard import dealt_ranges
+from shardwright.task.topology import Exchange
 
 HOSTS, NEAR, ITEMS, DIM = 2, 2, 2000, 16
 SAMPLES, LENGTH, OTHERS, STEPS = 32, 10, 7, 60

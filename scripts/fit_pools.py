@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.task import AccessProfile
-from shardwright.workload.pools import POOLS, table_pool
+from shardwright.workload.generators import POOLS, table_pool
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.task import AccessProfile, Table, Task, Topology
 
 HOSTS, NEAR = 2, 2

@@ -6,11 +6,10 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.task import Table, Task, Topology
-from shardwright.task.exchange import Exchange
+from shardwright.task.topology import Exchange
 
 
 @st.composite

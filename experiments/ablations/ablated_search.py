@@ -15,9 +15,9 @@ from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.beam import Beam, Width
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Ints, Pieces, encode, make_pieces, shards_of, step_ticks
 from shardwright.search.units import Unit, Units, take_apart
-from shardwright.sharding.calls import Call
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import Call
 from shardwright.task import Task
 
 

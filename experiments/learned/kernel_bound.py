@@ -8,8 +8,7 @@ import numpy.typing as npt
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.sharding.calls import numbered_calls
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]

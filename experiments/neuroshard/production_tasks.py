@@ -12,8 +12,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-from shardwright.workload.generators import halved_dims
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import halved_dims, table_pool
 
 HOSTS, DEVICES_PER_HOST = 16, 8
 POOL, MAX_DIM = "dlrm-2021", 128

@@ -230,7 +230,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import shardwright.measure.worker
 from shardwright.measure.collect import main
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 table_pool("dlrm-2021")[0].access.reuse(100.0)
 main(["--help"])
 """

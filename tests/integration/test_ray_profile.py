@@ -49,7 +49,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.workload.profile.parts.LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr("shardwright.workload.profile.readers.LEAST_BYTES", 1 << 20)
 
 
 def plain(found: ProfileResult) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tests.runtime_cases import (
 from tests.runtime_ranks import started
 
 import shardwright as sw
-from shardwright.task.exchange import Exchange
+from shardwright.task.topology import Exchange
 
 STEPS = 3
 

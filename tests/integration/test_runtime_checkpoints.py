@@ -18,7 +18,7 @@ from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
-from shardwright.task.exchange import Exchange
+from shardwright.task.topology import Exchange
 
 SAVED = Exchange("device", "touched")
 

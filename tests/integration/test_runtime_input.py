@@ -19,7 +19,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology
-from shardwright.task.exchange import Exchange
+from shardwright.task.topology import Exchange
 
 STRAIGHT, PROXIES = Exchange("none", "whole"), Exchange("host", "touched")
 

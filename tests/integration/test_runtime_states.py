@@ -11,7 +11,7 @@ from tests.runtime_cases import make_module, make_plan, one_step
 from tests.runtime_ranks import started
 
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.task.exchange import Exchange
+from shardwright.task.topology import Exchange
 
 EXCHANGE = Exchange("device", "touched")
 BAD = 2

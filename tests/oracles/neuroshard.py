@@ -14,10 +14,9 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms
 from shardwright.search.units import take_apart
-from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.sharding.work import Call, ShardWork, call_of, shard_work
 from shardwright.task.task import Task
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from shardwright.sharding.layout import RowLayout
+from shardwright.sharding.shard import RowLayout
 
 ID, VALUE = 8, 4
 

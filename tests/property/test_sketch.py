@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.task import AccessProfile
-from shardwright.workload.profile.curve import access_profile, ranked_counts
-from shardwright.workload.profile.keys import scramble
-from shardwright.workload.profile.sketch import AccessSketch
+from shardwright.workload.profile.sketch import AccessSketch, access_profile, ranked_counts, scramble
 
 skewed_ids = st.one_of(st.integers(0, 5), st.integers(0, 60), st.integers(0, 2**64 - 1))
 streams = st.lists(skewed_ids, max_size=400)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.sharding import Shard, shard_work, sharding_type_of
-from shardwright.sharding.tiling import check_tiling
+from shardwright.sharding.checking import check_tiling
 from shardwright.task import SHARDING_TYPES, Table, Task, Topology
 from tests.strategies import tables, tasks, tilings, topologies
 

@@ -16,8 +16,7 @@ from shardwright.cost.score import device_ms
 from shardwright.measure.sampling import BREADTHS, SampleSpace
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
-from shardwright.workload.generators import random_task
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import random_task, table_pool
 
 _POOL = "dlrm-2021"
 _CHOICE = 3  # sets to choose each one from

@@ -15,10 +15,9 @@ from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Floats
 from shardwright.cost.score import communication_ms, compute_ms
 from shardwright.errors import InvalidPlan
-from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWorks
+from shardwright.sharding.work import ShardWorks, numbered_calls
 from shardwright.task.task import Task
 
 _POWER = 24.0  # of the mean that stands for a maximum, in which a move helps although another device is as slow

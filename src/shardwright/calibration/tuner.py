@@ -27,9 +27,9 @@ from shardwright.errors import InfeasibleTask, MeasurementFailed
 from shardwright.search.best import Interruptible
 from shardwright.search.registry import strategy_named
 from shardwright.search.solve import plan
+from shardwright.sharding.costs import Trial, Tuning
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
-from shardwright.sharding.tuning import Trial, Tuning
 from shardwright.task.task import Task
 
 _SEARCHES = (("certified", 0, 0.0), ("neuroshard", 0, 0.0), ("greedy", 0, 0.0), ("dreamshard+", 0, 0.0), ("certified", 0, 0.05),

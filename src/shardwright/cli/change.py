@@ -14,8 +14,7 @@ from shardwright.cli.output import ms, percent, table
 from shardwright.cost import CostModel
 from shardwright.cost.score import score
 from shardwright.sharding import Plan
-from shardwright.sharding.carry import carry
-from shardwright.sharding.diff import PlanDiff
+from shardwright.sharding.diff import PlanDiff, carry
 from shardwright.task.units import format_bytes
 
 _MOST_TABLES = 20

@@ -146,7 +146,7 @@ def run(
         return
     if ray is None:  # with --ray, the machines of the cluster need torch, and this one does not
         require_torch("measuring", "measure")
-    from shardwright.workload.pools import table_pool
+    from shardwright.workload.generators import table_pool
 
     check_folder(output)
     if not collectives and ray is None and (device == "cuda" or (backend is not None and is_own(backend))):

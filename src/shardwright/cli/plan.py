@@ -114,8 +114,7 @@ def run(
     from shardwright.search import strategy_named
     from shardwright.search.groups import plan_groups
     from shardwright.search.registry import with_policy
-    from shardwright.sharding.files import plan_to_dict
-    from shardwright.sharding.plan_rank_maps import ENDING
+    from shardwright.sharding.files import ENDING, plan_to_dict
 
     check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
     if output is not None and rank_maps is not None:
@@ -171,8 +170,8 @@ def run(
 def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
     """Read rank maps, and check those of the task's tables."""
     from shardwright.schema import Place
-    from shardwright.sharding.plan_rank_maps import check_rows
-    from shardwright.sharding.rank_map_files import load_rank_maps
+    from shardwright.sharding.files import check_rows
+    from shardwright.sharding.rank_map import load_rank_maps
 
     maps = load_rank_maps(file)
     with Place(str(file)).naming():

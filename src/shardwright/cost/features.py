@@ -104,7 +104,7 @@ class WorkArrays:
 
     @property
     def calls(self) -> Floats:
-        """`(n, 4)` what shards of one fused call have in common; see `sharding.calls`."""
+        """`(n, 4)` what shards of one fused call have in common; see `sharding.work`."""
         return np.stack([self.samples, self.pooled, self.weight_size, np.where(self.pooled > 0, 0.0, self.dim)], axis=1)
 
     @property

@@ -29,12 +29,11 @@ from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.model import CostModel, Floats
 from shardwright.cost.sequences import ByKind, add_lookups, add_replicas, book_lookups, traffic_by_kind
 from shardwright.errors import ShardwrightError
-from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, ShardWorks
+from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls
 from shardwright.task.task import Task
 
 __all__ = ["INTER", "INTRA", "LinkTraffic", "Traffic", "communication_ms", "served_bytes", "traffic", "traffic_of"]

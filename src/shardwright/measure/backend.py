@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency
 from shardwright.measure.hardware import available_memory, import_torch
-from shardwright.sharding.calls import Call, call_of
-from shardwright.sharding.work import ShardWork
+from shardwright.sharding.work import Call, ShardWork, call_of
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _TILE = 2**27
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Shards that one fused call serves; see `sharding.calls`.
+    """Shards that one fused call serves; see `sharding.work`.
 
     Attributes:
         members: positions of the shards in the device's list.

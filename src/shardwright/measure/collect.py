@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line, for machines where only the measuring packages are installed."""
     options = _parser().parse_args(arguments)
     try:
-        from shardwright.workload.pools import table_pool
+        from shardwright.workload.generators import table_pool
 
         summary = collect(
             options.output,

@@ -95,7 +95,7 @@ class Collection:
         """
         pool = self.pool
         if pool is None:
-            from shardwright.workload.pools import table_pool
+            from shardwright.workload.generators import table_pool
 
             pool = table_pool("dlrm-2021")
         return SampleSpace(tuple(pool), self.seed, arena_bytes - arena_bytes // 100, self._breadth(arena_bytes))

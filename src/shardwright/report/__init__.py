@@ -3,14 +3,11 @@
 Figures need matplotlib and are imported by name: `from shardwright.report import figures`.
 """
 
-from shardwright.report.bottleneck import Bottleneck, Culprit, bottlenecks
-from shardwright.report.changes import Change
-from shardwright.report.entry import Entry, entry_of
-from shardwright.report.marginal import Marginals, marginals
-from shardwright.report.measured import MeasuredTimes, not_comparable, read_measured
+from shardwright.report.changes import Change, Marginals, marginals
+from shardwright.report.document import Tier, tiered_tables, tiers_of
+from shardwright.report.entry import Entry, MeasuredTimes, entry_of, not_comparable, read_measured
 from shardwright.report.page import report_page, write_report
-from shardwright.report.tiers import Tier, tiered_tables, tiers_of
-from shardwright.report.verdict import verdict
+from shardwright.report.verdict import Bottleneck, Culprit, bottlenecks, verdict
 
 __all__ = [
     "Bottleneck",

@@ -1,24 +1,156 @@
-"""Everything a report shows, as one JSON document."""
+"""Everything a report shows, as one JSON document: columns of plain numbers with few digits, tiers, blocks, and what is said of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from shardwright.cost.flows import Kind, LinkTraffic
 from shardwright.cost.sequences import traffic_by_kind
-from shardwright.report.blocks import block_data, cell_data, task_data
-from shardwright.report.bottleneck import Bottleneck, bottlenecks
-from shardwright.report.entry import Entry, phase_ms, renamed
-from shardwright.report.measured import not_comparable
-from shardwright.report.numbers import short, shorts
-from shardwright.report.tiers import tiered_tables, tiers_of
-from shardwright.report.verdict import verdict
+from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
+from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
 from shardwright.sharding.costs import BOUND_SCOPES
+from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
 from shardwright.task.table import row_bytes
+from shardwright.task.task import Task
+
+EXACT = 6
+SHARE = 3
+
+
+def short(value: float, digits: int = EXACT) -> float | int:
+    """The value rounded to so many significant digits, whole numbers without a point."""
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def shorts(values: Iterable[float], digits: int = EXACT) -> list[float | int]:
+    """The values, each as `short` makes it."""
+    return [short(value, digits) for value in np.asarray(list(values), dtype=np.float64).tolist()]
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Rows of a table that are placed alike.
+
+    Attributes:
+        name: "hot" (a copy on every device), "warm" (a copy on every host), "cold" (one copy), else "2 copies" and so on.
+        rows: half-open range of rows, hottest first.
+        share: part of the table's lookups that fall on them.
+        copies: how many devices hold each of the rows; a mean where they differ.
+        blocks: row ranges it is cut into.
+    """
+
+    name: str
+    rows: tuple[int, int]
+    share: float
+    copies: float
+    blocks: int
+
+
+def tiered_tables(plan: Plan) -> tuple[str, ...]:
+    """Names of the tables whose rows are placed by hotness."""
+    return tuple(
+        name for name, shards in plan.by_table.items() if any(shard.row_order == "hotness" for shard in shards)
+    )
+
+
+def tiers_of(plan: Plan, table: str) -> tuple[Tier, ...]:
+    """The tiers of a table, hottest first; neighbouring blocks without a tier that have as many copies are one."""
+    one, topology = plan.task.table_by_name[table], plan.task.topology
+    ordered = sorted(plan.by_table[table], key=lambda shard: shard.rows)
+    found: list[Tier] = []
+    dealt_before = True
+    for key, group in groupby(ordered, key=lambda shard: shard.tier or shard.rows):
+        shards = list(group)
+        rows, blocks, dealt = key, len({shard.rows for shard in shards}), shards[0].tier is not None
+        copies = _copies(shards, one.dim * (rows[1] - rows[0]))
+        if not (dealt or dealt_before) and found[-1].copies == copies:
+            before = found.pop()
+            rows, blocks = (before.rows[0], rows[1]), before.blocks + blocks
+        name = _name(copies, topology.devices, topology.hosts)
+        found.append(Tier(name, rows, one.access.share_of(*rows), copies, blocks))
+        dealt_before = dealt
+    return tuple(found)
+
+
+def _copies(shards: Sequence[Shard], area: int) -> float:
+    return sum(shard.area * len(shard.devices) for shard in shards) / area
+
+
+def _name(copies: float, devices: int, hosts: int) -> str:
+    names = {
+        float(devices): "hot",
+        float(hosts): "warm",
+        1.0: "cold",
+    }  # the last of equal keys wins: one host has no warm rows
+    return names.get(copies, f"{copies:g} copies")
+
+
+def task_data(task: Task) -> dict[str, Any]:
+    """The task, tables by column, as plain data."""
+    topology, tables = task.topology, task.tables
+    return {
+        "batch": task.batch_size,
+        "optimizer": task.optimizer,
+        "device": topology.device,
+        "hosts": topology.hosts,
+        "perHost": topology.devices_per_host,
+        "limit": list(topology.memory_bytes) if len(set(topology.memory_bytes)) > 1 else topology.memory_bytes[0],
+        "tables": {
+            "name": [table.name for table in tables],
+            "rows": [table.rows for table in tables],
+            "dim": [table.dim for table in tables],
+            "pooling": [short(table.pooling) for table in tables],
+            "pooled": [int(table.pooled) for table in tables],
+            "dtype": [table.dtype for table in tables],
+        },
+    }
+
+
+def block_data(plan: Plan) -> dict[str, Any]:
+    """The blocks of a plan by column: table, rows, columns, bytes on each holder, and the holders (a number, a list, or "all")."""
+    number = {table.name: index for index, table in enumerate(plan.task.tables)}
+    devices = plan.task.topology.devices
+    shards = sorted(plan.shards, key=lambda shard: (number[shard.table], shard.rows, shard.columns))
+    return {
+        "table": [number[shard.table] for shard in shards],
+        "rows": [list(shard.rows) for shard in shards],
+        "columns": [list(shard.columns) for shard in shards],
+        "tier": {index: list(shard.tier) for index, shard in enumerate(shards) if shard.tier},
+        "bytes": [shard_bytes(plan.task, shard) for shard in shards],
+        "devices": [_holders(shard.devices, devices) for shard in shards],
+        "byHotness": sorted({number[shard.table] for shard in shards if shard.row_order == "hotness"}),
+        "types": [plan.sharding_type(table.name) for table in plan.task.tables],
+    }
+
+
+def cell_data(entry: Entry) -> dict[str, Any] | None:
+    """Leave-one-out ms of each table on each of its devices, phase by phase; cells ascend by table, then device."""
+    found = entry.marginals
+    if found is None:
+        return None
+    counts = np.bincount(found.cells[:, 0], minlength=len(entry.plan.task.tables))
+    return {
+        "costModel": found.cost_model,
+        "counts": counts.tolist(),
+        "devices": found.cells[:, 1].tolist(),
+        "ms": [shorts(column, SHARE) for column in found.cell_ms.T],
+        "stepMs": shorts(found.phase_ms.sum(axis=1), SHARE),
+    }
+
+
+def _holders(ranks: tuple[int, ...], devices: int) -> Any:
+    if len(ranks) == 1:
+        return ranks[0]
+    return "all" if len(ranks) == devices else list(ranks)
+
 
 _LINKS = ("inside a host", "between hosts")
 

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
 from shardwright.runtime.replica_sets import ALONE, ReplicaSet, exchange_of
-from shardwright.sharding.layout import RowLayout
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import RowLayout, Shard
 from shardwright.task.table import Table
 
 Ints: TypeAlias = npt.NDArray[np.int64]

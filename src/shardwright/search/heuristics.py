@@ -11,10 +11,9 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.search.strategy import why_not_whole
 from shardwright.search.units import Eligible, place_all, take_apart
-from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.sharding.work import ShardWork, numbered_calls, shard_work
 from shardwright.task.task import Task
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 from shardwright.cost.model import CostModel
 from shardwright.search.units import PLACEABLE
 from shardwright.sharding.plan import Plan
-from shardwright.task.exchange import AS_TORCHREC
 from shardwright.task.task import Task
+from shardwright.task.topology import AS_TORCHREC
 
 
 class Strategy(Protocol):

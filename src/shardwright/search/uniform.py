@@ -19,10 +19,9 @@ from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.cuts import equal_blocks, unit_width
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.checking import check_constraints, shards_by_table
-from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.sharding.work import ShardWork, ShardWorks
 from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.cuts import equal_blocks, row_block_devices, unit_width
-from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.memory import memory_account, shard_bytes
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.search.strategy import Strategy
-from shardwright.sharding.carry import carry
-from shardwright.sharding.diff import moved_bytes
+from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task

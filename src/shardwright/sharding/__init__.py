@@ -1,11 +1,10 @@
 """The answer: shards, plans, their checking, memory account, diff and files."""
 
 from shardwright.sharding.costs import BOUND_SCOPES, PHASES, DeviceCost, PlanCost
-from shardwright.sharding.layout import RowLayout, dealt_ranges
 from shardwright.sharding.memory import MemoryAccount, memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
-from shardwright.sharding.shard import Shard, sharding_type_of
+from shardwright.sharding.shard import RowLayout, Shard, dealt_ranges, sharding_type_of
 from shardwright.sharding.work import ShardWork, shard_work
 
 __all__ = [

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.sharding.checking import check_plan, shards_by_table
-from shardwright.sharding.costs import BoundScope, PlanCost
+from shardwright.sharding.costs import BoundScope, PlanCost, Tuning
 from shardwright.sharding.memory import MemoryAccount, memory_account
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.runtimes import runtimes_of
 from shardwright.sharding.shard import Shard, sharding_type_of
-from shardwright.sharding.tuning import Tuning
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class Plan:
         Raises:
             InvalidInput: a map is of another number of rows than its table.
         """
-        from shardwright.sharding.plan_rank_maps import attached
+        from shardwright.sharding.files import attached
 
         return replace(self, rank_maps=attached(self, maps))
 

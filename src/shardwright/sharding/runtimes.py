@@ -1,26 +1,142 @@
 """What runs a plan: which blocks each runtime can train on.
 
 - `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
-  row blocks on all ranks or on those of one host (`sharding.patterns`). It exchanges every looked-up row of a sequence table.
+  row blocks on all ranks or on those of one host. It exchanges every looked-up row of a sequence table.
 - `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included; replicas lie on the same local
   ranks of each of their hosts. Pooled tables may lie in any blocks: they go to FBGEMM in a training loop of one's own, or to TorchRec.
   It has no sharding groups.
+
+TorchRec cuts R rows over n ranks into blocks of ceil(R / n), the last ones shorter or empty, block i on rank i (`row_wise`: of all ranks;
+`table_row_wise`, `grid_shard`: of one host). Its runtime finds the rank of a row by that division, so no other row blocks can run.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.sharding.patterns import patterns_like
+from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
+from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
-from shardwright.task.exchange import AS_TORCHREC
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+from shardwright.task.topology import AS_TORCHREC, Topology
 
 if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a table is sharded, in TorchRec's terms.
+
+    Attributes:
+        kind: TorchRec's sharding type.
+        blocks: rows, columns and rank of each shard in TorchRec's order, empty ones included; of data_parallel none.
+    """
+
+    kind: str
+    blocks: tuple[tuple[Range, Range, int], ...]
+
+
+def row_blocks(rows: int, ranks: Sequence[int], columns: Range) -> list[tuple[Range, Range, int]]:
+    """The row blocks that TorchRec makes of some columns on these ranks."""
+    size = -(-rows // len(ranks))
+    cuts = [min(size * index, rows) for index in range(len(ranks) + 1)]
+    return [((cuts[index], cuts[index + 1]), columns, rank) for index, rank in enumerate(ranks)]
+
+
+def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types: Sequence[str]) -> Pattern:
+    """The first of some sharding types whose blocks these are, row blocks up to rounding.
+
+    Args:
+        shards: all shards of the table, tiling it.
+        table: the table.
+        topology: the cluster.
+        types: TorchRec's sharding types that the table may take.
+
+    Raises:
+        InvalidPlan: they are none of them; the message names the table.
+    """
+    fitting = patterns_like(shards, table, topology)
+    for kind in types:
+        if kind in fitting:
+            return Pattern(kind, tuple(fitting[kind]))
+    if fitting:
+        raise InvalidPlan(
+            f"table '{table.name}' is sharded {' or '.join(fitting)}; its sharder and constraints allow {', '.join(types)} only: plan anew"
+        )
+    raise InvalidPlan(
+        f"table '{table.name}': TorchRec cannot run its {len(shards)} blocks ({_said(shards)}): it runs whole tables, replicas on all "
+        "ranks, column blocks of one width, and equal row blocks on all ranks or on those of one host; plan it with equal_rows and "
+        "equal_columns and without tiers"
+    )
+
+
+def patterns_like(
+    shards: Sequence[Shard], table: Table, topology: Topology
+) -> dict[str, list[tuple[Range, Range, int]]]:
+    """Blocks by each of TorchRec's sharding types that the shards are; empty where TorchRec cannot run them."""
+    everyone = tuple(range(topology.devices))
+    if any(shard.row_order != "id" for shard in shards):
+        return {}
+    found: dict[str, list[tuple[Range, Range, int]]] = {}
+    if len(shards) == 1 and shards[0].devices == everyone:
+        found["data_parallel"] = []
+    if any(len(shard.devices) > 1 for shard in shards):
+        return found
+    blocks = sorted((shard.columns, shard.rows, shard.devices[0]) for shard in shards)
+    as_given = [(rows, columns, rank) for columns, rows, rank in blocks]
+    hosts = {topology.host_of(rank) for _, _, rank in as_given}
+    if len(shards) == 1:
+        found["table_wise"] = as_given
+    of_one_width = len({stop - start for _, (start, stop), _ in as_given}) == 1
+    if of_one_width and all(rows == (0, table.rows) for rows, _, _ in as_given):
+        found["column_wise"] = as_given
+        if len(hosts) == 1:
+            found["table_column_wise"] = as_given
+    whole = (0, table.dim)
+    if all(columns == whole for _, columns, _ in as_given) and _equal(as_given, table.rows, everyone):
+        found["row_wise"] = row_blocks(table.rows, everyone, whole)
+    if of_one_width and (grid := _on_hosts(as_given, table, topology)):
+        if all(columns == whole for _, columns, _ in as_given):
+            found["table_row_wise"] = grid
+        found["grid_shard"] = grid
+    return found
+
+
+def _on_hosts(
+    blocks: Sequence[tuple[Range, Range, int]], table: Table, topology: Topology
+) -> list[tuple[Range, Range, int]]:
+    """TorchRec's row blocks on one host for each range of columns; nothing if these blocks are not that."""
+    near, result = topology.devices_per_host, []
+    for columns in sorted({columns for _, columns, _ in blocks}):
+        of_columns = [block for block in blocks if block[1] == columns]
+        host = topology.host_of(of_columns[0][2])
+        ranks = tuple(range(host * near, (host + 1) * near))
+        if not _equal(of_columns, table.rows, ranks):
+            return []
+        result += row_blocks(table.rows, ranks, columns)
+    return result
+
+
+def _equal(blocks: Sequence[tuple[Range, Range, int]], rows: int, ranks: Sequence[int]) -> bool:
+    """Whether these are the row blocks of TorchRec on these ranks, up to rounding and to which rank has which.
+
+    Where a table has fewer rows than there are ranks, any of the ranks may hold them.
+    """
+    used = {rank for _, _, rank in blocks}
+    largest = max(stop - start for (start, stop), _, _ in blocks)
+    return largest <= -(-rows // len(ranks)) and len(used) == len(blocks) and used <= set(ranks)
+
+
+def _said(shards: Sequence[Shard]) -> str:
+    first = shards[0]
+    return f"the first: rows {list(first.rows)} by {first.row_order}, columns {list(first.columns)} on ranks {list(first.devices)[:8]}"
+
 
 Runtime: TypeAlias = Literal["shardwright", "torchrec"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)

@@ -1,8 +1,13 @@
-"""What a shard makes each of its devices do in one step: the link between plans, kernels and cost models."""
+"""What a shard makes each of its devices do in one step: the link between plans, kernels and cost models.
+
+Shards of a device that run as one fused kernel call share its fixed cost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shardwright.sharding.shard import Shard
 from shardwright.task.access import AccessProfile
@@ -88,3 +93,33 @@ def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:
     start, stop = shard.tier
     part = shard.row_count / (stop - start)
     return table.access.block(start, stop).thinned(shard.row_count), table.access.share_of(start, stop) * part
+
+
+class Call(NamedTuple):
+    """What all shards of one fused call have in common.
+
+    A fused call has one number of samples, one weight type, and sums the bags of all its tables or of none. Without sums all
+    tables must have one dim as well (FBGEMM: "Mixed dimension tables only supported for pooling tables").
+
+    Attributes:
+        samples: bags of each table.
+        pooled: whether the rows of a bag are summed.
+        dtype: type of the weights.
+        dim: columns of each table where rows are not summed, else 0: any.
+    """
+
+    samples: int
+    pooled: bool
+    dtype: Dtype
+    dim: int
+
+
+def call_of(work: ShardWork) -> Call:
+    """The call that serves a shard."""
+    return Call(work.samples, work.pooled, work.dtype, 0 if work.pooled else work.dim)
+
+
+def numbered_calls(works: Iterable[ShardWork]) -> list[int]:
+    """The number of each shard's call: 0 for that of the first shard, and one more for each call that is new."""
+    known: dict[Call, int] = {}
+    return [known.setdefault(call_of(work), len(known)) for work in works]

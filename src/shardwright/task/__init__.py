@@ -2,11 +2,10 @@
 
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint
-from shardwright.task.exchange import Exchange
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import OPTIMIZERS, Task
-from shardwright.task.topology import PRESETS, Topology
+from shardwright.task.topology import PRESETS, Exchange, Topology
 
 __all__ = [
     "DTYPE_BYTES",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from shardwright.errors import InvalidInput
-from shardwright.task.values import checked_flag, checked_whole, text_list, whole_list
+from shardwright.task.units import checked_flag, checked_whole, text_list, whole_list
 
 SHARDING_TYPES = (
     "table_wise",

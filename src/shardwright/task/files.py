@@ -1,25 +1,227 @@
-"""Task files and table files: YAML, or JSON where the name ends in .json."""
+"""Task files and table files: YAML, or JSON where the name ends in .json. First the structures of the file, then reading and writing."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
 
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
-from shardwright.schema import Place, check_format, convert
-from shardwright.task.exchange import Deduplication, Exchange, ReplicaGradients
-from shardwright.task.file_constraints import constraints_from_list, constraints_to_list
-from shardwright.task.file_tables import table_from_dict, table_to_dict
-from shardwright.task.file_topology import topology_from_dict, topology_to_dict
+from shardwright.schema import Place, check_format, convert, given
+from shardwright.task.access import AccessProfile, Floats
+from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.groups import ShardingGroups
-from shardwright.task.table import Table
+from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
+from shardwright.task.topology import Deduplication, Exchange, ReplicaGradients, Topology
+from shardwright.task.units import LEAST_BARE, check_unit
+
+_ACCESS_FORMS = "uniform, {zipf: <exponent>} or {rows: [0, …], share: [0, …, 1]}"
+
+
+class _TableFile(Struct, forbid_unknown_fields=True):
+    name: str
+    rows: int
+    dim: int
+    pooling: float = 1.0
+    pooled: bool = True
+    access: str | dict[str, Any] = "uniform"
+    dtype: str = "fp32"
+
+
+class _AccessFile(Struct, forbid_unknown_fields=True):
+    zipf: float | UnsetType = UNSET
+    rows: list[float] | UnsetType = UNSET
+    share: list[float] | UnsetType = UNSET
+
+
+def table_from_dict(document: object, where: str | Place = "table") -> Table:
+    """The table in one item of `tables`.
+
+    Raises:
+        InvalidInput: a rule is broken; the message begins with `where`.
+    """
+    place = where if isinstance(where, Place) else Place(where)
+    content = convert(document, _TableFile, place)
+    with place.naming():
+        table = Table(
+            content.name, content.rows, content.dim, content.pooling, content.pooled, dtype=cast(Dtype, content.dtype)
+        )
+    if content.access == "uniform":
+        return table
+    if isinstance(content.access, str):
+        raise InvalidInput(f"{place.at('access')}: {content.access!r} must be {_ACCESS_FORMS}")
+    access = convert(content.access, _AccessFile, place.at("access"))
+    with place.naming():
+        return replace(table, access=_profile(access, table.rows))
+
+
+def table_to_dict(table: Table) -> dict[str, Any]:
+    """The table as plain data; what is the default is left out."""
+    document: dict[str, Any] = {"name": table.name, "rows": table.rows, "dim": table.dim}
+    document["pooling"] = plain(table.pooling)
+    if not table.pooled:
+        document["pooled"] = False
+    if (access := _access_to_dict(table)) is not None:
+        document["access"] = access
+    if table.dtype != "fp32":
+        document["dtype"] = table.dtype
+    return document
+
+
+def _profile(content: _AccessFile, rows: int) -> AccessProfile:
+    zipf, points, share = content.zipf, content.rows, content.share
+    if not isinstance(zipf, UnsetType) and points is UNSET and share is UNSET:
+        return AccessProfile.zipf(rows, zipf)
+    if zipf is UNSET and not isinstance(points, UnsetType) and not isinstance(share, UnsetType):
+        return AccessProfile(np.array(points), np.array(share))
+    raise InvalidInput(f"access: fields are {', '.join(given(content)) or 'missing'}; it must be {_ACCESS_FORMS}")
+
+
+def _access_to_dict(table: Table) -> dict[str, Any] | None:
+    access = table.access
+    if access == AccessProfile.uniform(table.rows):
+        return None
+    if access.exponent is not None and access == AccessProfile.zipf(table.rows, access.exponent):
+        return {"zipf": plain(access.exponent)}
+    return {"rows": _plain_list(access.rows), "share": _plain_list(access.share)}
+
+
+def plain(number: float) -> int | float:
+    """A number as short as it can be written exactly: 1.0 as 1."""
+    return int(number) if float(number).is_integer() and abs(number) < 2**53 else float(number)
+
+
+def _plain_list(numbers: Floats | Sequence[float]) -> list[int | float]:
+    return [plain(number) for number in numbers]
+
+
+class _TopologyFile(Struct, forbid_unknown_fields=True):
+    preset: str | UnsetType = UNSET
+    hosts: int | UnsetType = UNSET
+    devices_per_host: int | UnsetType = UNSET
+    device: str | UnsetType = UNSET
+    memory: int | float | str | list[int | float | str] | UnsetType = UNSET
+    intra_bandwidth: int | float | str | UnsetType = UNSET
+    inter_bandwidth: int | float | str | UnsetType = UNSET
+    intra_latency_ms: float | UnsetType = UNSET
+    inter_latency_ms: float | UnsetType = UNSET
+
+
+def topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
+    """The topology in a task file: a preset's name, or a mapping, perhaps with a preset and what differs from it.
+
+    Raises:
+        InvalidInput: a rule is broken.
+    """
+    if isinstance(content, str):
+        content = {"preset": content}
+    fields = given(convert(content, _TopologyFile, place))
+    preset = fields.pop("preset", None)
+    with Place(place.file).naming():
+        _check_units(fields)
+        return Topology(**fields) if preset is None else Topology.preset(preset, **fields)
+
+
+def _check_units(fields: dict[str, Any]) -> None:
+    sizes = fields.get("memory")
+    for size in sizes if isinstance(sizes, list) else [sizes]:
+        check_unit(size, "topology: memory")
+    for field in ("intra_bandwidth", "inter_bandwidth"):
+        check_unit(fields.get(field), f"topology: {field}", per_second=True)
+
+
+def topology_to_dict(topology: Topology) -> dict[str, Any]:
+    """The topology as plain data; memory as one size where all devices have the same."""
+    memory = [size if size >= LEAST_BARE else f"{size} B" for size in topology.memory_bytes]
+    intra, inter = (plain(speed) if speed >= LEAST_BARE else f"{speed!r} B/s" for speed in topology.link_bandwidth)
+    return {
+        "hosts": topology.hosts,
+        "devices_per_host": topology.devices_per_host,
+        "device": topology.device,
+        "memory": memory[0] if len(set(memory)) == 1 else memory,
+        "intra_bandwidth": intra,
+        "inter_bandwidth": inter,
+        "intra_latency_ms": plain(topology.intra_latency_ms),
+        "inter_latency_ms": plain(topology.inter_latency_ms),
+    }
+
+
+class _ConstraintFile(Struct, forbid_unknown_fields=True):
+    table: str | UnsetType = UNSET
+    sharding_types: list[str] | UnsetType = UNSET
+    devices: list[int] | UnsetType = UNSET
+    max_shards: int | UnsetType = UNSET
+    min_columns: int | UnsetType = UNSET
+    column_multiple: int | UnsetType = UNSET
+    equal_rows: bool | UnsetType = UNSET
+    equal_columns: bool | UnsetType = UNSET
+    colocate: list[str] | UnsetType = UNSET
+    apart: list[str] | UnsetType = UNSET
+
+
+_LIMITS = ("sharding_types", "devices", "max_shards", "min_columns", "column_multiple")
+_FLAGS = ("equal_rows", "equal_columns")
+
+
+def constraints_from_list(items: list[Any], place: Place) -> Constraints:
+    """The constraints in a task file.
+
+    Raises:
+        InvalidInput: a rule is broken, or a table has limits twice.
+    """
+    tables: dict[str, TableConstraint] = {}
+    groups: dict[str, list[tuple[str, ...]]] = {"colocate": [], "apart": []}
+    for index, item in enumerate(items):
+        at = place.at(f"[{index}]")
+        fields = given(convert(item, _ConstraintFile, at))
+        kind = _subject(fields, at)
+        subject = fields.pop(kind)
+        if kind != "table":
+            groups[kind].append(tuple(subject))
+        elif subject in tables:
+            raise InvalidInput(f"{at}: table '{subject}' has a constraint already; put all its limits into one")
+        else:
+            with at.naming(instead_of="constraints: "):
+                tables[subject] = TableConstraint(**fields)
+    with Place(place.file).naming():
+        return Constraints(tables, tuple(groups["colocate"]), tuple(groups["apart"]))
+
+
+def _subject(fields: dict[str, Any], place: Place) -> str:
+    """What a constraint is about: "table", "colocate" or "apart"."""
+    named = [kind for kind in ("table", "colocate", "apart") if kind in fields]
+    if len(named) != 1:
+        found = " and ".join(named) or "none"
+        raise InvalidInput(f"{place}: names {found} of table, colocate and apart; a constraint names exactly one")
+    if named != ["table"] and len(fields) > 1:
+        other = next(field for field in fields if field not in named)
+        raise InvalidInput(
+            f"{place}: {other} does not go with {named[0]}; write {{table: <name>, {other}: …}} for each table"
+        )
+    return named[0]
+
+
+def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
+    """The constraints as plain data."""
+    limits: list[dict[str, Any]] = []
+    for name, limit in constraints.tables.items():
+        fields = {key: getattr(limit, key) for key in _LIMITS}
+        given_fields = {key: _list(value) for key, value in fields.items() if value is not None}
+        limits.append({"table": name, **given_fields, **{flag: True for flag in _FLAGS if getattr(limit, flag)}})
+    colocated = [{"colocate": list(group)} for group in constraints.colocate]
+    return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
+
+
+def _list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
 
 __all__ = [
     "load_tables",

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.topology import MAX_DEVICES
-from shardwright.task.values import checked_flag, checked_whole
+from shardwright.task.units import checked_flag, checked_whole
 
 Shape: TypeAlias = tuple[int, int]
 """Hosts, and devices on each of them."""

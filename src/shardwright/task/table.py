@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
-from shardwright.task.values import checked_flag, checked_whole, real
+from shardwright.task.units import checked_flag, checked_whole, real
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50

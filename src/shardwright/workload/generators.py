@@ -1,28 +1,65 @@
 """The papers' benchmark tasks: tables drawn from a pool onto a small cluster.
 
+Pools are synthetic stand-ins for Meta's DLRM data sets. The data sets themselves are 2 GB a batch. What is published about them in text
+is the number of tables, lookups and distinct rows of a batch, and its two reuse histograms. The pools have those totals and histograms in
+expectation; the single tables are made up (`scripts/fit_pools.py`). For the real tables see `shardwright.workload.dlrm_datasets`.
+
+Where the papers leave a rule open, their public code decides: dims come by halving the largest one, and NeuroShard draws anew until the
+weights fill at most 15/16 of the cluster's memory.
+
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
-
-Where the papers leave a rule open, their public code decides: dims come by halving the largest one, and NeuroShard draws anew
-until the weights fill at most 15/16 of the cluster's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from shardwright.errors import InvalidInput
-from shardwright.task import DTYPE_BYTES, PRESETS, Table, Task, Topology
+from shardwright.task import DTYPE_BYTES, PRESETS, AccessProfile, Table, Task, Topology
 from shardwright.task.table import Dtype
 from shardwright.task.task import Optimizer
 from shardwright.task.topology import Memory
 from shardwright.task.units import format_bytes
-from shardwright.workload.pools import table_pool
+
+POOLS: dict[str, int] = {"dlrm-2021": 65_536, "dlrm-2022": 131_072}
+"""The pools, and the batch size at which each has the published statistics."""
+
+POOL_DIM = 16
+"""Dim of every table of a pool, as in DreamShard; the NeuroShard tasks draw their own."""
+
+
+@cache
+def table_pool(name: str) -> tuple[Table, ...]:
+    """The tables of a pool: "dlrm-2021" has 856 of them, "dlrm-2022" 788.
+
+    The same tuple is returned each time.
+
+    Raises:
+        InvalidInput: no pool has this name.
+    """
+    if name not in POOLS:
+        raise InvalidInput(f"table pool: unknown pool {name!r}; known pools are {', '.join(POOLS)}")
+    with (files("shardwright.workload") / "data" / f"{name}.csv").open() as lines:
+        columns = np.loadtxt(lines, delimiter=",", skiprows=1)
+    return tuple(
+        Table(
+            f"t{number:03d}",
+            int(rows),
+            POOL_DIM,
+            pooling=float(pooling),
+            access=AccessProfile.zipf(int(rows), float(exponent)),
+        )
+        for number, (rows, pooling, exponent) in enumerate(columns)
+    )
+
 
 Pool: TypeAlias = str | Sequence[Table]
 Seed: TypeAlias = int | np.random.Generator

@@ -19,8 +19,7 @@ from shardwright.task import Constraints, Table, TableConstraint, Task
 from shardwright.task.files import load_tables, load_task, task_to_dict
 from shardwright.task.table import Dtype
 from shardwright.task.task import Optimizer
-from shardwright.workload.generators import random_task, split_pool
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import random_task, split_pool, table_pool
 
 FORMAT = 1
 MOST_TASKS = 100_000

@@ -20,7 +20,7 @@ from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 from tests.unit.calibration.conftest import FakeVisitor
 
 TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_host=2, memory="1 GB"))

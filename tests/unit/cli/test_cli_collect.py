@@ -5,7 +5,7 @@ import pytest
 from shardwright.measure.collect import CollectSummary
 from shardwright.measure.collectives.collect import CollectivesSummary
 from shardwright.measure.collectives.torchrun import Place
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import shardwright as sw
 from shardwright.report import entry_of, verdict
 from tests.unit.report.plans import mixed_plan, row_wise_plan
-from tests.unit.report.test_measured import verified
+from tests.unit.report.test_entry import verified
 
 
 @pytest.fixture

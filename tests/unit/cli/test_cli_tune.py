@@ -8,7 +8,7 @@ from shardwright.measure.measuring import control_works
 from shardwright.task import Table, Topology
 from shardwright.testing.tasks import task_of
 from tests.unit.calibration.machines import HiddenMachine
-from tests.unit.sharding.test_tuning import tuned_plan
+from tests.unit.sharding.test_costs import tuned_plan
 
 
 @pytest.fixture(autouse=True)

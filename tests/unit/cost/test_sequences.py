@@ -11,7 +11,7 @@ from shardwright.cost.flows import INTER, INTRA, KINDS
 from shardwright.cost.score import traffic
 from shardwright.cost.sequences import replica_exchange, traffic_by_kind
 from shardwright.sharding import Shard
-from shardwright.sharding.layout import dealt_ranges
+from shardwright.sharding.shard import dealt_ranges
 from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
 from tests.oracles.communication import traffic as plain
 from tests.oracles.routing import Meter, step

@@ -16,7 +16,7 @@ from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.samples import columns, export_parquet, fingerprints, main, read_parquet, read_samples
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.measure.store import SampleStore
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 from tests.unit.measure.rows import HERE, THERE, visit, work
 
 

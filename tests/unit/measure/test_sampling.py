@@ -23,7 +23,7 @@ from shardwright.measure.sampling import (
 )
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.task import AccessProfile, Table
-from shardwright.workload.pools import table_pool
+from shardwright.workload.generators import table_pool
 
 POOL = tuple(
     Table(f"t{i}", rows, 16, pooling, access=AccessProfile.zipf(rows, exponent))

@@ -2,7 +2,7 @@
 
 from shardwright.cost import cost_model_for, scored
 from shardwright.sharding import Plan, Shard
-from shardwright.sharding.layout import dealt_ranges
+from shardwright.sharding.shard import dealt_ranges
 from shardwright.task import AccessProfile, Table, Task, Topology
 
 HOSTILE = (

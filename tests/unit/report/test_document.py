@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 from shardwright.cost import traffic
-from shardwright.report import MeasuredTimes, entry_of
-from shardwright.report.document import document
-from shardwright.report.numbers import short
-from shardwright.sharding import PHASES
+from shardwright.report import MeasuredTimes, entry_of, tiered_tables, tiers_of
+from shardwright.report.document import document, short
+from shardwright.sharding import PHASES, Plan, Shard
 from shardwright.sharding.memory import shard_bytes
-from shardwright.task import Topology
+from shardwright.task import AccessProfile, Table, Task, Topology
 from tests.unit.report.plans import mixed_plan, row_wise_plan
 
 
@@ -105,3 +104,26 @@ def test_measured_times_are_shown_where_there_are_any(data):
 def test_short_numbers(value, digits, says):
     assert short(value, digits) == says
     assert len(json.dumps(short(value, digits))) <= 8
+
+
+def test_the_tiers_of_a_tiered_table():
+    plan = mixed_plan()
+    assert tiered_tables(plan) == ("history",)
+    hot, warm, cold = tiers_of(plan, "history")
+    assert [(one.name, one.rows, one.copies, one.blocks) for one in (hot, warm, cold)] == [
+        ("hot", (0, 40), 4, 1),
+        ("warm", (40, 400), 2, 2),
+        ("cold", (400, 2000), 1, 4),
+    ]
+    assert hot.share + warm.share + cold.share == pytest.approx(1)
+    assert hot.share == pytest.approx(plan.task.table_by_name["history"].access.share_of(0, 40))
+
+
+def test_neighbouring_blocks_with_as_many_copies_are_one_tier():
+    table = Table("t", 100, 8, access=AccessProfile.zipf(100, 1.0))
+    task = Task((table,), Topology(1, 3, "cpu", "64 MB"), batch_size=8)
+    blocks = [((0, 10), (0, 1, 2)), ((10, 20), (0, 1)), ((20, 50), (0,)), ((50, 100), (2,))]
+    plan = Plan(task, tuple(Shard("t", rows, (0, 8), devices, "hotness") for rows, devices in blocks))
+    plan.check()
+    found = [(one.name, one.rows, one.copies, one.blocks) for one in tiers_of(plan, "t")]
+    assert found == [("hot", (0, 10), 3, 1), ("2 copies", (10, 20), 2, 1), ("cold", (20, 100), 1, 2)]

@@ -1,13 +1,15 @@
+import json
 from dataclasses import replace
 
 import pytest
 
 from shardwright.cost import PublishedModel, cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.report import bottlenecks, entry_of, report_page
+from shardwright.report import MeasuredTimes, bottlenecks, entry_of, not_comparable, read_measured, report_page
+from shardwright.report.document import document
 from shardwright.report.entry import distinct_names
 from shardwright.sharding import Plan
-from tests.unit.report.plans import mixed_plan
+from tests.unit.report.plans import mixed_plan, row_wise_plan
 
 
 def test_a_plan_with_its_own_model_needs_no_note():
@@ -51,3 +53,85 @@ def test_without_a_model_and_without_a_cost_there_is_nothing_to_show():
 
 def test_names_are_made_distinct():
     assert distinct_names(["plan", "other", "plan"]) == ["plan", "other", "plan (2)"]
+
+
+def verified(plan):
+    """What `shardwright verify --json` prints, with kernels a tenth slower than predicted."""
+    return {
+        "plan": "plan.json",
+        "tolerance": None,
+        "devices": [
+            {
+                "rank": one.rank,
+                "predicted_forward_ms": one.forward_ms,
+                "predicted_backward_ms": one.backward_ms,
+                "measured_forward_ms": 1.1 * one.forward_ms,
+                "measured_backward_ms": 1.1 * one.backward_ms,
+            }
+            for one in plan.cost.devices
+        ],
+    }
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def write(document):
+        path = tmp_path / "measured.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    return write
+
+
+def test_what_verify_prints_is_read(saved):
+    plan = mixed_plan()
+    times = read_measured(saved(verified(plan)), plan)
+    assert times.forward_ms == pytest.approx([1.1 * one.forward_ms for one in plan.cost.devices])
+    assert times.compute_ms == pytest.approx(1.1 * plan.cost.compute_ms)
+
+
+def test_the_device_that_was_measured_is_read(saved):
+    plan = mixed_plan()
+    assert read_measured(saved(verified(plan)), plan).device is None
+    assert read_measured(saved({**verified(plan), "measured_on": "h200"}), plan).device == "h200"
+
+
+@pytest.mark.parametrize("measured_on", [None, "h200"])
+def test_times_of_one_device_are_compared(measured_on):
+    assert not_comparable("h200", measured_on) is None
+
+
+def test_times_of_two_devices_are_not_compared():
+    text = "predicted for cpu, measured on h200: the times differ because the devices do"
+    assert not_comparable("cpu", "h200") == text
+    entry = entry_of(mixed_plan(), "plan", measured=MeasuredTimes((1.0,) * 4, (2.0,) * 4, "h200"))
+    assert entry.notes == (f"Kernels are {text}.",)
+    (found,) = document([entry])["plans"]
+    assert (found["measured"][0], found["notComparable"]) == ([1] * 4, text)
+
+
+def test_a_measurement_of_another_plan_is_refused(saved):
+    with pytest.raises(InvalidInput, match="it is a measurement of another plan"):
+        read_measured(saved(verified(row_wise_plan())), mixed_plan())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda document: document["devices"].pop(), "lists 3 devices, the plan has ranks 0 to 3"),
+        (lambda document: document["devices"][1].update(measured_forward_ms=-1.0), "must not be negative"),
+        (lambda document: document["devices"][1].update(measured_forward_ms="1"), r"devices\[1\].measured_forward_ms"),
+        (lambda document: document["devices"][2].pop("rank"), "the field 'rank' is missing"),
+        (lambda document: document.pop("devices"), "holds no kernel times of devices"),
+    ],
+)
+def test_broken_measurements(saved, change, says):
+    document = verified(mixed_plan())
+    change(document)
+    with pytest.raises(InvalidInput, match=says):
+        read_measured(saved(document), mixed_plan())
+
+
+def test_what_is_no_json_is_refused(saved):
+    with pytest.raises(InvalidInput, match="not JSON"):
+        read_measured(saved("rank: 0"), mixed_plan())

@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib")
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput
 from shardwright.report import figures, marginals
-from shardwright.report.figures.grid import memory_matrix
+from shardwright.report.figures import memory_matrix
 from shardwright.sharding import PHASES
 from tests.unit.report.plans import hostile_plan, mixed_plan, row_wise_plan
 

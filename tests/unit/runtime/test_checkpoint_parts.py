@@ -11,9 +11,8 @@ from shardwright.runtime.manifest import Part, measure
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.storage import Storage
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.task import Table, Task, Topology
 
 MB = 2**20

@@ -12,8 +12,8 @@ from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking, chosen_maps
 from shardwright.runtime.replica_sets import ALONE
 from shardwright.runtime.routing import Codes, Router, chosen_holders, find_codes, slot_bits
-from shardwright.sharding.layout import RowLayout
 from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.shard import RowLayout
 from tests.runtime_plans import runnable_plans
 
 
@@ -165,7 +165,7 @@ def test_ids_out_of_range_are_found_and_taken_for_row_0():
 
 
 def runnable_plan():
-    from shardwright.task.exchange import Exchange
+    from shardwright.task.topology import Exchange
     from tests.runtime_cases import make_plan
 
     return make_plan("row_wise", Exchange())

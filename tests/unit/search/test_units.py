@@ -3,8 +3,8 @@ import pytest
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import take_apart
+from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.memory import shard_bytes
-from shardwright.sharding.tiling import check_tiling
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
-from shardwright.task import PRESETS, Topology
+from shardwright.task import PRESETS, Table, Task, Topology
+from shardwright.task.files import task_from_dict, task_to_dict
+from shardwright.task.topology import Exchange
 
 
 def test_units_become_numbers() -> None:
@@ -114,3 +116,22 @@ def test_a_topology_prints_as_one_line() -> None:
     assert repr(topology) == "<Topology: 2 × 8 h200, 120.0 GB each, 450.0 GB/s inside a host, 50.0 GB/s between hosts>"
     mixed = Topology(1, 2, memory=["1 GB", "2 GB"])
     assert repr(mixed) == "<Topology: 1 × 2 cpu, 1.0 GB to 2.0 GB each, 10.0 GB/s inside a host>"
+
+
+def test_unknown_choice() -> None:
+    with pytest.raises(InvalidInput, match="deduplicate is 'rack', must be one of none, device, host"):
+        Exchange(deduplicate="rack")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("exchange", [Exchange(), Exchange("host", "cheaper"), Exchange("none", "touched")])
+def test_task_files_keep_it(exchange: Exchange) -> None:
+    task = Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8, exchange=exchange)
+    document = task_to_dict(task)
+    assert ("exchange" in document) == (exchange != Exchange())
+    assert task_from_dict(document) == task
+
+
+def test_task_files_name_what_is_wrong() -> None:
+    document = task_to_dict(Task([Table("t", 10, 4)], Topology(1, 2, "cpu", "1 GB"), 8))
+    with pytest.raises(InvalidInput, match=r"exchange.*deduplicate"):
+        task_from_dict(document | {"exchange": {"deduplicate": "rack"}})

@@ -13,8 +13,8 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan, Sharding
 from shardwright.errors import InvalidPlan
 from shardwright.integrations.torchrec.conversion import check_complete
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
+from shardwright.sharding.checking import check_tiling
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.tiling import check_tiling
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:

@@ -22,8 +22,8 @@ from shardwright.errors import InvalidPlan
 from shardwright.integrations.torchrec.off_device import CACHED, bucket_cuts
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.integrations.torchrec.sequences import patterns_of
-from shardwright.sharding.patterns import Pattern
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Pattern
 from shardwright.sharding.shard import Shard
 
 

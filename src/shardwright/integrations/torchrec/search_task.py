@@ -19,9 +19,8 @@ from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.limits import NARROWEST
 from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, bandwidth_of
 from shardwright.integrations.torchrec.problem import TorchRecProblem
-from shardwright.sharding.layout import even_cuts
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import Table

@@ -14,8 +14,8 @@ from dataclasses import replace
 from torchrec.distributed.types import ShardingType
 
 from shardwright.integrations.torchrec.problem import TorchRecProblem
-from shardwright.sharding.patterns import Pattern, pattern_of
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Pattern, pattern_of
 
 _IN_COLUMNS = (ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value)
 

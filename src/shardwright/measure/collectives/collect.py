@@ -118,7 +118,7 @@ def new_collection(
     """A collection with the device's defaults for options that are not given; see `collect_collectives`."""
     group_backend(device)
     if pool is None:
-        from shardwright.workload.pools import table_pool
+        from shardwright.workload.generators import table_pool
 
         pool = table_pool("dlrm-2021")
     default_sizes, max_bytes, bandwidth, latency = _DEFAULTS[device]

@@ -16,8 +16,7 @@ from shardwright._engine import Problem, Solution, best_order
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.blocks import Added, Floats, Ints
 from shardwright.search.engine.catalog import Bools, Catalog, row_units
-from shardwright.sharding.layout import even_cuts
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 

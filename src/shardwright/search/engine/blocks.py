@@ -103,7 +103,7 @@ class Tables:
         return len(self._call_of)
 
     def calls_of(self, blocks: Blocks) -> Ints:
-        """`(n,)` the kind of fused call that serves each block (see `sharding.calls`), numbered as they are first seen."""
+        """`(n,)` the kind of fused call that serves each block (see `sharding.work`), numbered as they are first seen."""
         samples = np.maximum(1, -(-self._task.batch_size // blocks.replicas))
         kind = (8 * self._pooled + self._weight_size).astype(np.int64)[blocks.table]
         dim = np.where(self._pooled[blocks.table] > 0, 0, blocks.dim)

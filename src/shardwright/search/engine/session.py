@@ -15,7 +15,7 @@ from shardwright.search.engine.assembly import NOTHING, Assembly
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import Bools
 from shardwright.search.engine.warm import everything_ms, resumed
-from shardwright.sharding.carry import Carried, carry
+from shardwright.sharding.diff import Carried, carry
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 

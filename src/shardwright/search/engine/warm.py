@@ -17,8 +17,7 @@ from shardwright._engine import Solution
 from shardwright.search.engine.assembly import NOTHING, Assembly, Home, spread_shards
 from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
-from shardwright.sharding.carry import Carried
-from shardwright.sharding.diff import by_holder, element_bytes
+from shardwright.sharding.diff import Carried, by_holder, element_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
 from shardwright.task.task import Task

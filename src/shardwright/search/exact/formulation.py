@@ -34,10 +34,9 @@ from shardwright.search.exact.program import (
     add_relations,
 )
 from shardwright.search.exact.ways import Way, column_units, ways_of
-from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology

@@ -16,9 +16,8 @@ from shardwright.cost.flows import Floats
 from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard.bound import Ints, Limits, Mixture, Rates, Relaxation, gradient_memory, row_memory
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.memory import buffer_bytes, memory_account
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task

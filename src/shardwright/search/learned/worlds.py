@@ -13,10 +13,9 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, served_bytes, traffic_of
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArrays
-from shardwright.sharding.calls import numbered_calls
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import numbered_calls, shard_work
 
 FORWARD, FORWARD_COMMUNICATION, BACKWARD_COMMUNICATION, BACKWARD = range(4)
 

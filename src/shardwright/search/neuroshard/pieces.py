@@ -25,10 +25,9 @@ from shardwright.errors import ShardwrightError
 from shardwright.search.engine.assembly import link_facts
 from shardwright.search.engine.blocks import Added, vectors_of
 from shardwright.search.units import Unit, Units
-from shardwright.sharding.calls import Call, call_of
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import shard_work
+from shardwright.sharding.work import Call, call_of, shard_work
 from shardwright.task.task import Task
 
 Floats: TypeAlias = npt.NDArray[np.float64]

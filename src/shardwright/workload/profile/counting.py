@@ -1,7 +1,7 @@
-"""Counting the parts of a log, here or on the workers of a cluster, to the same profile bit by bit.
+"""What is known of one column of ids, and the counting of a log's parts, here or on the workers of a cluster.
 
-Sketches are merged in the order of the parts, whatever order the workers finish in. Where all ids are counted exactly, any order gives the
-same; beyond that, which heavy hitters are forgotten depends on it.
+The profile is the same bit by bit either way. Sketches are merged in the order of the parts, whatever order the workers finish in. Where
+all ids are counted exactly, any order gives the same; beyond that, which heavy hitters are forgotten depends on it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,189 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.jobs import WorkerPool
-from shardwright.workload.profile.column import ColumnCounter, ColumnProfile
-from shardwright.workload.profile.parts import Part, Span
+from shardwright.workload.profile.kinds import ColumnKind, is_empty_type, is_text_type
+from shardwright.workload.profile.readers import Part, Span
+from shardwright.workload.profile.sketch import AccessSketch, Keys, integer_keys, text_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEQUENCE_LENGTH = 100
+"""A list column is taken for a sequence where a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
+
+
+_ROW_NUMBERS = 2**40
+_EXAMPLES = 20
+_EXAMPLE_CHARACTERS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnProfile:
+    """One column of ids.
+
+    Attributes:
+        name: the column.
+        kind: integers or text, one a sample or a list.
+        sketch: how often each id was looked up.
+        pooled: whether the user said that the ids of a sample are summed, or None: decided by the longest list.
+        longest: most ids of one sample.
+        max_id: the largest id; None where ids are text, or there are none.
+        min_id: the smallest id, as `max_id`.
+        examples: the first few ids where they are text, long ones cut short.
+    """
+
+    name: str
+    kind: ColumnKind
+    sketch: AccessSketch
+    pooled: bool | None = None
+    longest: int = 0
+    max_id: int | None = None
+    min_id: int | None = None
+    examples: tuple[str, ...] = ()
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its ids can be row numbers: integers up to 2 ** 40, as no table has more rows."""
+        return self.max_id is not None and self.max_id <= _ROW_NUMBERS
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the looked-up rows of a sample stay separate.
+
+        A log does not say; so: as the user says, else a list column whose longest list has more than `SEQUENCE_LENGTH` ids.
+        """
+        if self.pooled is not None:
+            return not self.pooled
+        return self.kind.is_list and self.longest > SEQUENCE_LENGTH
+
+    @property
+    def pooling_reason(self) -> str:
+        """Why the table is taken for pooled or a sequence."""
+        if self.pooled is not None:
+            return "sequence, as told" if self.is_sequence else "pooled, as told"
+        if not self.kind.is_list:
+            return "pooled: one id a sample"
+        if self.is_sequence:
+            return f"sequence: its longest list has {self.longest:,} ids, more than {SEQUENCE_LENGTH}"
+        return f"pooled: its longest list has {self.longest:,} ids, at most {SEQUENCE_LENGTH}"
+
+    def merged(self, other: ColumnProfile) -> ColumnProfile:
+        """Both columns' events together.
+
+        Raises:
+            InvalidInput: the columns differ in kind.
+        """
+        if self.kind != other.kind:
+            raise InvalidInput(
+                f"column '{self.name}' holds {self.kind} in one profile and {other.kind} in the other; profile them apart"
+            )
+        return replace(
+            self,
+            sketch=self.sketch.merged(other.sketch),
+            longest=max(self.longest, other.longest),
+            examples=(self.examples + other.examples)[:_EXAMPLES],
+        )._with_ids(other.min_id, other.max_id)
+
+    def _with_ids(self, *ids: int | None) -> ColumnProfile:
+        """This column with these ids seen too."""
+        known = [number for number in (self.min_id, self.max_id, *ids) if number is not None]
+        return replace(self, min_id=min(known, default=None), max_id=max(known, default=None))
+
+
+class ColumnCounter:
+    """Counts one column: keys gather until they are worth merging into the sketch.
+
+    Args:
+        column: the profile to continue.
+        pending: most keys to gather.
+    """
+
+    def __init__(self, column: ColumnProfile, pending: int) -> None:
+        self.column = column
+        self._most_pending = pending
+        self._pending: list[Keys] = []
+        self._pending_keys = 0
+
+    def add(self, values: pa.Array, where: str) -> int:
+        """Count the ids of a batch.
+
+        Args:
+            values: `(samples,)` ids or lists of ids.
+            where: file and column, for messages.
+
+        Returns:
+            The number of lookups.
+
+        Raises:
+            InvalidInput: an id is negative or a text too long.
+        """
+        if is_empty_type(values.type):
+            return 0
+        if self.column.kind.is_list:
+            import pyarrow.compute as pc
+
+            longest = pc.max(pc.list_value_length(values)).as_py() or 0
+            values = values.flatten()
+        else:
+            longest = int(values.null_count < len(values))
+        values = values.drop_null()
+        lookups = 0
+        for start in range(0, len(values), self._most_pending):
+            keys, *ends = _keys(values.slice(start, self._most_pending), where)
+            lookups += keys.size
+            self._gather(keys)
+            self.column = self.column._with_ids(*ends)
+        self.column = replace(
+            self.column,
+            longest=max(self.column.longest, longest),
+            examples=self.column.examples + self._examples(values),
+        )
+        return lookups
+
+    def _examples(self, values: pa.Array) -> tuple[str, ...]:
+        """As many of these ids as examples are missing."""
+        if self.column.kind.ids != "text":
+            return ()
+        texts = values.slice(0, _EXAMPLES - len(self.column.examples)).to_pylist()
+        known = [
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts if text is not None
+        ]
+        return tuple(text[:_EXAMPLE_CHARACTERS] for text in known)
+
+    def finish(self) -> ColumnProfile:
+        """The column's profile with everything counted."""
+        if self._pending:
+            chunk = AccessSketch.of(np.concatenate(self._pending), self.column.sketch.limit)
+            self._pending, self._pending_keys = [], 0
+            self.column = replace(self.column, sketch=self.column.sketch.merged(chunk))
+        return self.column
+
+    def _gather(self, keys: Keys) -> None:
+        if self._pending_keys + keys.size > self._most_pending:
+            self.finish()
+        self._pending.append(keys)
+        self._pending_keys += keys.size
+
+
+def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
+    """`(n,)` keys of ids without nulls, and the smallest and the largest where they are integers."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(ids.type):
+        words = ids.dictionary
+        if is_text_type(words.type) and not words.null_count and len(words) <= len(ids):
+            return text_keys(words, where)[ids.indices.to_numpy()], None, None  # each text is hashed once
+        return _keys(ids.dictionary_decode().drop_null(), where)
+    if pa.types.is_integer(ids.type):
+        return integer_keys(ids, where)
+    return text_keys(ids, where), None, None
+
 
 _AHEAD = 4
 """Parts for each worker that may be counted ahead of the first one that is missing: so many wait here to be merged, at most."""

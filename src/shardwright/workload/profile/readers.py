@@ -1,8 +1,13 @@
-"""Logs of three kinds, read in batches of bounded size."""
+"""Logs of three kinds, read in batches of bounded size, and the parts in which they are counted.
+
+A part is counted by itself, in one process or on many, and parts are merged in the order of the log. The parts follow from the files
+alone, never from who counts them, so that the profile of a log is one and the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,9 +61,8 @@ def open_log(path: Path, list_separator: str | None = None) -> LogReader:
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
     """
-    from shardwright.workload.profile.csv_log import CsvLog
-    from shardwright.workload.profile.event_log import EventLog
     from shardwright.workload.profile.parquet_log import ParquetLog
+    from shardwright.workload.profile.text_logs import CsvLog, EventLog
 
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED_SUFFIXES]
     if _first_bytes(path) == b"PAR1" or path.suffix in {".parquet", ".pq"}:
@@ -80,3 +84,94 @@ def _first_bytes(path: Path) -> bytes:
         raise InvalidInput(f"{path}: its name is not UTF-8, by which logs are opened; rename it") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error
+
+
+LEAST_BYTES = 128 * 2**20
+MOST_PARTS = 256
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file as it was when the profile began.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        pieces: the pieces that can be read apart: row groups of Parquet, 1 for files that are read as a whole.
+    """
+
+    path: Path
+    bytes: int
+    pieces: int
+
+    @classmethod
+    def of(cls, log: LogReader) -> LogFile:
+        """Look at an open log.
+
+        Raises:
+            InvalidInput: the file is gone.
+        """
+        try:
+            return cls(log.path, log.path.stat().st_size, log.pieces)
+        except OSError as error:
+            raise InvalidInput(f"{log.path}: cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring pieces of a file.
+
+    Attributes:
+        file: the file.
+        first: the first piece.
+        stop: the piece behind the last one.
+    """
+
+    file: LogFile
+    first: int
+    stop: int
+
+    def open(self, list_separator: str | None) -> LogReader:
+        """The file, if it still is what it was.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is another one.
+        """
+        log = open_log(self.file.path, list_separator)
+        now = LogFile.of(log)
+        if now != self.file:
+            raise InvalidInput(
+                f"{self.file.path}: has {now.bytes:,} bytes in {now.pieces:,} pieces, and had {self.file.bytes:,} in {self.file.pieces:,} "
+                "when profiling began; profile logs that nobody writes to, and on several machines from a folder that all of them share"
+            )
+        return log
+
+
+@dataclass(frozen=True)
+class Part:
+    """Spans of one or more files, in the order of the log."""
+
+    spans: tuple[Span, ...]
+
+
+def parts_of(files: Iterable[LogFile]) -> list[Part]:
+    """Cut a log into at most about `MOST_PARTS` parts of at least `LEAST_BYTES`, except for the last one.
+
+    Small files are counted together, and the row groups of large Parquet files apart. CSV and event files are never cut: a quoted field
+    may hold line ends, and the first block says which columns are lists.
+    """
+    files = list(files)
+    most = max(LEAST_BYTES, -(-sum(file.bytes for file in files) // MOST_PARTS))
+    parts: list[Part] = []
+    spans: list[Span] = []
+    held = 0.0
+    for file in files:
+        first = 0
+        for piece in range(file.pieces):
+            held += file.bytes / file.pieces
+            if held >= most:
+                parts.append(Part((*spans, Span(file, first, piece + 1))))
+                spans, held, first = [], 0.0, piece + 1
+        if first < file.pieces:
+            spans.append(Span(file, first, file.pieces))
+    return [*parts, Part(tuple(spans))] if spans else parts

@@ -11,15 +11,24 @@ Ids come as 64-bit hashes ("keys"). A sketch has two halves, split by the value 
   most `error` times, and error <= events / (limit / 2 + 1).
 
 There is one operation, `merged`: a chunk of keys is a sketch too.
+
+Ids of a log column become keys that look random: integers are scrambled one to one, text is hashed. The keys do not depend on the file,
+the platform or the library versions, so that partial profiles can be merged.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from shardwright.errors import InvalidInput
+from shardwright.task import AccessProfile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -169,3 +178,200 @@ def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Counts, Counts]]) ->
     keys = keys[order]
     starts = _run_starts(keys)
     return keys[starts], [np.add.reduceat(np.concatenate(pair)[order], starts) for pair in values]
+
+
+MAX_TEXT_BYTES = 4096
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIXERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
+
+
+def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
+    """Keys of integer ids, different for different ids.
+
+    Args:
+        ids: `(n,)` integers of any width, n at least 1, no nulls.
+        where: file and column, for messages.
+
+    Returns:
+        `(n,)` keys, and the smallest and the largest id.
+
+    Raises:
+        InvalidInput: an id is negative.
+    """
+    numbers = ids.to_numpy(zero_copy_only=False)
+    lowest = int(numbers.min())
+    if lowest < 0:
+        raise InvalidInput(
+            f"{where}: id {lowest} is negative; ids must be at least 0 "
+            "(write missing ids as null, or exclude the column if it holds no ids)"
+        )
+    return scramble(numbers.astype(np.uint64)), lowest, int(numbers.max())
+
+
+def text_keys(ids: pa.Array, where: str) -> Keys:
+    """Keys of text (or binary) ids: a 64-bit hash of their bytes, eight at a time.
+
+    Args:
+        ids: `(n,)` strings or binaries, no nulls.
+        where: file and column, for messages.
+
+    Returns:
+        `(n,)` keys.
+
+    Raises:
+        InvalidInput: an id is longer than 4,096 bytes.
+    """
+    words, position, rest = _byte_windows(ids)
+    longest = int(rest.max(initial=0))
+    if longest > MAX_TEXT_BYTES:
+        raise InvalidInput(
+            f"{where}: an id has {longest:,} bytes; ids of text may have at most {MAX_TEXT_BYTES:,}: is it a text feature? exclude it"
+        )
+    keys = scramble(rest.astype(np.uint64))
+    unfinished = np.flatnonzero(rest)
+    while unfinished.size:
+        left = rest[unfinished]
+        word = words[position[unfinished]] & _LOW_BYTES[np.minimum(left, 8)]
+        keys[unfinished] = scramble(keys[unfinished] ^ word)
+        position[unfinished] += 8
+        rest[unfinished] -= np.minimum(left, 8)
+        unfinished = unfinished[left > 8]
+    return keys
+
+
+def scramble(numbers: Keys) -> Keys:
+    """One-to-one map of 64-bit numbers to ones that look random: number i is the i-th of SplitMix64 (Steele et al., 2014)."""
+    mixed = numbers * _GOLDEN
+    mixed += _GOLDEN
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= _MIXERS[0]
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _MIXERS[1]
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def unscramble(keys: Keys) -> Keys:
+    """The numbers of which `scramble` makes these keys."""
+    numbers = _unshifted(keys, 31) * _inverse(_MIXERS[1])
+    numbers = _unshifted(numbers, 27) * _inverse(_MIXERS[0])
+    ids: Keys = (_unshifted(numbers, 30) - _GOLDEN) * _inverse(_GOLDEN)
+    return ids
+
+
+def _unshifted(mixed: Keys, shift: int) -> Keys:
+    """The `(n,)` numbers x of which `mixed` is x ^ (x >> shift), for shifts of 22 and more."""
+    numbers: Keys = mixed ^ (mixed >> np.uint64(shift)) ^ (mixed >> np.uint64(2 * shift))
+    return numbers
+
+
+def _inverse(odd: np.uint64) -> np.uint64:
+    """The number whose product with an odd one is 1 modulo 2 ** 64."""
+    return np.uint64(pow(int(odd), -1, 1 << 64))
+
+
+def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The eight bytes from every position of the ids' text as a little-endian number, and `(n,)` starts and lengths of the ids."""
+    import pyarrow as pa
+
+    if pa.types.is_string_view(ids.type):
+        ids = ids.cast(pa.large_string())
+    ids = ids.cast(pa.large_binary())
+    _, offsets, data = ids.buffers()
+    ends = np.frombuffer(offsets, dtype="<i8")[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
+    start, stop = int(ends[0]), int(ends[-1])
+    padded = np.zeros(stop - start + 8, dtype=np.uint8)
+    if data is not None:
+        padded[: stop - start] = np.frombuffer(data, dtype=np.uint8)[start:stop]
+    windows: npt.NDArray[Any] = np.ndarray((stop - start + 1,), dtype="<u8", buffer=padded, strides=(1,))
+    return windows, ends[:-1] - start, np.diff(ends)
+
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+SHARE_DIGITS = 7
+_POINTS = 100
+
+
+def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfile:
+    """Cumulative share of accesses over rows, hottest first, in about 100 points rounded to `SHARE_DIGITS` digits.
+
+    Args:
+        sketch: accesses of the table; at least one.
+        rows: rows of the table where some were never seen; default (and at least) the sketch's distinct ids.
+    """
+    counts, weights = ranked_counts(sketch)
+    seen = sketch.distinct
+    reached = np.concatenate([[0.0], np.cumsum(weights)])
+    mass = np.concatenate([[0.0], np.cumsum(weights * counts)])
+    ranks = np.concatenate([[0.0], np.unique(np.rint(np.geomspace(1, seen, _POINTS)))])
+    share = np.round(np.interp(ranks, reached * (seen / reached[-1]), mass / mass[-1]), SHARE_DIGITS)
+    if rows is not None and rows > seen:
+        ranks, share = np.append(ranks, float(rows)), np.append(share, 1.0)
+    corners = _upper_hull(ranks, share)
+    return AccessProfile(ranks[corners], share[corners])
+
+
+def flat_profile(seen: int, rows: int) -> AccessProfile:
+    """Profile of a table of which `seen` of the `rows` rows are equally likely, and the others never looked up."""
+    if rows == seen:
+        return AccessProfile.uniform(rows)
+    return AccessProfile(np.array([0.0, seen, rows]), np.array([0.0, 1.0, 1.0]))
+
+
+def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
+    """Counts of ids, hottest first, and how many ids of the table each of them stands for.
+
+    In a sketch that is not exact, hot ids (count above twice the sketch's error: none of them can be unknown) stand for
+    themselves. The cold rest is that of the sample, scaled so that the distinct ids and the events of all add up.
+
+    Returns:
+        `(n,)` counts, not increasing, and `(n,)` weights.
+    """
+    sample = sketch.sample_counts.astype(np.float64)
+    if sketch.exact:
+        return np.sort(sample)[::-1], np.ones(sample.size)
+    threshold = 2 * sketch.error
+    heavy = sketch.heavy_counts + sketch.heavy_missed / 2
+    hot = np.concatenate([sample[sample > threshold], heavy[heavy > threshold]])
+    cold = sample[sample <= threshold]
+    if not cold.size and not hot.size:  # only where ids were chosen against the hash
+        cold = np.ones(1)
+    weight = max((sketch.distinct - hot.size) / max(cold.size, 1), 1.0)
+    cold_events = max(sketch.events - hot.sum(), weight)
+    counts = np.concatenate([hot, cold * (cold_events / (weight * cold.sum()))]) if cold.size else hot
+    weights = np.concatenate([np.ones(hot.size), np.full(cold.size, weight)])
+    order = np.argsort(counts)[::-1]
+    return counts[order], weights[order]
+
+
+def _upper_hull(x: Floats, y: Floats) -> list[int]:
+    """Indices of the corners of the upper concave hull of points sorted by x: rounding a concave curve dents it a little."""
+    corners: list[int] = []
+    for point in range(x.size):
+        while len(corners) > 1:
+            a, b = corners[-2], corners[-1]
+            if (y[b] - y[a]) * (x[point] - x[a]) > (y[point] - y[a]) * (x[b] - x[a]):
+                break
+            corners.pop()
+        corners.append(point)
+    return corners
+
+
+def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> npt.NDArray[np.int64]:
+    """`(n,)` ids hottest first, those with the same count in ascending order.
+
+    In a sketch that is not exact only ids that occurred more often than any id it does not hold: of others the order is unknown. Those
+    it counted from the middle of the log on are taken at the middle of what their count may be.
+
+    Args:
+        sketch: accesses of a table whose ids are integers below 2 ** 63.
+        limit: most ids; default all.
+    """
+    keys = np.concatenate([sketch.sample_keys, sketch.heavy_keys])
+    counts = np.concatenate([sketch.sample_counts, sketch.heavy_counts + sketch.heavy_missed / 2])
+    known = counts > sketch.error
+    ids, counts = unscramble(keys[known]).astype(np.int64), counts[known]
+    return ids[np.lexsort((ids, -counts))][:limit]

@@ -10,8 +10,7 @@ from shardwright._engine import Solution
 from shardwright.search.engine.session import Start, start
 from shardwright.search.engine.warm import everything_ms, holding_of, home_of, resumed, with_home
 from shardwright.sharding import Plan, Shard
-from shardwright.sharding.carry import carry
-from shardwright.sharding.diff import moved_bytes
+from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.testing.tasks import conformance_tasks, task_of
 from tests.unit.search.engine.searches import MODEL, placed, session_of
 

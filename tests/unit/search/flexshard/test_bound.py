@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 from shardwright.cost.score import traffic
 from shardwright.search.flexshard.bound import Limits, Relaxation, rates_of, ways_of
 from shardwright.sharding import Shard, memory_account, shard_work
-from shardwright.sharding.layout import dealt_ranges
 from shardwright.sharding.memory import gradient_bytes
+from shardwright.sharding.shard import dealt_ranges
 from shardwright.task import Exchange
 from tests.unit.search.flexshard.made import task_of
 

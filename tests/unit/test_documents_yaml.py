@@ -1,8 +1,7 @@
 import pytest
 import yaml
 
-from shardwright.documents.yaml_reader import parse_yaml
-from shardwright.documents.yaml_writer import dump_yaml
+from shardwright.documents import dump_yaml, parse_yaml
 from shardwright.errors import InvalidInput
 
 

@@ -1,1 +1,0 @@
-"""Documents of plain data as JSON and YAML text, read so that no file can do harm."""

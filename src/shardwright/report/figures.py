@@ -1,0 +1,305 @@
+"""The report's figures for papers and notebooks: matplotlib figures, saved as PNG, SVG or PDF. Needs matplotlib.
+
+    from shardwright.report import figures
+
+    figures.save(figures.time_bars(plan), "time.svg")
+
+The same data make the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.choice import model_behind
+from shardwright.cost.model import CostModel
+from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.report.changes import Floats, marginals
+from shardwright.report.document import tiered_tables, tiers_of
+from shardwright.report.entry import phase_ms
+from shardwright.report.palette import LIGHT, MEMORY_PARTS, Palette
+from shardwright.report.verdict import PHASE_NAMES
+from shardwright.sharding.costs import PlanCost
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.plan import Plan
+from shardwright.task.units import format_bytes
+
+if find_spec("matplotlib") is None:
+    raise MissingDependency(
+        "figures need matplotlib, which is not installed; install it with: pip install 'shardwright[report]'"
+    )
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+FORMATS = (".png", ".svg", ".pdf")
+_NARROW, _WIDEST = 6.5, 12.0  # inches
+_LONGEST = 40  # characters
+
+
+def axes(palette: Palette, *, width: float = 6.4, height: float = 3.0) -> tuple[Figure, Axes]:
+    """A figure of so many inches with one pair of axes in the palette's colours."""
+    figure = Figure(figsize=(min(width, _WIDEST), height), layout="constrained", facecolor=palette.panel)
+    one = figure.subplots()
+    one.set_facecolor(palette.panel)
+    one.set_axisbelow(True)
+    one.grid(axis="y", color=palette.line, linewidth=0.8)
+    for name, spine in one.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(palette.muted)
+    one.tick_params(colors=palette.muted, labelsize=8, length=0)
+    return figure, one
+
+
+def label(one: Axes, palette: Palette, title: str, *, x: str = "", y: str = "") -> None:
+    """Title and axis labels; names of tables and files are shown as they are, dollars and all."""
+    one.set_title(title, loc="left", fontsize=10, color=palette.ink, parse_math=False)
+    one.set_xlabel(x, fontsize=8.5, color=palette.muted, parse_math=False)
+    one.set_ylabel(y, fontsize=8.5, color=palette.muted, parse_math=False)
+
+
+def legend(figure: Figure, palette: Palette) -> None:
+    """A legend below the axes, without a frame; in two columns where the figure is narrow."""
+    columns = 5 if figure.get_figwidth() > _NARROW else 2
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, labelcolor=palette.ink)
+
+
+def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
+    """Write a figure; the end of the name decides the format.
+
+    Args:
+        figure: what one of the functions of this package returned.
+        path: a name that ends in .png, .svg or .pdf.
+        dpi: dots per inch of a PNG file.
+
+    Raises:
+        InvalidInput: another ending.
+    """
+    target = Path(path)
+    kind = target.suffix.lower()
+    if kind not in FORMATS:
+        raise InvalidInput(f"{path}: the name must end in one of {', '.join(FORMATS)}, which decides the format")
+    metadata: dict[str, Any] = {
+        ".png": {"Software": None},
+        ".svg": {"Date": None, "Creator": None},
+        ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }[kind]
+    style: dict[Any, Any] = {"svg.hashsalt": "shardwright", "svg.fonttype": "none"}
+    with mpl.rc_context(style):
+        figure.savefig(target, dpi=dpi, metadata=metadata)
+    return target
+
+
+def shown_name(text: str) -> str:
+    """A name as axes can hold it: cut where it is very long, and not read as mathematics."""
+    short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return short.replace("$", r"\$")
+
+
+def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: Palette = LIGHT) -> Figure:
+    """Which part of the lookups the hottest rows take, and the tiers of a table whose rows are placed by hotness.
+
+    Args:
+        plan: the plan.
+        table: name of a table of it.
+        title: what to write above; by default the table's name.
+        palette: colours.
+
+    Raises:
+        InvalidInput: the plan's task has no such table.
+    """
+    one_table = plan.task.table_by_name.get(table)
+    if one_table is None:
+        raise InvalidInput(f"the plan's task has no table {table!r}; name one of its {len(plan.task.tables)} tables")
+    figure, one = axes(palette)
+    access = one_table.access
+    start = min(1.0, float(access.rows[1]))
+    fills = (palette.phases[1], palette.phases[0], palette.memory[1], palette.kinds[5], palette.kinds[6])
+    if table in tiered_tables(plan):
+        for number, tier in enumerate(tiers_of(plan, table)):
+            low, high = max(tier.rows[0], start), tier.rows[1]
+            one.axvspan(low, high, color=fills[number % len(fills)], alpha=0.22, linewidth=0)
+            one.text((low * high) ** 0.5, 0.03, tier.name, ha="center", fontsize=8, color=palette.ink)
+            if number:
+                one.axvline(low, color=palette.muted, linestyle=":", linewidth=1)
+    one.plot(access.rows[1:], access.share[1:], color=palette.ink, linewidth=1.6)
+    one.set_xscale("log")
+    one.set_xlim(start, max(access.total_rows, start * 1.01))
+    one.set_ylim(0, 1.02)
+    one.yaxis.set_major_formatter(PercentFormatter(1.0))
+    label(one, palette, title or f"Lookups that the hottest rows of {table} take", x="rows, hottest first")
+    return figure
+
+
+_NEAR = 0.2  # a limit is drawn where the fullest device holds more than this part of it
+
+
+def time_bars(plan: Plan, *, title: str = "Predicted time of each device", palette: Palette = LIGHT) -> Figure:
+    """The four phases of every device, ms.
+
+    Raises:
+        InvalidInput: the plan has no predicted cost.
+    """
+    figure, one = axes(palette, width=_width(plan))
+    stacked_bars(one, np.array(phase_ms(cost_of(plan))), PHASE_NAMES, palette.phases)
+    label(one, palette, title, x="device", y="ms")
+    legend(figure, palette)
+    return figure
+
+
+def memory_bars(plan: Plan, *, title: str = "Memory of each device", palette: Palette = LIGHT) -> Figure:
+    """Weights, optimizer state and buffers of every device, against its limit where that is near."""
+    figure, one = axes(palette, width=_width(plan))
+    memory, limits = plan.memory, np.array(plan.task.topology.memory_bytes)
+    stacked_bars(one, np.stack([memory.weights, memory.optimizer, memory.buffers]), MEMORY_PARTS, palette.memory)
+    fullest = float((memory.total / limits).max())
+    if fullest > _NEAR:
+        edges = np.arange(len(limits) + 1) - 0.5
+        one.stairs(limits, edges, color=palette.warn, linestyle="--", linewidth=1.2, label="limit", baseline=None)
+    else:
+        title += " (below 1% of the limit)" if fullest < 0.01 else f" (at most {100 * fullest:.0f}% of the limit)"
+    one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value) if value else "0"))
+    label(one, palette, title, x="device")
+    legend(figure, palette)
+    return figure
+
+
+def stacked_bars(one: Axes, values: npt.NDArray[np.generic], names: tuple[str, ...], colours: tuple[str, ...]) -> None:
+    """`(series, devices)` values stacked on each other."""
+    places = np.arange(values.shape[1])
+    base = np.zeros(values.shape[1])
+    width = 0.82 if values.shape[1] <= 256 else 1.0
+    for row, name, colour in zip(values.astype(np.float64), names, colours, strict=True):
+        one.bar(places, row, width, bottom=base, color=colour, label=name, linewidth=0)
+        base += row
+    one.set_xlim(-0.6, values.shape[1] - 0.4)
+    one.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def cost_of(plan: Plan) -> PlanCost:
+    """The plan's predicted cost.
+
+    Raises:
+        InvalidInput: it has none.
+    """
+    if plan.cost is None:
+        raise InvalidInput(
+            "the plan holds no predicted cost; score it first: shardwright.cost.scored(plan, cost_model)"
+        )
+    return plan.cost
+
+
+def _width(plan: Plan) -> float:
+    return max(5.2, 0.06 * plan.task.topology.devices + 2)
+
+
+Colour: TypeAlias = Literal["memory", "time"]
+_NAMED = 60  # tables whose names have room
+
+
+def matrix(
+    plan: Plan,
+    *,
+    colour: Colour = "memory",
+    cost_model: CostModel | None = None,
+    title: str = "Which table lies where",
+    palette: Palette = LIGHT,
+) -> Figure:
+    """Tables in rows, the largest first, devices in columns.
+
+    Args:
+        plan: the plan.
+        colour: "memory" (GB of a table on a device) or "time" (ms that the device would save without it; not additive).
+        cost_model: prices the times; by default the bundled model of the plan's device.
+        title: what to write above.
+        palette: colours.
+
+    Raises:
+        InvalidInput: there is no cost model for the plan's device, and times are wanted.
+    """
+    values = memory_matrix(plan) / 1e9 if colour == "memory" else _times(plan, cost_model)
+    order = np.argsort(-np.nansum(values, axis=1), kind="stable")
+    tables, devices = values.shape
+    named = tables <= _NAMED
+    height = float(np.clip(0.16 * tables + 1, 2.4, 8.0)) if named else 6.0
+    figure, one = axes(palette, width=max(5.2, 0.05 * devices + 2.5), height=height)
+    one.grid(visible=False)
+    ramp = LinearSegmentedColormap.from_list("ramp", list(palette.ramp))
+    top = float(np.nanmax(values))
+    image = one.imshow(
+        values[order], aspect="auto", interpolation="nearest", cmap=ramp, norm=PowerNorm(0.5, 0, top if top > 0 else 1)
+    )
+    bar = figure.colorbar(image, ax=one, shrink=0.7)
+    bar.ax.tick_params(labelsize=7, colors=palette.muted)
+    bar.set_label("GB" if colour == "memory" else "ms saved without the table", fontsize=8, color=palette.muted)
+    one.set_yticks(range(tables) if named else [])
+    if named:
+        one.set_yticklabels([shown_name(plan.task.tables[row].name) for row in order], fontsize=6.5)
+    label(one, palette, title, x="device", y="" if named else f"{tables:,} tables")
+    return figure
+
+
+def memory_matrix(plan: Plan) -> Floats:
+    """`(tables, devices)` bytes, NaN where a device holds nothing of a table."""
+    number = {table.name: index for index, table in enumerate(plan.task.tables)}
+    result = np.full((len(number), plan.task.topology.devices), np.nan)
+    for shard in plan.shards:
+        place = (number[shard.table], list(shard.devices))
+        result[place] = np.nan_to_num(result[place]) + shard_bytes(plan.task, shard)
+    return result
+
+
+def _times(plan: Plan, cost_model: CostModel | None) -> Floats:
+    found = marginals(plan, cost_model or model_behind(plan))
+    result = np.full((len(plan.task.tables), plan.task.topology.devices), np.nan)
+    result[found.cells[:, 0], found.cells[:, 1]] = np.maximum(found.cell_ms.sum(axis=1), 0.0)
+    return result
+
+
+def comparison(
+    plans: Sequence[Plan],
+    names: Sequence[str],
+    *,
+    title: str = "Step time against the proven bound",
+    palette: Palette = LIGHT,
+) -> Figure:
+    """One bar a plan: the maxima over devices of the four phases, which add up to the step; a mark where a bound is proven.
+
+    Args:
+        plans: plans with predicted costs.
+        names: what to call them.
+        title: what to write above.
+        palette: colours.
+
+    Raises:
+        InvalidInput: there is no plan, not one name for each, or a plan has no predicted cost.
+    """
+    if not plans or len(plans) != len(names):
+        raise InvalidInput(f"{len(plans)} plans and {len(names)} names: give at least one plan, and one name for each")
+    maxima = np.array([np.max(phase_ms(cost_of(plan)), axis=1) for plan in plans])
+    figure, one = axes(palette, height=0.42 * len(plans) + 1.9)
+    one.grid(axis="y", visible=False)
+    one.grid(axis="x", color=palette.line, linewidth=0.8)
+    places, left = np.arange(len(plans)), np.zeros(len(plans))
+    for values, name, colour in zip(maxima.T, PHASE_NAMES, palette.phases, strict=True):
+        one.barh(places, values, 0.6, left=left, color=colour, label=name, edgecolor=palette.panel, linewidth=0.6)
+        left += values
+    bounds = [(place, plan.bound_ms) for place, plan in zip(places, plans, strict=True) if plan.bound_ms is not None]
+    for number, (place, bound) in enumerate(bounds):
+        for width, colour in ((4.5, palette.panel), (2.0, palette.ink)):
+            text = "proven bound" if number == 0 and width == 2.0 else "_nolegend_"
+            one.vlines(bound, place - 0.42, place + 0.42, color=colour, linewidth=width, label=text)
+    one.set_yticks(places, [shown_name(name) for name in names])
+    one.invert_yaxis()
+    label(one, palette, title, x="ms")
+    legend(figure, palette)
+    return figure
