@@ -30,6 +30,7 @@ $(READY): pyproject.toml $(wildcard native/*)
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: setup
 	$(BIN)/mypy

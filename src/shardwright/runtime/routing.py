@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from shardwright import _engine
+from shardwright._engine import find_codes as native_find_codes
 from shardwright.runtime.placement import Ints, Placement
 from shardwright.runtime.ranking import Ranking
 from shardwright.runtime.replica_sets import ALONE
@@ -50,7 +50,7 @@ class Router:
     A segment of rows is dealt to ranges, so the range of a row and its place there follow from a division; a search finds the segment.
 
     Attributes:
-        arrays: firsts, starts, parts, ranges and first_codes, as `_engine.find_codes` wants them.
+        arrays: firsts, starts, parts, ranges and first_codes, as the engine's `find_codes` wants them.
     """
 
     def __init__(self, placement: Placement, codes: Ints, device: torch.device) -> None:
@@ -101,7 +101,7 @@ def find_codes(
         return router.codes(keys), wrong
     codes = torch.empty_like(ids)
     ends = np.cumsum([0, *counts])
-    return codes, _engine.find_codes(ids.numpy(), ends, *ranking.arrays, *router.arrays, codes.numpy())
+    return codes, native_find_codes(ids.numpy(), ends, *ranking.arrays, *router.arrays, codes.numpy())
 
 
 def chosen_holders(placement: Placement, rank: int) -> Ints:

@@ -17,8 +17,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright import _engine
 from shardwright._engine import TICKS
+from shardwright._engine import Pieces as NativePieces
+from shardwright._engine import step_ticks as native_step_ticks
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import ShardwrightError
@@ -149,9 +150,9 @@ class Pieces:
     occupied: Bools
 
     @cached_property
-    def native(self) -> _engine.Pieces:
+    def native(self) -> NativePieces:
         """The arrays as the engine holds them."""
-        return _engine.Pieces(**{field.name: getattr(self, field.name) for field in fields(self)})
+        return NativePieces(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +172,7 @@ class Placed:
 
 def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
     """Step time of a placement `(n,)` of a state `(n,)` by the link model: the sum over the four phases of the maximum over devices."""
-    return _engine.step_ticks(pieces.native, state, device)
+    return native_step_ticks(pieces.native, state, device)
 
 
 @dataclass(frozen=True, eq=False)

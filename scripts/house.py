@@ -1,0 +1,111 @@
+"""How large the house is: lines, files, and what must be opened to understand a part.
+
+    python scripts/house.py [--since COMMIT]
+
+Prints a table in Markdown: lines and files of the package, the median file, files that one other file alone imports, files under 60 lines,
+the files of `search/` that `certified` loads, core dependencies, and lines by folder; with --since, those of an earlier commit beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+import subprocess
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "src/shardwright"
+SMALL = 60
+START = "search/certified.py"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--since", metavar="COMMIT", help="show an earlier commit beside the files at hand")
+    options = parser.parse_args(arguments)
+    columns = [measured(read_files())]
+    if options.since:
+        columns.insert(0, measured(read_commit(options.since)))
+    heads = ["", options.since, "now"] if options.since else ["", "now"]
+    print("| " + " | ".join(heads) + " |")
+    print("| --- |" + " ---: |" * len(columns))
+    for name in dict.fromkeys(name for column in columns for name in column):
+        print(f"| {name} | " + " | ".join(str(column.get(name, "–")) for column in columns) + " |")
+
+
+def read_files() -> dict[str, str]:
+    """Text by path, of the package as it is."""
+    found = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / PACKAGE).rglob("*.py")}
+    return found | {"pyproject.toml": (ROOT / "pyproject.toml").read_text()}
+
+
+def read_commit(commit: str) -> dict[str, str]:
+    """Text by path, of the package at a commit."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    paths = git("ls-tree", "-r", "--name-only", commit, PACKAGE).splitlines()
+    wanted = [*(path for path in paths if path.endswith(".py")), "pyproject.toml"]
+    return {path: git("show", f"{commit}:{path}") for path in wanted}
+
+
+def measured(texts: dict[str, str]) -> dict[str, object]:
+    """The figures of the table, by name."""
+    project = tomllib.loads(texts.pop("pyproject.toml"))["project"]
+    files = {path.removeprefix(f"{PACKAGE}/"): text for path, text in texts.items()}
+    lines = {path: len(text.splitlines()) for path, text in files.items()}
+    imports = {path: set(imported(text, files)) for path, text in files.items()}
+    importers = Counter(target for path, targets in imports.items() for target in targets - {path})
+    opened = closure(START, imports, within=lambda path: path.startswith("search/"))
+    folders = Counter[str]()
+    for path, count in lines.items():
+        folders[path.split("/")[0] + "/" if "/" in path else "(top)"] += count
+    return {
+        "lines": sum(lines.values()),
+        "files": len(lines),
+        "median file": round(statistics.median(lines.values())),
+        f"files under {SMALL} lines": sum(count < SMALL for count in lines.values()),
+        "longest file": max(lines.values()),
+        "files with one importer": sum(count == 1 for count in importers.values()),
+        f"files of search/ behind {START}": len([path for path in opened if not path.endswith("__init__.py")]),
+        "core dependencies": len(project["dependencies"]),
+        **{f"lines of {name}": count for name, count in sorted(folders.items(), key=lambda item: -item[1])},
+    }
+
+
+def imported(text: str, files: Iterable[str]) -> Iterable[str]:
+    """Files of the package that a file imports, in functions and for type checking too."""
+    known = set(files)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shardwright":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "shardwright"]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")[1:]
+            for end in (len(parts), len(parts) - 1):
+                stem = "/".join(parts[:end])
+                target = next((path for path in (f"{stem}.py", f"{stem}/__init__.py") if path in known), None)
+                if target:
+                    yield target
+                    break
+
+
+def closure(start: str, imports: dict[str, set[str]], within: Callable[[str], bool]) -> set[str]:
+    """What a file leads to, by imports of imports."""
+    found, new = set(), {start}
+    while new:
+        found |= new
+        new = {target for path in new for target in imports.get(path, ()) if within(target)} - found
+    return found
+
+
+if __name__ == "__main__":
+    main()
