@@ -141,7 +141,7 @@ def test_links_from_published_collectives(program, tmp_path):
 @pytest.mark.slow
 def test_plans_by_two_models_of_gpus(program, tmp_path):
     pytest.importorskip("torchrec", reason="TorchRec plans, too")
-    program("published_plans").main(["--tasks", "2", "--seconds", "1", "--public"])
+    program("published_plans").main(["--tasks", "2", "--seconds", "4", "--public"])
     rows = rows_of((tmp_path / "published_plans.md").read_text(), "tasks | planned by")
     assert [row["planned by"] for row in rows] == ["certified, published", "certified, stated", "torchrec"]
     assert [float(row["step, published"]) >= 0.999 for row in rows] == [True] * 3
