@@ -85,7 +85,7 @@ def status(path: str | Path) -> os.stat_result | None:
 
 
 def is_missing(path: str | Path) -> bool:
-    """Whether there is nothing at a path; not where no file can be, of which whoever reads it in earnest says so."""
+    """Whether a file could be at a path and is not. False where none can be: reading it says why."""
     try:
         return status(path) is None
     except OSError:

@@ -23,7 +23,7 @@ Told: TypeAlias = Callable[[float, int, float | None, str], None]
 _GROWTH = 2.0  # of the number of sets, from one training to the next
 _HALVES, _FOLDS = 2, 4
 _EFFORT = 0.5  # of trainings but the last one
-_FEW = 60  # sets, of which training does not gain by more effort
+_FEW = 60  # with fewer sets, training gains nothing by more effort
 _LAST_TRAINING = 4.5  # what the last one takes, in times of the one before: more parts and updates
 _FIRST_RESERVE = (
     0.2,

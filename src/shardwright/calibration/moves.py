@@ -23,7 +23,7 @@ from shardwright.task.task import Task
 _POWER = 24.0  # of the mean that stands for a maximum, in which a move helps although another device is as slow
 _SLOWEST = 3  # devices in each pass from which shards are taken
 _MOST_SWAPS = 20_000
-_CHECKED = 12  # changes, best first, of which links, memory and constraints are looked at
+_CHECKED = 12  # best changes whose links, memory and constraints are checked
 _NARROWEST = 4  # columns of a block
 _NONE = -1
 

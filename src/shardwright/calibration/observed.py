@@ -46,7 +46,7 @@ class Observed:
         self.take(one)
 
     def take(self, one: Set) -> None:
-        """Take a set of which the work was visited, if only for another set."""
+        """Take a set whose work was visited, be it for another set."""
         if one.kind != "control":
             self.sets[one] = None
 

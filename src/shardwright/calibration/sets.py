@@ -26,7 +26,7 @@ from shardwright.task.units import format_bytes
 
 STRATEGIES = ("size_lookup", "greedy", "neuroshard", "certified")
 _SEARCH_S = 5.0
-_MOST_DEVICES = 8  # of which all are measured, so that plans can be compared
+_MOST_DEVICES = 8  # measured all, so that plans can be compared
 _CUT_SHARE = 0.4
 _NARROWEST = 8  # columns of a block that is cut in halves
 _FILL = 0.5  # of the room, by an even share of the tables

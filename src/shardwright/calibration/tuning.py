@@ -157,7 +157,7 @@ def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> P
         found: the plan.
         task: the task.
         base: predicts its cost.
-        first: a plan of which the bound, by the same model, holds for this one too.
+        first: a plan whose bound, by the same model, holds for this one too.
     """
     rows = {table.name: table.rows for table in found.task.tables}
     shards = []

@@ -110,7 +110,7 @@ class PublishedModel:
 
     @classmethod
     def of_bandwidth(cls, device: str, bandwidth: float, optimizer: str = "rowwise_adagrad") -> PublishedModel:
-        """The model of a GPU of which only the bytes per second of its memory are known: all else as in the GPU nearest to it."""
+        """The model of a GPU whose memory bandwidth alone is known: all else is that of the nearest known GPU."""
         nearest = min(GPUS.values(), key=lambda gpu: abs(np.log(gpu.bandwidth / bandwidth)))
         return cls(f"{device} at {bandwidth / 1e9:.0f} GB/s", optimizer, replace(nearest, bandwidth=bandwidth))
 

@@ -154,7 +154,7 @@ def _difference(whole: LinkTraffic, part: LinkTraffic) -> LinkTraffic:
 
 Kind: TypeAlias = Literal["plan", "memory", "constraint", "batch", "links", "latency"]
 
-_TABLES = 2  # tables of which other ways to lie are priced
+_TABLES = 2  # costliest tables whose other ways to lie are priced
 _LEAST = 0.01  # share of a step that a table must be worth for that
 _NAME = 40  # characters of a table's name
 

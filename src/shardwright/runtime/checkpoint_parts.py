@@ -80,7 +80,7 @@ def read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> tupl
     """Load the rows that a rank holds.
 
     Returns:
-        A table of which rows are missing, and how many; None if all are there.
+        A table that lacks rows, and how many; None if all are there.
 
     Raises:
         InvalidInput: a part is missing, damaged, or not what the manifest says.

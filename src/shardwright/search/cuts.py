@@ -48,7 +48,7 @@ def row_block_devices(table: Table, limits: TableConstraint, topology: Topology,
 
     Args:
         table: the table.
-        limits: its constraints, of which the sharding types are not looked at.
+        limits: its constraints; their sharding types are ignored.
         topology: the cluster.
         devices: ranks to choose from, ascending.
 

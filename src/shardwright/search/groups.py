@@ -1,4 +1,4 @@
-"""Which size sharding groups should have: a search for each, and the size of which a step is shortest."""
+"""Which size sharding groups should have: a search for each, and the size with the shortest step."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Carried:
 
     Attributes:
         shards: of every table of the task that the plan has in the same shape, the blocks that a device still holds, by the task's ranks.
-        lost: those of these tables of which a block lies on no device any more.
+        lost: those of these tables with a block that no device holds any more.
         new: tables that the plan does not have.
         changed: tables that have other rows, another dim or another type of weights in the plan.
         gone: tables that only the plan has.
@@ -188,7 +188,7 @@ class PlanDiff:
 
     @property
     def moved_tables(self) -> tuple[str, ...]:
-        """Tables of which anything moves."""
+        """Tables that move, whole or in part."""
         return tuple(dict.fromkeys(move.table for move in self.moves))
 
 

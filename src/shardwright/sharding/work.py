@@ -64,7 +64,7 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
 
 @dataclass
 class ShardWorks:
-    """The work of the shards of one task; blocks of a kind, of which a plan has many, are worked out once.
+    """The work of the shards of one task; equal blocks, and a plan has many, are worked out once.
 
     Attributes:
         task: the task.

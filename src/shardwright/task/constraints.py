@@ -37,7 +37,7 @@ class TableConstraint:
         equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
         equal_columns: whether column blocks must all have one width, as TorchRec loads them from checkpoints; a device may hold several.
         column_multiple: what the columns of every block are a multiple of, where the table is cut into columns; None for no such demand.
-            A table of which it does not divide the dim may not be cut into columns.
+            A table whose dim it does not divide may not be cut into columns.
     """
 
     sharding_types: tuple[str, ...] | None = None
@@ -130,7 +130,7 @@ class Constraints:
     Attributes:
         tables: limits by table name; a copy of what is given, which cannot be changed.
         colocate: groups of tables whose shards lie on the same set of devices.
-        apart: groups of tables of which no two share a device.
+        apart: groups of tables; no two tables of a group share a device.
     """
 
     tables: Mapping[str, TableConstraint] = field(default_factory=dict)

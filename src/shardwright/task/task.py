@@ -30,7 +30,7 @@ class Task:
         optimizer: optimizer of the embedding weights; decides the optimizer state in memory.
         constraints: what plans may not do.
         exchange: how devices exchange the rows of sequence tables.
-        groups: the sharding groups of which these devices are one; None for devices that are all there are.
+        groups: the cluster's sharding groups, where these devices are one of them; None where they are the whole cluster.
     """
 
     tables: Sequence[Table]

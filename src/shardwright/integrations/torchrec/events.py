@@ -15,7 +15,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def logged(method: _Method) -> _Method:
-    """A planner's method, of which TorchRec's event logging hears when it begins and how it ends; TorchRec 1.6 has none."""
+    """Tell TorchRec's event logging when a planner's method begins and how it ends; TorchRec 1.6 has no such logging."""
     handler = getattr(planners, "EventLoggingHandler", None)
     if handler is None:
         return method

@@ -72,7 +72,7 @@ def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecT
         weighted_feature_bwd_compute_multiplier=whole.weighted_feature_bwd_compute_multiplier,
         uneven_sharding_perf_multiplier=whole.uneven_sharding_perf_multiplier,
         generalized_comms_bandwidths=whole.comms_bandwidths,
-        created_by_factory=True,  # it is made of one of which TorchRec has said what it has to say
+        created_by_factory=True,  # a copy: TorchRec has warned about the original
     )
     for rank, device in enumerate(result.devices):
         held = [whole.devices[replica].storage for replica in groups.replicas(rank)]

@@ -1,4 +1,4 @@
-"""What sharding groups pay to synchronise tables in host memory, of which a search knows the cached rows only."""
+"""What sharding groups pay to synchronise tables in host memory; a search knows their cached rows only."""
 
 from __future__ import annotations
 

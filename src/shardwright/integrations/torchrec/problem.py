@@ -205,7 +205,7 @@ def _limits(
 
 
 def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets: int | None) -> int:
-    """Virtual tables may have 2**50 rows, of which most never come into being: then whole buckets are planned."""
+    """Plan whole buckets of virtual tables: these may have 2**50 rows, and most never come into being."""
     rows, virtual = int(table.tensor.shape[0]), all(kernel in VIRTUAL for some in kernels.values() for kernel in some)
     return rows // buckets if virtual and buckets is not None and table.tensor.numel() > MAX_ELEMENTS else 1
 

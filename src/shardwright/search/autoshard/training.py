@@ -316,7 +316,7 @@ class Training:
 
     @torch.no_grad()
     def _cost_error(self, played: Played) -> float:
-        """Mean relative error on the devices of the episodes, none of which is in the buffer yet."""
+        """Mean relative error on the devices of the episodes, before any of them is in the buffer."""
         if not played.whole:
             return float("nan")
         seen = ReplayBuffer([task for task, _ in played.placed], sum(len(cost) for cost in played.costs))

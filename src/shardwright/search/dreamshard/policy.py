@@ -303,7 +303,7 @@ class DreamShardOptions:
         cost_updates: updates of the cost network in each iteration.
         cost_batch: placements an update of the cost network learns from.
         policy_updates: REINFORCE updates in each iteration.
-        policy_tasks: tasks of which an update plays episodes.
+        policy_tasks: tasks whose episodes an update plays.
         episodes: episodes an update plays of each task.
         actors: batches that episodes are played in, each with a seed of its own: those of an update by task, so at most `policy_tasks`.
             Several make no better policy, only another one; they are for tasks of hundreds of tables, where the workers of a

@@ -101,7 +101,7 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
     """Whether two column blocks of a table on one device never cost less than one as wide as both.
 
     Times only grow with the pre-activations and the linear parts, so it is enough that none of them is smaller for the two. Memory and
-    traffic never are. Sequences of different dims are in different fused calls, of which nothing of the kind can be said.
+    traffic never are. That cannot be said of sequences of different dims, which are in different fused calls.
     """
     if not table.pooled:
         return units == 1

@@ -295,7 +295,7 @@ def prove_infeasible(task: Task) -> str | None:
     2. Colocated tables need more devices than one of them may be spread over, or more memory than one device has.
     3. Tables confined to some devices need more memory than these have together.
     4. Tables that must stay whole do not fit the devices one by one.
-    5. Tables of which no two may share a device find too few devices.
+    5. Tables that must all be apart find too few devices.
 
     Returns:
         The rule that is broken, the numbers and what would help.

@@ -213,7 +213,7 @@ def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 def _pooling_choices(
     kinds: Mapping[str, ColumnKind], sequence: Collection[str], pooled: Collection[str]
 ) -> dict[str, bool]:
-    """Whether a column is pooled, for those of which the caller says."""
+    """Whether a column is pooled, for columns that the caller named."""
     for option, names in (("sequence", sequence), ("pooled", pooled)):
         for name in names:
             if name not in kinds or not kinds[name].is_list:

@@ -141,7 +141,7 @@ class ProfileResult:
         columns: the columns of ids by name.
         log_rows: rows (or event lines) read.
         files: number of files read.
-        is_events: whether the logs were `user item` lines, of which all of a user's make one sample.
+        is_events: whether the logs were `user item` lines; all lines of a user make one sample.
         left_out: type, or why not profiled, of every other column by name.
     """
 
@@ -200,7 +200,7 @@ class ProfileResult:
         """The ids of every column by hotness, where they can be row numbers; for tables with the rows of "max_id" or "numbered".
 
         Args:
-            limit: most ids of a column; default all of which the order is known.
+            limit: most ids of a column; by default all whose order is known.
 
         Raises:
             InvalidInput: limit is not positive.

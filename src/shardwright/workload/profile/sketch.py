@@ -254,7 +254,7 @@ def scramble(numbers: Keys) -> Keys:
 
 
 def unscramble(keys: Keys) -> Keys:
-    """The numbers of which `scramble` makes these keys."""
+    """Undo `scramble`: the integers behind keys."""
     numbers = _unshifted(keys, 31) * _inverse(_MIXERS[1])
     numbers = _unshifted(numbers, 27) * _inverse(_MIXERS[0])
     ids: Keys = (_unshifted(numbers, 30) - _GOLDEN) * _inverse(_GOLDEN)
@@ -262,7 +262,7 @@ def unscramble(keys: Keys) -> Keys:
 
 
 def _unshifted(mixed: Keys, shift: int) -> Keys:
-    """The `(n,)` numbers x of which `mixed` is x ^ (x >> shift), for shifts of 22 and more."""
+    """Undo x ^ (x >> shift), for shifts of at least 22: the `(n,)` numbers x behind `mixed`."""
     numbers: Keys = mixed ^ (mixed >> np.uint64(shift)) ^ (mixed >> np.uint64(2 * shift))
     return numbers
 
@@ -315,7 +315,7 @@ def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfi
 
 
 def flat_profile(seen: int, rows: int) -> AccessProfile:
-    """Profile of a table of which `seen` of the `rows` rows are equally likely, and the others never looked up."""
+    """Profile of a table where `seen` of the `rows` rows are equally likely, and the others are never looked up."""
     if rows == seen:
         return AccessProfile.uniform(rows)
     return AccessProfile(np.array([0.0, seen, rows]), np.array([0.0, 1.0, 1.0]))
