@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from shardwright.documents import dump_json, parse_json
+from shardwright.documents.json_text import dump_json, parse_json
 from shardwright.errors import InvalidInput, ShardwrightError
 
 MAX_BYTES = 64 * 2**20
@@ -207,7 +207,7 @@ def parse_document(path: str | Path, what: str = "file") -> object:
     kind = _KINDS.get(Path(path).suffix.lower(), ".json" if _LIKE_JSON.match(text) else ".yaml")
     if kind == ".json":
         return parse_json(text, str(path), MAX_VALUES)
-    from shardwright.documents import parse_yaml
+    from shardwright.documents.yaml_text import parse_yaml
 
     return parse_yaml(text, str(path), MAX_VALUES)
 
@@ -228,7 +228,7 @@ def dump_document(document: object, path: str | Path, otherwise: Literal[".json"
     try:
         if _KINDS.get(Path(path).suffix.lower(), otherwise) == ".json":
             return dump_json(document)
-        from shardwright.documents import dump_yaml
+        from shardwright.documents.yaml_text import dump_yaml
 
         return dump_yaml(document)
     except ValueError:

@@ -164,7 +164,7 @@ def _broken(case: Case, path: Path, kind: str) -> str | None:
     from shardwright.search.learned.checkpoints import load_checkpoint
     from shardwright.search.learned.policy_files import load_policy
     from shardwright.sharding import Plan
-    from shardwright.sharding.rank_map import load_rank_maps
+    from shardwright.sharding.rank_map_files import load_rank_maps
     from shardwright.task.files import load_tables
 
     learner = next((word for word in case.argv if word in ("autoshard", "dreamshard")), "")

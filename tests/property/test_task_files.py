@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardwright.documents import dump_json, dump_yaml, parse_json, parse_yaml
+from shardwright.documents.json_text import dump_json, parse_json
+from shardwright.documents.yaml_text import dump_yaml, parse_yaml
 from shardwright.errors import InvalidInput
 from shardwright.task import Task
 from shardwright.task.files import load_task, save_task, task_from_dict, task_to_dict

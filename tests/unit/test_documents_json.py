@@ -1,6 +1,6 @@
 import pytest
 
-from shardwright.documents import dump_json, parse_json
+from shardwright.documents.json_text import dump_json, parse_json
 from shardwright.errors import InvalidInput
 
 

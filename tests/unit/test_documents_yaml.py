@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from shardwright.documents import dump_yaml, parse_yaml
+from shardwright.documents.yaml_text import dump_yaml, parse_yaml
 from shardwright.errors import InvalidInput
 
 

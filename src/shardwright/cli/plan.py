@@ -171,7 +171,7 @@ def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
     """Read rank maps, and check those of the task's tables."""
     from shardwright.schema import Place
     from shardwright.sharding.files import check_rows
-    from shardwright.sharding.rank_map import load_rank_maps
+    from shardwright.sharding.rank_map_files import load_rank_maps
 
     maps = load_rank_maps(file)
     with Place(str(file)).naming():

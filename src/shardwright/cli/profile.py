@@ -210,7 +210,7 @@ def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | Non
 
 def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
     """Save the rank maps; returns their part of the document, and notes."""
-    from shardwright.sharding.rank_map import save_rank_maps
+    from shardwright.sharding.rank_map_files import save_rank_maps
 
     maps = found.rank_maps(limit)
     if not maps:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.documents import parse_json
+from shardwright.documents.json_text import parse_json
 from shardwright.errors import InvalidInput
 from shardwright.task.topology import Topology
 

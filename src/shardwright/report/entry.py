@@ -74,7 +74,7 @@ def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
     Raises:
         InvalidInput: the file cannot be read, is no measurement, or was made of another plan.
     """
-    from shardwright.documents import parse_json
+    from shardwright.documents.json_text import parse_json
 
     document = parse_json(read_text(path, "measurement"), str(path), MAX_VALUES)
     if not isinstance(document, dict) or "devices" not in document:

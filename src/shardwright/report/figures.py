@@ -41,6 +41,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+__all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "time_bars"]
+
 FORMATS = (".png", ".svg", ".pdf")
 _NARROW, _WIDEST = 6.5, 12.0  # inches
 _LONGEST = 40  # characters

@@ -18,7 +18,8 @@ from shardwright.files import dump_document, is_stream, parse_document, write_at
 from shardwright.schema import Place, check_format, convert
 from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost, Trial, Tuning
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.rank_map import RankMap, load_rank_maps, rank_map_bytes, save_rank_maps
+from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.rank_map_files import load_rank_maps, rank_map_bytes, save_rank_maps
 from shardwright.sharding.shard import RowLayout, RowOrder, Shard
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.task.table import Table

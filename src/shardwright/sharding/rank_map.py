@@ -1,26 +1,15 @@
-"""Which id has which rank by hotness. Only the hottest ids are kept, since the order of cold rows does not matter.
-
-On disk, one safetensors file holds the maps of all tables, in the smallest unsigned type that holds a table's ids. The same maps always
-make the same bytes, so that a plan can name the file that goes with it by its SHA-256.
-"""
+"""Which id has which rank by hotness: only the hottest ids are kept, since the order of cold rows does not matter."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.files import input_size, write_atomically
-from shardwright.schema import Place, check_format, convert
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -102,127 +91,3 @@ class RankMap:
         if self.hottest.size:
             ids = np.where(cold < 0, self.hottest[np.minimum(ranks, self.hottest.size - 1)], ids)
         return ids.astype(np.int64)
-
-
-FORMAT = 1
-LARGEST = 4 << 30
-"""Most bytes of a file that is read: a thousand million ids of tables below 2**32 rows."""
-
-_HEADER = "rank_maps"
-_TYPES: dict[str, type[np.unsignedinteger[Any]]] = {
-    "U8": np.uint8,
-    "U16": np.uint16,
-    "U32": np.uint32,
-    "U64": np.uint64,
-}
-_REMEDY = "name a file made by shardwright profile --rank-maps, or make it anew"
-
-
-class _TableEntry(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    rows: int
-
-
-class _Header(msgspec.Struct, forbid_unknown_fields=True):
-    format: int
-    tables: list[_TableEntry]
-
-
-def save_rank_maps(maps: Mapping[str, RankMap], path: str | Path) -> None:
-    """Write rank maps by table name; atomic.
-
-    Raises:
-        InvalidInput: the path cannot be written to.
-    """
-    write_atomically(path, rank_map_bytes(maps))
-
-
-def rank_map_bytes(maps: Mapping[str, RankMap]) -> bytes:
-    """The content of the file of these maps."""
-    from safetensors.numpy import save
-
-    arrays: dict[str, npt.NDArray[Any]] = {
-        str(number): one.hottest.astype(np.min_scalar_type(max(one.rows - 1, 0)))
-        for number, one in enumerate(maps.values())
-    }
-    tables = [{"name": name, "rows": one.rows} for name, one in maps.items()]
-    # One entry, since safetensors writes several in any order; arrays by number, since a table may have any name.
-    return save(arrays, metadata={_HEADER: json.dumps({"format": FORMAT, "tables": tables})})
-
-
-def load_rank_maps(path: str | Path, sha256: str | None = None) -> dict[str, RankMap]:
-    """Read rank maps.
-
-    Args:
-        path: the file.
-        sha256: what its content must have, as 64 hexadecimal digits; None for any.
-
-    Raises:
-        InvalidInput: the file cannot be read, is too large or damaged, is another one than `sha256` says, or breaks a rule.
-    """
-    from safetensors import SafetensorError
-
-    file = Path(path)
-    input_size(file, "file of rank maps", LARGEST, _REMEDY)
-    try:
-        if sha256 is not None and (found := _digest(file)) != sha256:
-            raise InvalidInput(
-                f"{path}: its SHA-256 is {found}, the plan was saved with {sha256}; put back the file that was saved with the plan, "
-                "or plan again"
-            )
-        return _read(file)
-    except OSError as error:
-        raise InvalidInput(f"{path}: the rank maps cannot be read ({error.strerror or error}); {_REMEDY}") from None
-    except SafetensorError as error:
-        raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {_REMEDY}") from None
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _read(file: Path) -> dict[str, RankMap]:
-    from safetensors import safe_open
-
-    place = Place(str(file))
-    with safe_open(str(file), framework="np") as content:
-        header = _header((content.metadata() or {}).get(_HEADER), place)
-        names = [entry.name for entry in header.tables]
-        if len(set(names)) < len(names) or set(content.keys()) != {str(number) for number in range(len(names))}:
-            raise InvalidInput(
-                f"{file}: {len(list(content.keys()))} arrays for {len(set(names))} tables; every table has one; {_REMEDY}"
-            )
-        maps = {}
-        for number, entry in enumerate(header.tables):
-            with Place(str(file), f"table '{entry.name}'").naming():
-                _check_slice(content.get_slice(str(number)), entry.rows)
-                maps[entry.name] = _rank_map(content.get_tensor(str(number)), entry.rows)
-        return maps
-
-
-def _header(text: str | None, place: Place) -> _Header:
-    """What the header says, checked."""
-    if text is None:
-        raise InvalidInput(f"{place}: is no file of rank maps (its header has no '{_HEADER}'); {_REMEDY}")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidInput(f"{place}: its header '{_HEADER}' is no JSON; {_REMEDY}") from None
-    check_format(document, place, "file of rank map", FORMAT)
-    return convert(document, _Header, place.at(_HEADER))
-
-
-def _check_slice(part: Any, rows: int) -> None:
-    """Refuse an array before it is read."""
-    if part.get_dtype() not in _TYPES or len(part.get_shape()) != 1 or not 0 <= part.get_shape()[0] <= rows:
-        raise InvalidInput(
-            f"an array of type {part.get_dtype()} and shape {part.get_shape()} for a table of {rows} rows; a rank map is a list of at "
-            f"most all rows, of type {', '.join(_TYPES)}; {_REMEDY}"
-        )
-
-
-def _rank_map(hottest: npt.NDArray[Any], rows: int) -> RankMap:
-    if hottest.size and int(hottest.max()) >= rows:  # before they become signed
-        raise InvalidInput(f"rank map: id {hottest.max()} for a table of {rows} rows; ids must be below the rows")
-    return RankMap(rows, hottest.astype(np.int64))

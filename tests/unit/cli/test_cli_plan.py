@@ -6,7 +6,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
-from shardwright.sharding.rank_map import RankMap, save_rank_maps
+from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.rank_map_files import save_rank_maps
 
 
 def test_a_task_becomes_a_plan_file(cli, task_file, model_file, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from shardwright.cost import save_model
 from shardwright.sharding import Plan, RankMap, Shard
-from shardwright.sharding.rank_map import load_rank_maps, save_rank_maps
+from shardwright.sharding.rank_map_files import load_rank_maps, save_rank_maps
 from shardwright.task import Table, Task, Topology
 from shardwright.task.files import load_tables
 from tests.unit.cli.models import linear_model

@@ -4,7 +4,7 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 
 import msgspec
 
-from shardwright.documents import parse_json
+from shardwright.documents.json_text import parse_json
 from shardwright.errors import InvalidInput
 from shardwright.files import MAX_BYTES, MAX_VALUES
 from shardwright.runtime.manifest import FORMAT, Entry, Manifest, Part, SavedTable, check_readable, measure

@@ -9,7 +9,8 @@ from safetensors.numpy import save
 
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Plan, Shard, dealt_ranges
-from shardwright.sharding.rank_map import RankMap, load_rank_maps, rank_map_bytes, save_rank_maps
+from shardwright.sharding.rank_map import RankMap
+from shardwright.sharding.rank_map_files import load_rank_maps, rank_map_bytes, save_rank_maps
 from shardwright.task import Table, Task, Topology
 
 

@@ -1,92 +1,18 @@
-"""Documents of plain data as JSON and YAML text: no file can run code, hang the reader or eat its memory.
+"""YAML without its dangers: built event by event, so that no file can run code, hang the reader or eat its memory.
 
-JSON has unique keys and finite numbers only. YAML is built event by event, and written so that any reader reads it back exactly.
+It is written so that any reader reads it back exactly.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import yaml
 
 from shardwright.errors import InvalidInput
-
-
-def parse_json(text: str, name: str, max_values: int) -> object:
-    """The content of a JSON text.
-
-    Args:
-        text: the document.
-        name: the file's name, for messages.
-        max_values: most scalars, lists and mappings (commas and brackets inside of texts are counted too).
-
-    Raises:
-        InvalidInput: the text is not JSON, or holds a duplicate key, a number that is not finite, or too much.
-    """
-    if text.count(",") + text.count("[") + text.count("{") > max_values:
-        raise InvalidInput(f"{name}: holds more than {max_values} values, the most that is read")
-    try:
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise InvalidInput(f"{name}: nested too deeply") from None
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from None
-    except ValueError:  # the only other one json raises
-        raise InvalidInput(f"{name}: an integer has thousands of digits; numbers must fit a float") from None
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise InvalidInput(f"the key {twice!r} occurs twice in one mapping; keep one")
-    return mapping
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise InvalidInput(f"{text} is not allowed; numbers must be finite")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise InvalidInput(f"the number {text[:40]} is too large; numbers must be finite")
-    return number
-
-
-def dump_json(document: object) -> str:
-    """The JSON text of plain data; top-level fields and the items of their lists have a line each.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-    """
-    if not isinstance(document, dict):
-        return _compact(document) + "\n"
-    fields = (f"  {_compact(key)}: {_lines(value)}" for key, value in document.items())
-    return _block("{", fields, "}", "") + "\n"
-
-
-def _lines(value: object) -> str:
-    if not isinstance(value, (list, tuple)) or not any(isinstance(item, (dict, list, tuple)) for item in value):
-        return _compact(value)
-    return _block("[", (f"    {_compact(item)}" for item in value), "]", "  ")
-
-
-def _block(opening: str, items: Iterable[str], closing: str, indent: str) -> str:
-    return f"{opening}\n" + ",\n".join(items) + f"\n{indent}{closing}"
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
 
 MAX_DEPTH = 32
 _MAX_DIGITS = 400  # more digits than a float can hold; bounds the time of int()
