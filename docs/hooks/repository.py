@@ -11,6 +11,7 @@ _FROM = {
     "data/costs/README.md": "costs",
     "data/published/README.md": "published",
     "examples/*": "examples",
+    "examples/plugin/*": "examples/plugin",
 }
 
 

@@ -47,6 +47,11 @@ def some_of(names: Sequence[object], most: int = 5) -> str:
     return ", ".join(map(str, names[:most])) + more
 
 
+def said(error: BaseException) -> str:
+    """An error as its type and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+
+
 class ShardwrightError(Exception):
     """Base of all deliberate errors; `exit_code` is what the command line returns for it.
 

@@ -13,9 +13,8 @@ import typer
 from shardwright.cli.checks import check_folder, check_target, require_torch
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
-from shardwright.cli.options import AsJson, BackendName, Device, Seed, option
+from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
 from shardwright.cli.output import emit, note, percent, progress, saved
-from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default

@@ -14,9 +14,8 @@ import typer
 from shardwright.cli.checks import check_folder, check_target, require_torch
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.model_notes import print_model_notes
-from shardwright.cli.options import AsJson, Device, ModelFile, Seed, option
+from shardwright.cli.options import AsJson, Device, ModelFile, RayAddress, Seed, option
 from shardwright.cli.output import MISSING, emit, note, progress, saved, table
-from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.threads import one_thread
 

@@ -27,7 +27,11 @@ SamplesFolders = Annotated[
 ]
 ModelFile = Annotated[
     Path | None,
-    option("--model", metavar="FILE", text="Cost model; by default the one calibrated here, or the bundled one."),
+    option(
+        "--model",
+        metavar="FILE",
+        text="Cost model, or a plug-in's name; by default the one calibrated here, or the bundled one.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
 TimeLimit = Annotated[
@@ -61,7 +65,15 @@ BackendName = Annotated[
     option(
         "--backend",
         metavar="NAME",
-        text="fbgemm, embedding_bag, or your own as package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+        text="fbgemm, embedding_bag, a plug-in's name, or package.module:ClassName. (default fbgemm, or embedding_bag where it is absent)",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    option(
+        "--ray",
+        metavar="ADDRESS|local",
+        text="Work on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local[:N], which starts N workers here.",
     ),
 ]
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from shardwright.cli.checks import check_target
-from shardwright.cli.options import AsJson, option
+from shardwright.cli.options import AsJson, RayAddress, option
 from shardwright.cli.output import emit, note, percent, progress, saved, show, table
-from shardwright.cli.ray_option import RayAddress
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, write_atomically
 from shardwright.sharding.memory import optimizer_bytes

@@ -47,10 +47,10 @@ def run(
     Example:
         shardwright show plan.json --tables 50
     """
-    from shardwright.cost import load_model
+    from shardwright.cost.choice import given_cost_model
     from shardwright.report import bottlenecks, entry_of, verdict
 
-    entry = entry_of(Plan.load(plan), str(plan), cost_model=load_model(model) if model is not None else None)
+    entry = entry_of(Plan.load(plan), str(plan), cost_model=given_cost_model(model) if model is not None else None)
     found = bottlenecks(entry)
     for text in entry.notes:
         note(f"note: {text}")

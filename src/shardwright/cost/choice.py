@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 from shardwright.cost.files import FORMAT, bundled_models, device_type, load_model, model_header, save_model, unlike
 from shardwright.cost.model import ComputeModel, CostModel
@@ -27,6 +28,7 @@ from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
 from shardwright.measure.hardware import DECISIVE, Fingerprint, fingerprint
+from shardwright.plugins import load_plugin, plugins
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Optimizer, Task
 
@@ -226,12 +228,15 @@ def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> Cos
 
 
 def given_cost_model(given: CostModel | str | Path) -> CostModel:
-    """The cost model that a caller passed, or that a file holds.
+    """The cost model that a caller passed, that a file holds, or that is a plug-in of this name.
 
     Raises:
-        InvalidInput: the file cannot be read.
+        InvalidInput: the file cannot be read, or the plug-in cannot be loaded.
     """
-    return load_model(Path(given)) if isinstance(given, (str, Path)) else given
+    if not isinstance(given, (str, Path)):
+        return given
+    plugin = None if os.path.lexists(given) else _plugin(str(given))
+    return load_model(Path(given)) if plugin is None else plugin
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
@@ -258,9 +263,16 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
 
 
 def model_behind(plan: Plan) -> CostModel:
-    """The model that priced a plan: one of its name that was calibrated here, else the one of the plan's devices.
+    """The model that priced a plan: one of its name that was calibrated here or is a plug-in, else the one of the plan's devices.
 
     Raises:
-        InvalidInput: there is neither.
+        InvalidInput: there is none, or the plug-in cannot be loaded.
     """
-    return named_user_model(plan.cost_model) or cost_model_for(plan.task.topology.device, plan.task.optimizer)
+    named = named_user_model(plan.cost_model) or _plugin(plan.cost_model)
+    return cost_model_for(plan.task.topology.device, plan.task.optimizer) if named is None else named
+
+
+def _plugin(name: str) -> CostModel | None:
+    """The plug-in of this name; None where there is none."""
+    found = plugins("cost_models").get(name)
+    return None if found is None else cast(CostModel, load_plugin(found, ("pricing", "encode")))

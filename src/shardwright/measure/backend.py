@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency
+from shardwright.errors import InvalidInput, MeasurementFailed, MissingDependency, said
 from shardwright.measure.hardware import available_memory, import_torch
+from shardwright.plugins import plugins
 from shardwright.sharding.work import Call, ShardWork, call_of
 from shardwright.task.units import format_bytes
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("fbgemm", "embedding_bag")
 
-BACKEND_HELP = f"{', '.join(BACKENDS)}, or your own as package.module:ClassName (default: fbgemm where it is installed)"
+BACKEND_HELP = f"{', '.join(BACKENDS)}, a plug-in's name, or your own as package.module:ClassName (default: fbgemm where it is installed)"
 
 LEARNING_RATE = 1e-9
 """Keeps the weights in place however often a call is repeated, at the full cost of an update."""
@@ -214,8 +215,8 @@ class Backend(Protocol):
 
 
 def is_own(name: str) -> bool:
-    """Whether a backend's name is that of a user's own class, as in "package.module:ClassName"."""
-    return ":" in name
+    """Whether a backend's name is that of a user's own class, as in "package.module:ClassName", or of a plug-in."""
+    return name not in BACKENDS and (":" in name or name in plugins("backends"))
 
 
 def default_backend() -> str:
@@ -235,7 +236,7 @@ def check_backend(name: str) -> None:
         own_backend(name)
     elif name not in BACKENDS:
         raise InvalidInput(
-            f"backend: unknown backend {name!r}; known backends are {', '.join(BACKENDS)}, "
+            f"backend: unknown backend {name!r}; known backends are {', '.join([*BACKENDS, *plugins('backends')])}, "
             "and one of your own is named package.module:ClassName"
         )
 
@@ -244,7 +245,7 @@ def load_backend(name: str) -> Backend:
     """The backend of this name.
 
     Args:
-        name: one of `BACKENDS`, or package.module:ClassName.
+        name: one of `BACKENDS`, package.module:ClassName, or the name of a plug-in, whose entry point is that.
 
     Raises:
         InvalidInput: there is no such backend.
@@ -314,7 +315,8 @@ def source_digest(name: str) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """The class of a name."""
+    """The class of a name, or of the plug-in of this name."""
+    name = name if ":" in name else plugins("backends")[name].value
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"backend: {name!r} must read package.module:ClassName")
     path, _, attribute = name.partition(":")
@@ -343,8 +345,3 @@ def _not_imported(path: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in own:
         return f"there is no module {error.name!r}; install its package, or name its folder in PYTHONPATH"
     return f"importing {path} failed ({said(error)}); measuring processes import it, so it must import by itself"
-
-
-def said(error: Exception) -> str:
-    """An error as its type and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

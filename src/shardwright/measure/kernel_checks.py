@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.utils.deterministic
 
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import InvalidInput, MeasurementFailed, said
 from shardwright.measure.backend import (
     EPSILON,
     Arena,
@@ -24,7 +24,6 @@ from shardwright.measure.backend import (
     is_own,
     kernel_groups,
     load_backend,
-    said,
 )
 from shardwright.measure.fused import fused_input
 from shardwright.sharding.work import ShardWork

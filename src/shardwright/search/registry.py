@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwright.errors import InvalidInput
+from shardwright.plugins import load_plugin, plugins
 from shardwright.search.auto import Auto
 from shardwright.search.autoshard.strategy import AutoShard
 from shardwright.search.certified import Certified
@@ -53,15 +54,18 @@ def register(strategy: Strategy) -> Strategy:
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy of this name; "auto" is the best there is.
+    """The strategy of this name, ours, a registered one or a plug-in; "auto" is the best there is.
 
     Raises:
-        InvalidInput: no strategy has this name.
+        InvalidInput: no strategy has this name, or it is that of a plug-in that cannot be loaded.
     """
     known = {AUTO.name: AUTO, **_known()}
-    if name not in known:
-        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known)}")
-    return known[name]
+    if name in known:
+        return known[name]
+    others = plugins("strategies")
+    if name not in others:
+        raise InvalidInput(f"unknown strategy {name!r}; known strategies are {', '.join(known | others)}")
+    return cast(Strategy, load_plugin(others[name], ("supports", "search")))
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:

@@ -1,0 +1,9 @@
+"""What every strategy has to do; run it with pytest."""
+
+from shardwright_snake import Snake
+
+from shardwright.testing import check_strategy
+
+
+def test_the_strategy_keeps_every_rule():
+    check_strategy(Snake())
