@@ -31,6 +31,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
 
 types: setup
 	$(BIN)/mypy
