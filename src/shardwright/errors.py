@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 _MOST, _MOST_WORD = 2000, 400  # characters: a few lines of a terminal
 
@@ -89,3 +90,29 @@ class MeasurementFailed(ShardwrightError):
 
 class ClusterFailed(ShardwrightError):
     """A Ray cluster does not answer, has no room, or loses the same work again and again."""
+
+
+_EXTRAS = {
+    "profile": ("pyarrow",),
+    "measure": ("torch", "pyarrow", "scipy"),
+    "learn": ("torch", "pyarrow", "scipy"),
+}
+
+
+def require(extra: str, purpose: str) -> None:
+    """Check that an optional part of this package is installed, without importing it.
+
+    Args:
+        extra: its name in pyproject.toml.
+        purpose: what needs it, as in "measuring".
+
+    Raises:
+        MissingDependency: it is not.
+    """
+    missing = [name for name in _EXTRAS[extra] if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        verb = "is" if len(missing) == 1 else "are"
+        raise MissingDependency(
+            f"{purpose} needs {names}, which {verb} not installed; install with: pip install 'shardwright[{extra}]'"
+        )

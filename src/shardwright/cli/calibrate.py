@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import require_torch
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, Seed, option
 from shardwright.cli.output import Report, emit, note, percent, progress, signed, table
+from shardwright.errors import require
 
 if TYPE_CHECKING:
     import rich.table
@@ -54,7 +54,7 @@ def run(
         shardwright calibrate
         shardwright calibrate task.yaml --minutes 5
     """
-    require_torch("measuring", "measure")
+    require("measure", "measuring")
     from shardwright.calibration import calibrate
     from shardwright.calibration.calibration import MINUTES
     from shardwright.task import Task

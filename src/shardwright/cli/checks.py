@@ -6,11 +6,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.errors import InvalidInput, MissingDependency
+from shardwright.errors import InvalidInput
 from shardwright.files import is_stream, parse_document, status
 
 if TYPE_CHECKING:
@@ -22,22 +21,6 @@ _DOCUMENTS = (".json", ".yaml", ".yml")
 _MOST_NAMED = 1000  # files; a document that names itself ends there too
 _MOST_DIFFERENCES = 5
 _COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task
-
-
-def require_torch(purpose: str, extra: str) -> None:
-    """Check that torch is installed, without importing it.
-
-    Args:
-        purpose: what needs it, as in "measuring".
-        extra: the optional part of this package that brings it.
-
-    Raises:
-        MissingDependency: it is not.
-    """
-    if find_spec("torch") is None:
-        raise MissingDependency(
-            f"{purpose} needs torch, which is not installed; install it with: pip install 'shardwright[{extra}]'"
-        )
 
 
 def measured_device(kind: str) -> str:

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import check_folder, check_target, require_torch
+from shardwright.cli.checks import check_folder, check_target
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
 from shardwright.cli.output import emit, note, percent, progress, saved
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, require
 from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default
 from shardwright.task.units import parse_bytes
@@ -144,7 +144,7 @@ def run(
         _exported(output, export, optimizer, as_json=as_json)
         return
     if ray is None:  # with --ray, the machines of the cluster need torch, and this one does not
-        require_torch("measuring", "measure")
+        require("measure", "measuring")
     from shardwright.workload.generators import table_pool
 
     check_folder(output)

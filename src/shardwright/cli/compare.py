@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from shardwright.cli.checks import make_folder, other_device, require_torch
+from shardwright.cli.checks import make_folder, other_device
 from shardwright.cli.model_notes import print_hardware_note, print_model_notes
 from shardwright.cli.options import (
     AsJson,
@@ -28,7 +28,7 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.output import MISSING, Report, emit, ms, note, percent, progress, seconds, signed, table
 from shardwright.cost import CostModel
-from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency
+from shardwright.errors import InfeasibleTask, InvalidPlan, MissingDependency, require
 from shardwright.search import plan, rival_names, strategy_named, strategy_names
 from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
@@ -68,7 +68,7 @@ def run(
         shardwright compare task.yaml --strategies greedy,dim --measure
     """
     if measure:
-        require_torch("measuring", "measure")
+        require("measure", "measuring")
     placed = Task.load(task)
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)

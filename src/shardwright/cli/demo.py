@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from shardwright.cli.calibrate import progress_of
-from shardwright.cli.checks import make_folder, require_torch
+from shardwright.cli.checks import make_folder
 from shardwright.cli.compare import (
     CAPTION,
     Attempt,
@@ -30,6 +30,7 @@ from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
 from shardwright.cli.output import emit, note, percent, progress, show
 from shardwright.cost import CostModel
+from shardwright.errors import require
 from shardwright.task import Task
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(
     Example:
         shardwright demo -o shardwright-demo
     """
-    require_torch("measuring", "measure")
+    require("measure", "measuring")
     from shardwright.calibration import calibrate
     from shardwright.cost import resolve_cost_model
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
-from shardwright.cli.checks import check_folder, check_target, require_torch
+from shardwright.cli.checks import check_folder, check_target
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.model_notes import print_model_notes
 from shardwright.cli.options import AsJson, Device, ModelFile, RayAddress, Seed, option
 from shardwright.cli.output import MISSING, emit, note, progress, saved, table
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, require
 from shardwright.threads import one_thread
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def run(
         shardwright learn autoshard --tasks train.yaml --measured -o autoshard.safetensors --ray ray://head:10001
         shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
     """
-    require_torch("learning", "learn")
+    require("learn", "learning")
     from shardwright.search.learned.fleet_world import FleetWorld
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.records import TrainingRecord
@@ -221,7 +221,7 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
     if not simulated:
         if model is not None:
             raise InvalidInput(f"--model {model}: measured costs need no cost model; leave --model or --measured out")
-        require_torch("measuring", "measure")
+        require("measure", "measuring")
         return MeasuredWorld(device)
     devices = sorted({task.topology.device for task in tasks})
     if len(devices) > 1 and model is None:

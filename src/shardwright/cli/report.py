@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwright.cli.checks import check_target, measured_device, require_torch
+from shardwright.cli.checks import check_target, measured_device
 from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, option
 from shardwright.cli.output import emit, note, progress, saved
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, require
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(
 
     check_target(output, inputs=[*plans, *(measured or ()), model])
     if measure:
-        require_torch("measuring", "measure")
+        require("measure", "measuring")
         if measured:
             raise InvalidInput(
                 "--measure and --measured: use one of them; the first measures now, the second reads a file"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from shardwright.cli.checks import check_target, require_torch
+from shardwright.cli.checks import check_target
 from shardwright.cli.options import AsJson, HardwareName, OtherHardware, SamplesFolders, Seed, option
 from shardwright.cli.output import MISSING, emit, percent, progress, saved, table
 from shardwright.cli.train_links import (
@@ -26,7 +26,7 @@ from shardwright.cli.train_stores import Stores, read_stores
 from shardwright.cost.files import accuracy_metadata, device_type
 from shardwright.cost.model import ComputeModel, Head
 from shardwright.cost.neuroshard import NeuroShardModel
-from shardwright.errors import InvalidInput, ShardwrightError, some_of
+from shardwright.errors import InvalidInput, ShardwrightError, require, some_of
 from shardwright.schema import Place
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(
     Example:
         shardwright train samples/ -o model.safetensors
     """
-    require_torch("training", "learn")
+    require("learn", "training")
     from shardwright.cost import save_model
     from shardwright.cost.files import telling_name
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.checks import check_target, require_torch
+from shardwright.cli.checks import check_target
 from shardwright.cli.errors import Interrupted, about
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, cost_model_for, option
 from shardwright.cli.output import emit, ms, note, progress, saved, signed
+from shardwright.errors import require
 
 if TYPE_CHECKING:
     from shardwright.calibration import Tuned
@@ -52,7 +53,7 @@ def run(
         shardwright tune task.yaml --minutes 5 -o plan.json
         shardwright report plan.json -o report.html
     """
-    require_torch("measuring", "measure")
+    require("measure", "measuring")
     import shardwright as sw
     from shardwright.cli.model_notes import print_model_notes
     from shardwright.cli.show import device_table, headline, tuning_lines

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import check_same_task, measured_device, other_device, require_torch
+from shardwright.cli.checks import check_same_task, measured_device, other_device
 from shardwright.cli.options import AsJson, BackendName, Device, Rounds, option
 from shardwright.cli.output import emit, ms, note, percent, progress, signed, table
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     import rich.table
@@ -56,7 +56,7 @@ def run(
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InvalidInput(f"--tolerance is {tolerance:g}, must be a finite number of at least 0, as in 0.2")
-    require_torch("measuring", "measure")
+    require("measure", "measuring")
     from shardwright.cli.compare import truth_line
     from shardwright.cli.model_notes import model_of, print_origin_notes
     from shardwright.cost.score import without_synchronisation

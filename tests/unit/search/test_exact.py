@@ -9,8 +9,9 @@ import shardwright as sw
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
+from shardwright.search import program
 from shardwright.search.engine import catalog
-from shardwright.search.exact import Exact, program
+from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.search.exact.ways import FEWEST_ROWS, ROW_UNITS, column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
@@ -49,7 +50,7 @@ def test_the_bound_is_the_step_of_the_plan(count, devices):
 
 
 def test_the_objective_is_the_score_with_the_learned_model():
-    """64 hidden units, 32 sums: every unit that bends is in the programme."""
+    """64 hidden units, 32 sums: every unit that bends is in the program."""
     task = task_of(4, 2)
     model = sw.plan(task, strategy="size").cost_model
     from shardwright.cost.choice import resolve_cost_model

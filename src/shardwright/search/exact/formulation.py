@@ -22,11 +22,10 @@ import numpy as np
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
 from shardwright.errors import ShardwrightError
-from shardwright.search.exact.program import (
+from shardwright.search.exact.placement import (
     Floats,
     Ints,
     Placement,
-    Program,
     add_memory,
     add_order,
     add_placement,
@@ -34,6 +33,7 @@ from shardwright.search.exact.program import (
     add_relations,
 )
 from shardwright.search.exact.ways import Way, column_units, ways_of
+from shardwright.search.program import Program
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import numbered_calls, shard_work
@@ -313,4 +313,4 @@ def _unit_ms(task: Task, cost_model: CostModel, ways: Sequence[Way]) -> float:
     dealt = [Shard.whole(table, turn % task.topology.devices) for turn, table in enumerate(task.tables)]
     first = score(task, dealt, cost_model).step_ms or 1.0
     program, _ = _programme(task, cost_model, ways, task.topology.memory_bytes, first)
-    return max(program.relaxed(), _SMALLEST) * first
+    return max(program.relaxed().objective, _SMALLEST) * first

@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from shardwright.cost.flows import ID_BYTES, VALUE_BYTES, Floats
 from shardwright.cost.model import CostModel
+from shardwright.search.program import Program
 from shardwright.sharding.costs import BoundScope
 from shardwright.sharding.memory import gradient_size, optimizer_bytes
 from shardwright.sharding.shard import Shard
@@ -299,32 +300,24 @@ def _paid(prices: Floats, limits: Limits) -> float:
 
 def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Floats]:
     """The best mixture of some answers: its ms, `(answers,)` weights, and `(6,)` prices of link classes and bytes."""
-    from scipy.optimize import linprog
-
     columns = np.array(sums).T
     unit = float(columns[:4, 0].max() + limits.waits.max()) or 1.0  # the solver's tolerances are absolute
     scale = np.array([limits.memory or 1.0, limits.each or 1.0])
-    times = np.zeros((4, 2))
-    times[[0, 1, 2, 3], [0, 0, 1, 1]] = -1.0
-    memory = np.hstack([columns[4:] / scale[:, None], np.zeros((2, 2))])
-    limit = np.array([1.0, 1.0 if limits.each is not None else np.inf])
-    kept = np.isfinite(limit)
-    found = linprog(
-        np.concatenate([np.zeros(len(sums)), [1.0, 1.0]]),
-        A_ub=np.vstack([np.hstack([columns[:4] / unit, times]), memory[kept]]),
-        b_ub=np.concatenate([-limits.waits / unit, limit[kept]]),
-        A_eq=np.concatenate([np.ones(len(sums)), [0.0, 0.0]])[None],
-        b_eq=[1.0],
-        bounds=[(0, None)] * len(sums) + [(None, None)] * 2,
-        method="highs",
-    )
-    if found.x is None or found.fun is None:
+    program = Program()
+    weights = program.variables(np.full(len(sums), np.inf))
+    passes = program.variables(np.full(2, np.inf), low=-np.inf, cost=1.0)
+    program.row(weights, 1.0, 1.0, 1.0)
+    for link, wait in enumerate(limits.waits):
+        program.row([*weights, passes[link // 2]], [*columns[link] / unit, -1.0], high=-wait / unit)
+    program.row(weights, columns[4] / scale[0], high=1.0)
+    program.row(weights, columns[5] / scale[1], high=1.0 if limits.each is not None else np.inf)
+    found = program.relaxed()
+    if found.values is None or found.duals is None:
         return np.inf, np.zeros(len(sums)), np.concatenate([np.full(4, 0.5), 1.0 / scale])
-    marginals = np.maximum(-found.ineqlin.marginals, 0.0)
-    prices = np.zeros(6)
-    prices[:4] = marginals[:4] / np.repeat(np.maximum(marginals[:4].reshape(2, 2).sum(axis=1), 1e-300), 2)
-    prices[4:][kept] = marginals[4:] * unit / scale[kept]
-    return float(found.fun) * unit, found.x[:-2], prices
+    marginals = np.maximum(-found.duals[1:], 0.0)
+    prices = np.concatenate([marginals[:4], marginals[4:] * unit / scale])
+    prices[:4] /= np.repeat(np.maximum(marginals[:4].reshape(2, 2).sum(axis=1), 1e-300), 2)
+    return found.objective * unit, found.values[weights], prices
 
 
 _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")

@@ -6,7 +6,7 @@ of groups to devices.
 
 *Crowds.* More bytes are confined to a set of devices than these have. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
 networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
-what they have.
+what they have. The same cut tells how many groups of a clique find devices (König).
 
 *Packing.* Groups that must stay on one device each may be more than the devices can take. Two bounds of bin packing tell:
 
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.infeasible.needs import Group, Mask, Places, Where, compared, groups_of, inside
+from shardwright.search.program import Floats, Program
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
@@ -84,7 +85,10 @@ def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: npt.ND
     options = [group.where.mask & (memory >= (group.bytes if group.single else 0)) for group in members]
     if min(int(mask.sum()) for mask in options) >= needed:
         return
-    found = _matched([mask for mask, group in zip(options, members, strict=True) for _ in range(group.fewest)])
+    wanted = np.array([mask for mask, group in zip(options, members, strict=True) for _ in range(group.fewest)])
+    crowded = _most_crowded(wanted, np.ones(needed), np.ones(memory.size))
+    confined = int((~(wanted & ~crowded).any(axis=1)).sum())
+    found = needed - max(0, confined - int(crowded.sum()))  # the largest matching, by König's theorem
     if found < needed:
         names = [" + ".join(group.tables) for group in members]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -95,16 +99,7 @@ def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: npt.ND
         )
 
 
-def _matched(options: Sequence[Mask]) -> int:
-    """How many rows of options can each have a device of their own."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_bipartite_matching
-
-    return int((maximum_bipartite_matching(csr_array(np.array(options)), perm_type="column") >= 0).sum())
-
-
 _MOST_EDGES = 300_000  # of the network; larger ones are checked set by set only
-_CAPACITY = 2**30  # of the whole network, whose capacities are 32 bits wide
 
 
 def check_crowds(task: Task, groups: Sequence[Group]) -> None:
@@ -124,7 +119,10 @@ def check_crowds(task: Task, groups: Sequence[Group]) -> None:
         if sum(needs[index] for index in within) > where.total:
             _check_crowd(task, groups, where)
     if len(sets) > 1 and sum(where.count for where in sets) <= _MOST_EDGES:
-        crowded = _cut(task, sets, needs)
+        masks = np.array([where.mask for where in sets])
+        crowded = _most_crowded(
+            masks, np.array(needs, dtype=np.float64), np.array(task.topology.memory_bytes, dtype=np.float64)
+        )
         if crowded.any():
             _check_crowd(task, groups, Places(task).of(crowded))
 
@@ -151,36 +149,28 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
     )
 
 
-def _cut(task: Task, sets: Sequence[Where], needs: Sequence[int]) -> Mask:
-    """`(devices,)` the devices of a set that what is confined to it overfills, as far as 32 bits can tell; none if there is no such set."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+def _most_crowded(masks: Mask, needs: Floats, room: Floats) -> Mask:
+    """`(devices,)` the devices that what is confined to them overfills the most; none if all fit.
 
-    memory, devices = task.topology.memory_bytes, task.topology.devices
-    unit = -(-max(sum(memory), sum(needs)) // _CAPACITY)
-    source, sink = len(sets) + devices, len(sets) + devices + 1
-    demand = [need // unit for need in needs]  # rounded so that nothing is called too full that is not
-    room = [-(-size // unit) for size in memory]
-    tails, heads, capacity = [source] * len(sets), list(range(len(sets))), list(demand)
-    for index, where in enumerate(sets):
-        ranks = np.flatnonzero(where.mask)
-        tails += [index] * ranks.size
-        heads += (len(sets) + ranks).tolist()
-        capacity += [demand[index]] * ranks.size
-    tails += list(range(len(sets), len(sets) + devices))
-    heads += [sink] * devices
-    capacity += room
-    network = csr_array((np.array(capacity, dtype=np.int32), (tails, heads)), shape=(sink + 1, sink + 1))
-    flow = maximum_flow(network, source, sink)
-    if flow.flow_value >= sum(demand):
-        return np.zeros(devices, dtype=bool)
-    left = csr_array(network - flow.flow)
-    left.data = np.maximum(left.data, 0)
-    left.eliminate_zeros()
-    reached = breadth_first_order(left, source, return_predecessors=False)
-    mask = np.zeros(devices, dtype=bool)
-    mask[[node - len(sets) for node in reached if len(sets) <= node < source]] = True
-    return mask
+    A program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. It is solved
+    in floating point: whoever asks checks what it finds to the byte.
+
+    Args:
+        masks: `(sets, devices)` the devices of each set.
+        needs: `(sets,)` what is confined to each set.
+        room: `(devices,)` what each device takes.
+    """
+    unit = max(needs.max(), room.max())
+    sets, same_set = np.unique(masks, axis=0, return_inverse=True)
+    kinds, same_device = np.unique(sets, axis=1, return_inverse=True)
+    program = Program()
+    devices = program.variables(np.ones(kinds.shape[1]), cost=np.bincount(same_device.ravel(), room) / unit)
+    counted = program.variables(np.ones(len(sets)), cost=-np.bincount(same_set.ravel(), needs) / unit)
+    for index, kind in np.argwhere(kinds):
+        program.row([counted[index], devices[kind]], [1.0, -1.0], high=0.0)
+    found = program.relaxed().values
+    chosen: Mask = np.zeros(room.size, dtype=bool) if found is None else (found[devices] > 0.5)[same_device.ravel()]
+    return chosen
 
 
 _MOST_SETS = 50

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, require
 from shardwright.jobs import WorkerPool
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, counts_by, counts_here, merge_all
 from shardwright.workload.profile.kinds import ColumnKind, column_kind, is_empty_type, is_nested
@@ -174,7 +174,9 @@ def profile_logs(
     Raises:
         InvalidInput: a file is missing, empty, damaged or has other columns than the first, a column does not exist or holds no
             valid ids, or options contradict each other.
+        MissingDependency: pyarrow is not installed.
     """
+    require("profile", "profiling logs")
     files = _distinct_paths(paths)
     selection = Selection(columns, exclude)
     looked_at = []

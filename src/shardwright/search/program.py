@@ -1,0 +1,188 @@
+"""A linear program, with or without variables that must be whole: built row by row, solved by HiGHS."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import ShardwrightError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+INFINITE = highspy.kHighsInf
+_STATUS = highspy.HighsModelStatus
+_LIMITS = (_STATUS.kTimeLimit, _STATUS.kIterationLimit, _STATUS.kSolutionLimit)  # a limit on nodes is the last of them
+_MOST_NODES = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What the solver found.
+
+    Attributes:
+        values: `(variables,)`; None if it found nothing.
+        objective: of `values`; infinite without them.
+        bound: no solution has a smaller objective; infinite where there is provably no solution.
+        duals: `(rows,)` by how much the objective rises with each row's limit; of programs solved by `relaxed`.
+    """
+
+    values: Floats | None
+    objective: float
+    bound: float
+    duals: Floats | None = None
+
+
+class Program:
+    """min cost · x  with  low ≤ x ≤ high  and  low ≤ rows · x ≤ high, some x integer."""
+
+    def __init__(self) -> None:
+        self._cost: list[float] = []
+        self._low: list[float] = []
+        self._high: list[float] = []
+        self._integer: list[bool] = []
+        self._columns: list[Ints] = []
+        self._values: list[Floats] = []
+        self._limits: list[tuple[float, float]] = []
+
+    def variables(
+        self, high: Sequence[float] | Floats, *, low: float = 0.0, cost: float | Floats = 0.0, integer: bool = False
+    ) -> Ints:
+        """New variables up to `high`; their indices."""
+        first = len(self._cost)
+        count = len(high)
+        self._cost += np.broadcast_to(cost, count).tolist()
+        self._low += [low] * count
+        self._high += [float(value) for value in high]
+        self._integer += [integer] * count
+        return np.arange(first, first + count)
+
+    def row(self, columns: npt.ArrayLike, values: npt.ArrayLike, low: float = -np.inf, high: float = np.inf) -> None:
+        """A row: low ≤ values · x[columns] ≤ high. Columns may repeat."""
+        found = np.asarray(columns, dtype=np.int64).ravel()
+        weights = np.broadcast_to(np.asarray(values, dtype=np.float64), found.shape)
+        unique, place = np.unique(found, return_inverse=True)
+        self._columns.append(unique)
+        self._values.append(np.bincount(place, weights, unique.size).astype(np.float64))
+        self._limits.append((low, high))
+
+    def relaxed(self) -> Solution:
+        """Solve it where nothing need be whole: the objective is a lower bound.
+
+        Raises:
+            ShardwrightError: the solver failed.
+        """
+        solver = self._run(whole=False)
+        status = solver.getModelStatus()
+        if status == _STATUS.kInfeasible:
+            return Solution(None, np.inf, np.inf)
+        if status != _STATUS.kOptimal:
+            raise _failed(solver)
+        objective = solver.getInfo().objective_function_value
+        found = solver.getSolution()
+        return Solution(np.array(found.col_value), objective, objective, np.array(found.row_dual))
+
+    def solve(self, *, seconds: float | None, nodes: int | None, tolerance: float) -> Solution:
+        """Solve with HiGHS.
+
+        Args:
+            seconds: time limit.
+            nodes: limit on the nodes of the search tree.
+            tolerance: relative gap at which a solution counts as optimal.
+
+        Raises:
+            ShardwrightError: the solver failed.
+        """
+        limits = {
+            "time_limit": INFINITE if seconds is None else seconds,
+            "mip_max_nodes": _MOST_NODES if nodes is None else nodes,
+        }
+        solver = self._run(whole=True, mip_rel_gap=tolerance, **limits)
+        status, info = solver.getModelStatus(), solver.getInfo()
+        if status == _STATUS.kInfeasible:
+            return Solution(None, np.inf, np.inf)
+        if status != _STATUS.kOptimal and status not in _LIMITS:
+            raise _failed(solver)
+        bound = info.mip_dual_bound
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            return Solution(None, np.inf, bound)
+        return Solution(np.array(solver.getSolution().col_value), info.objective_function_value, bound)
+
+    def _run(self, *, whole: bool, **options: float) -> highspy.Highs:
+        solver = quiet_solver()
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
+        low, high = np.array(self._limits).reshape(-1, 2).T
+        program = highspy.HighsLp()
+        program.num_col_, program.num_row_ = len(self._cost), len(self._limits)
+        program.col_cost_, program.col_lower_, program.col_upper_ = map(np.array, (self._cost, self._low, self._high))
+        program.row_lower_, program.row_upper_ = low, high
+        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        program.a_matrix_.start_ = np.concatenate([[0], np.cumsum([columns.size for columns in self._columns])])
+        program.a_matrix_.index_ = np.concatenate(self._columns) if self._columns else np.zeros(0, dtype=np.int64)
+        program.a_matrix_.value_ = np.concatenate(self._values) if self._values else np.zeros(0)
+        if whole and any(self._integer):
+            kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
+            program.integrality_ = [kinds[integer] for integer in self._integer]
+        with _STDOUT_ON_STDERR:
+            solver.passModel(program)
+            solver.run()
+        return solver
+
+
+def quiet_solver() -> highspy.Highs:
+    """A solver of one thread that prints nothing."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("log_to_console", False)
+    solver.setOptionValue("threads", 1)
+    return solver
+
+
+def _failed(solver: highspy.Highs) -> ShardwrightError:
+    status = solver.modelStatusToString(solver.getModelStatus())
+    return ShardwrightError(f"the solver failed on the program of this task: {status}; use strategy certified")
+
+
+class _Redirection:
+    """Standard output sent to standard error, for as long as any thread is inside.
+
+    A process has one standard output. Where every search saved and restored it by itself, a search that begins during another one would
+    save what is redirected already, and restore that when it ends last. What other threads print meanwhile goes to standard error, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._kept = -1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                sys.stdout.flush()
+                self._kept = os.dup(1)
+                try:
+                    os.dup2(2, 1)
+                except BaseException:
+                    os.close(self._kept)
+                    raise
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                os.dup2(self._kept, 1)
+                os.close(self._kept)
+
+
+# What the solver's C++ code prints, which no option turns off, goes where logs go: standard output may be one JSON document.
+_STDOUT_ON_STDERR = _Redirection()
