@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.ablations.ablated_search import UncachedNeuroShard
-from shardwright.cost.model import CostModel, Floats, Pricing
+from shardwright.arrays import Floats
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.certified import Certified
 from shardwright.search.engine.preparation import prepare
 from shardwright.search.engine.session import SearchSession

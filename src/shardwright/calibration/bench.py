@@ -9,8 +9,8 @@ from time import monotonic
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.calibration.calibrating import Visitor
-from shardwright.cost.model import Floats
 from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
+from shardwright.arrays import Floats
 from shardwright.calibration.sets import Set
 from shardwright.cost.accuracy import ArrayModel, predict
-from shardwright.cost.dataset import Floats, samples_of_works
+from shardwright.cost.dataset import samples_of_works
 from shardwright.measure.fused import fresh_batches
 from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.timing import TimingPolicy

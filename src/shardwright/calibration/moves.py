@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.cost.groups import with_groups
-from shardwright.cost.model import CostModel, Floats
+from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms, compute_ms
 from shardwright.errors import InvalidPlan
 from shardwright.sharding.checking import check_plan

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from shardwright.cost.dataset import Floats, Samples
+from shardwright.arrays import Floats
+from shardwright.cost.dataset import Samples
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import Pricing
 

@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Floats, Ints, Samples, pairs_of
+from shardwright.cost.dataset import Samples, pairs_of
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.training import TrainingOptions, fitted
 

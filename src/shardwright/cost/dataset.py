@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.features import BINS, WorkArrays
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.task.table import DTYPE_BYTES
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,9 @@ class Samples:
         labels: `(n,)` what each set belongs to (see `shardwright.cost.dataset`); empty texts by default.
     """
 
-    sample: npt.NDArray[np.int64]
-    repeat: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
+    sample: Ints
+    repeat: Ints
+    starts: Ints
     works: WorkArrays
     times: Floats
     labels: npt.NDArray[np.object_] = field(default_factory=lambda: np.zeros(0, dtype=object))
@@ -55,12 +53,12 @@ class Samples:
         return len(self.sample)
 
     @property
-    def shard_counts(self) -> npt.NDArray[np.int64]:
+    def shard_counts(self) -> Ints:
         """`(n,)` shards of each set."""
         return np.diff(self.starts)
 
     @property
-    def owner(self) -> npt.NDArray[np.int64]:
+    def owner(self) -> Ints:
         """`(m,)` the set each shard belongs to."""
         return np.repeat(np.arange(len(self)), self.shard_counts)
 
@@ -71,7 +69,7 @@ class Samples:
         distinct, call = np.unique(keys, axis=0, return_inverse=True)
         return call.reshape(-1), distinct[:, 0].astype(np.int64)
 
-    def select(self, chosen: npt.NDArray[np.bool_]) -> Samples:
+    def select(self, chosen: Bools) -> Samples:
         """The sets where `chosen`, `(n,)`, is true."""
         shards = np.repeat(chosen, self.shard_counts)
         works = WorkArrays(**{name: column[shards] for name, column in vars(self.works).items()})

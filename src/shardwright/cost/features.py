@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile, reuse_of_many
 from shardwright.task.table import DTYPE_BYTES, SCALE_BYTES
-
-Floats = npt.NDArray[np.float64]
 
 BINS = 17
 _LINE = 64  # bytes of a cache line, or of two sectors of a GPU's

@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats, Ints
 from shardwright.task.topology import Topology
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Phase: TypeAlias = Literal["forward", "backward"]
 Kind: TypeAlias = Literal["ids", "values", "gradients", "replicas"]
 
@@ -62,9 +61,6 @@ class LinkTraffic:
         latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])[:, None]
         time: Floats = np.where(busiest > 0, latency + busiest / bandwidth * 1e3, 0.0).max(axis=0)
         return time
-
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,10 @@ from functools import cached_property
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import VALUE_BYTES
-from shardwright.cost.model import CostModel, Floats, Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.groups import Shape, ShardingGroups

@@ -14,18 +14,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.documents.json_text import parse_json
 from shardwright.errors import InvalidInput
 from shardwright.task.topology import Topology
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 ALL_TO_ALL = "all_to_all"
 KINDS = (ALL_TO_ALL, "reduce_scatter", "all_gather", "all_reduce")

@@ -23,12 +23,10 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats
 from shardwright.cost.features import CACHES, FEATURES, SCALES, WorkArrays, cached, features, scales
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

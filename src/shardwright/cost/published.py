@@ -28,7 +28,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.cost.features import Floats, WorkArrays
+from shardwright.arrays import Floats
+from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork

@@ -24,9 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.cost.flows import ID_BYTES, INTER, INTRA, KINDS, VALUE_BYTES, LinkTraffic, single_holders
 from shardwright.cost.groups import NoKernels, with_groups
-from shardwright.cost.model import CostModel, Floats
+from shardwright.cost.model import CostModel
 from shardwright.cost.sequences import ByKind, add_lookups, add_replicas, book_lookups, traffic_by_kind
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.costs import DeviceCost, PlanCost

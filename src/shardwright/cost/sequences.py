@@ -42,13 +42,13 @@ from typing import Literal
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.cost.flows import (
     ID_BYTES,
     INTER,
     INTRA,
     KINDS,
     VALUE_BYTES,
-    Floats,
     Holders,
     Kind,
     LinkTraffic,

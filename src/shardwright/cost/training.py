@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shardwright.arrays import Floats
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Floats, Samples, pairs_of
+from shardwright.cost.dataset import Samples, pairs_of
 from shardwright.cost.features import FEATURES, cached, features, scales
 from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Head
 from shardwright.errors import InvalidInput

@@ -18,8 +18,8 @@ from time import monotonic, sleep
 from typing import Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.backend import check_backend, default_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
@@ -32,7 +32,6 @@ from shardwright.task.access import AccessProfile
 from shardwright.task.units import format_bytes
 
 Times: TypeAlias = tuple[float, float]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with the number of measurements made, the number wanted, and a few words of detail."""

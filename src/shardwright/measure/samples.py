@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, ShardwrightError, printable
 from shardwright.files import input_size, write_atomically
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import Fingerprint
 from shardwright.measure.measuring import time_of
-from shardwright.measure.store import SHARD_COLUMNS, Floats, chosen_hardware, fingerprint_of, hardware_of, reading
+from shardwright.measure.store import SHARD_COLUMNS, chosen_hardware, fingerprint_of, hardware_of, reading
 from shardwright.task.table import DTYPE_BYTES
 
 if TYPE_CHECKING:

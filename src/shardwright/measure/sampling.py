@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools
 from shardwright.errors import InvalidInput
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
@@ -235,7 +235,7 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
     return ShardWork(rows, table.dim, batch_size, lookups, table.pooled, table.access.thinned(rows), table.dtype)
 
 
-def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int) -> list[ShardWork]:
+def _as_sequences(works: Sequence[ShardWork], chosen: Bools, room_bytes: int) -> list[ShardWork]:
     """The shards, the chosen ones as sequences until their output fills the room."""
     returned = np.array([work.lookups * work.dim * _OUTPUT_BYTES for work in works])
     fits = np.cumsum(np.where(chosen, returned, 0)) <= room_bytes
@@ -245,7 +245,7 @@ def _as_sequences(works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], roo
 
 
 def _with_one_dim(
-    works: Sequence[ShardWork], chosen: npt.NDArray[np.bool_], room_bytes: int, rng: np.random.Generator
+    works: Sequence[ShardWork], chosen: Bools, room_bytes: int, rng: np.random.Generator
 ) -> list[ShardWork]:
     """The shards, the chosen ones with the dim of a random one of them, or with the smallest if the weights would not fit otherwise."""
     dims = [work.dim for work, sequence in zip(works, chosen, strict=True) if sequence]

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.files import is_missing
 from shardwright.measure.device_work import DeviceWork, Visit
@@ -32,8 +32,6 @@ from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile, reuse_of_many
 from shardwright.task.table import DTYPE_BYTES
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 NAME = "samples.sqlite"
 SHARD_COLUMNS = 40

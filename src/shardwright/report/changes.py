@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import LinkTraffic, Traffic, score, traffic
@@ -26,9 +26,6 @@ from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 from shardwright.task.units import format_bytes
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 _NOISE = 1e-9  # of a device's bytes: what is left of them after all have been subtracted again
 _AT_ONCE = 16_384  # cells: their hidden units stay in the processor's caches

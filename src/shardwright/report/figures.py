@@ -17,10 +17,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.cost.choice import model_behind
 from shardwright.cost.model import CostModel
 from shardwright.errors import InvalidInput, MissingDependency
-from shardwright.report.changes import Floats, marginals
+from shardwright.report.changes import marginals
 from shardwright.report.document import tiered_tables, tiers_of
 from shardwright.report.entry import phase_ms
 from shardwright.report.palette import LIGHT, MEMORY_PARTS, Palette

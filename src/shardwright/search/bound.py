@@ -22,14 +22,14 @@ phases of maxima over devices, and a maximum is at least a mean; of two link cla
 one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.) This is Jensen's
 inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear in the vectors and bytes, is at least
 its minimum over the ways the table may be cut: a shortest path over widths. The right side is a bound for any λ. The best λ is the dual
-solution of a linear programme over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
-the columns of the next programme (a few groups of tables have a column each). Devices without a shard make no call, so the mean is over the
+solution of a linear program over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
+the columns of the next program (a few groups of tables have a column each). Devices without a shard make no call, so the mean is over the
 devices in use; where the priced sum of a plan's kernels is positive that costs most on few devices. Where the least such sum over all plans
 is negative (prices of small pieces can be; of whole models they were not in practice), the bound is no more than what that least sum costs
 on one device.
 
 Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
-least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same programme bounds from
+least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same program bounds from
 below with these phases alone. On the phases in Q the device spends at least, for every λ, (constant) + price_λ(p) + Σ over tables of
 min(0, the least that any part of it can add), and p's own bytes on the links. A piece for which that exceeds U is in no better plan: it
 is struck out, and the bound of what is left, or U if that is lower, holds for all plans. And every table must be cut somehow: the
@@ -43,18 +43,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import Choice, Prices, Programme, Relaxation, ms_per_byte
+from shardwright.search.relaxation import Choice, MasterProgram, Prices, Relaxation, ms_per_byte
 from shardwright.task.task import Task
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 _ROUNDS = 40
-_EXACT = 1e-4  # of the bound: how close the programme and the bound have to come
+_EXACT = 1e-4  # of the bound: how close the program and the bound have to come
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
@@ -111,7 +108,7 @@ class BoundProof:
         group = np.arange(tables) % min(tables, _GROUPS)
         prices = first_prices(self._task, self._pricing.mix, self._relaxation.calls, phases)
         everywhere, kinds = self._relaxation.everywhere, self._relaxation.calls
-        programme = Programme(self._task, self._pricing, kinds, self._calls, everywhere, int(group.max()) + 1, phases)
+        program = MasterProgram(self._task, self._pricing, kinds, self._calls, everywhere, int(group.max()) + 1, phases)
         best: Bound | None = None
         before = stalled = 0.0
         for _ in range(_ROUNDS):
@@ -120,8 +117,8 @@ class BoundProof:
                 best = Bound(value, prices, choice)
             if not np.isfinite(best.ms) or (deadline is not None and time.monotonic() >= deadline):
                 break
-            programme.add(self._relaxation.sums(choice, group, programme.groups))
-            solved = programme.solve()
+            program.add(self._relaxation.sums(choice, group, program.groups))
+            solved = program.solve()
             if solved is None:  # the bound so far stands
                 break
             least, prices = solved

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
@@ -36,9 +36,6 @@ def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
     units = table.dim // unit_width(table, limits)
     most = min(units, table.dim // max(limits.min_columns or 1, 1), limits.max_shards or units)
     return [count for count in range(2, most + 1) if units % count == 0]
-
-
-Ints = npt.NDArray[np.int64]
 
 
 def row_block_devices(table: Table, limits: TableConstraint, topology: Topology, devices: Ints) -> Ints | None:

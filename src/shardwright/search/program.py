@@ -7,16 +7,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import highspy
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats, Ints
 from shardwright.errors import ShardwrightError
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 INFINITE = highspy.kHighsInf
 _STATUS = highspy.HighsModelStatus

@@ -1,9 +1,9 @@
-"""The relaxed problem behind the bound: what each table would choose at given prices, and the linear programme that finds the prices.
+"""The relaxed problem behind the bound: what each table would choose at given prices, and the linear program that finds the prices.
 
 The ways of a table: single column blocks and single row blocks of its forms, equal row blocks over 2, 4, 8, … devices, over as many as a
 host has, as the table is pinned to, or all, and replicas on all devices; see `engine.catalog`.
 
-The programme mixes ways of the tables so that the mean device costs least; its duals are the prices. Variables are the cost of each
+The program mixes ways of the tables so that the mean device costs least; its duals are the prices. Variables are the cost of each
 hidden unit of each call, the share of devices that make each call, ms of the forward and of the backward links, and the share of each
 column. A column is what a group of tables would choose at some prices. Columns are added as they are found, and the solver goes on from
 where it was.
@@ -12,22 +12,17 @@ where it was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import highspy
 import numpy as np
-import numpy.typing as npt
 
 from shardwright._engine import cheapest_widths, least_bottlenecks
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import Pricing
 from shardwright.search.engine.blocks import BlockCosts, Blocks, priced, priced_at_all
 from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 VALUES, IDS = 0, 1
 
@@ -318,8 +313,8 @@ _PRIMAL_SIMPLEX = 4  # after new columns a basis is primal feasible
 
 
 @dataclass(eq=False)
-class Programme:
-    """The programme of a task.
+class MasterProgram:
+    """The program of a task.
 
     Attributes:
         task: the task.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.cuts import equal_blocks, unit_width
@@ -27,8 +27,6 @@ from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
-
-Ints = npt.NDArray[np.int64]
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
 _COLUMNS = 4  # of a block, and what its width is a multiple of

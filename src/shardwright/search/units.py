@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools, Ints
 from shardwright.errors import InfeasibleTask
 from shardwright.search.cuts import equal_blocks, row_block_devices, unit_width
 from shardwright.sharding.memory import memory_account, shard_bytes
@@ -36,7 +36,7 @@ class Unit:
     """
 
     blocks: tuple[Shard, ...]
-    allowed: npt.NDArray[np.bool_]
+    allowed: Bools
     bytes: int
 
     @property
@@ -85,7 +85,7 @@ def take_apart(task: Task) -> Units:
     return Units(tuple(free), tuple(shard for cut in cuts.values() for shard in cut.fixed))
 
 
-def allowed_devices(task: Task, limits: TableConstraint) -> npt.NDArray[np.bool_]:
+def allowed_devices(task: Task, limits: TableConstraint) -> Bools:
     """`(devices,)` where a table may go by its pinning."""
     allowed = np.ones(task.topology.devices, dtype=bool)
     if limits.devices is not None:
@@ -135,11 +135,11 @@ def remedy_for(limits: TableConstraint, hosts: int) -> str:
     return ", or ".join(remedy for remedy, helps in remedies if helps)
 
 
-def _whole(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _whole(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
     return _units(task, [Shard.whole(table, 0)], allowed, largest)
 
 
-def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _column_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
     """The fewest column blocks that fit."""
     limits = task.constraints.of(table.name)
     narrowest = unit_width(table, limits)
@@ -157,14 +157,14 @@ def _column_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], lar
     return None
 
 
-def _row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
     """One row block on each device the table may use; on one host they would be table_row_wise."""
     found = _fixed_rows(task, table, np.flatnonzero(allowed))
     hosts = {task.topology.host_of(shard.devices[0]) for shard in found.fixed} if found else set()
     return found if len(hosts) >= min(2, task.topology.hosts) else None
 
 
-def _host_row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _host_row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
     """One row block on each device of one host; tables take turns over the hosts."""
     if task.topology.hosts == 1:
         return None
@@ -174,7 +174,7 @@ def _host_row_blocks(task: Task, table: Table, allowed: npt.NDArray[np.bool_], l
     return _fixed_rows(task, table, hosts[turn % len(hosts)]) if hosts else None
 
 
-def _fixed_rows(task: Task, table: Table, ranks: npt.NDArray[np.int64]) -> Units | None:
+def _fixed_rows(task: Task, table: Table, ranks: Ints) -> Units | None:
     chosen = row_block_devices(table, task.constraints.of(table.name), task.topology, ranks)
     if chosen is None:
         return None
@@ -185,14 +185,14 @@ def _fixed_rows(task: Task, table: Table, ranks: npt.NDArray[np.int64]) -> Units
     return Units((), tuple(shards)) if fits else None
 
 
-def _replica(task: Task, table: Table, allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _replica(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
     if not allowed.all() or task.topology.devices < 2:
         return None
     shard = Shard.whole(table, *range(task.topology.devices))
     return Units((), (shard,)) if shard_bytes(task, shard) <= min(task.topology.memory_bytes) else None
 
 
-def _units(task: Task, shards: list[Shard], allowed: npt.NDArray[np.bool_], largest: int) -> Units | None:
+def _units(task: Task, shards: list[Shard], allowed: Bools, largest: int) -> Units | None:
     """The shards as units of their own, if each fits the largest device."""
     units = [Unit((shard,), allowed, shard_bytes(task, shard)) for shard in shards]
     return Units(tuple(units), ()) if all(unit.bytes <= largest for unit in units) else None
@@ -212,7 +212,7 @@ def _merge(task: Task, names: list[str], cuts: dict[str, Units]) -> Unit:
     return merged
 
 
-Eligible = npt.NDArray[np.int64]
+Eligible = Ints
 
 
 class Placement:

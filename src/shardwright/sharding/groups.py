@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWorks
 from shardwright.task.groups import ShardingGroups
@@ -34,8 +34,8 @@ class GroupMemory:
         between: what is held between forward and backward pass, while the dense layers work.
     """
 
-    peak: npt.NDArray[np.int64]
-    between: npt.NDArray[np.int64]
+    peak: Ints
+    between: Ints
 
 
 def group_task(task: Task, groups: ShardingGroups) -> Task:

@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks, shard_work
 from shardwright.task.table import DTYPE_BYTES
@@ -43,12 +43,12 @@ class MemoryAccount:
         buffers: ids, offsets, activations and their gradients of one batch; of replicas the gradient of the block.
     """
 
-    weights: npt.NDArray[np.int64]
-    optimizer: npt.NDArray[np.int64]
-    buffers: npt.NDArray[np.int64]
+    weights: Ints
+    optimizer: Ints
+    buffers: Ints
 
     @property
-    def total(self) -> npt.NDArray[np.int64]:
+    def total(self) -> Ints:
         """`(devices,)` bytes of all parts together."""
         return self.weights + self.optimizer + self.buffers
 
@@ -92,7 +92,7 @@ def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
     """The bytes that `shards` take on every device of the task's topology."""
     parts = np.zeros((3, task.topology.devices), dtype=np.int64)
     works = ShardWorks(task)
-    known: dict[int, npt.NDArray[np.int64]] = {}
+    known: dict[int, Ints] = {}
     for shard in shards:
         work = works.of(shard)
         if id(work) not in known:

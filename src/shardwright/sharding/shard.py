@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
@@ -127,9 +127,6 @@ def sharding_type_of(shards: Sequence[Shard], table: Table, topology: Topology) 
         hosts = {topology.host_of(shard.devices[0]) for shard in shards}
         return "table_row_wise" if len(hosts) == 1 and topology.hosts > 1 else "row_wise"
     return "grid"
-
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def dealt_ranges(tier: tuple[int, int], parts: int) -> list[tuple[int, int]]:

@@ -11,15 +11,13 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.task.units import checked_whole, real
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 _SUMMED = 16  # up to this count probabilities are summed term by term
 _REACH = 9.0  # standard deviations from the count beyond which the probability is 0 or 1 to 1e-15

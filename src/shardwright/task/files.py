@@ -11,10 +11,11 @@ from typing import Any, cast
 import numpy as np
 from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.files import dump_document, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert, given
-from shardwright.task.access import AccessProfile, Floats
+from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import Dtype, Table

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel, Floats, Pricing
+from shardwright.cost.model import CostModel, Pricing
 from shardwright.sharding.work import ShardWork
 
 

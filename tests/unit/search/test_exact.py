@@ -13,7 +13,7 @@ from shardwright.search import program
 from shardwright.search.engine import catalog
 from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.exact.ways import FEWEST_ROWS, ROW_UNITS, column_units, ways_of
+from shardwright.search.exact.placement import FEWEST_ROWS, ROW_UNITS, column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy

@@ -32,8 +32,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.cost.features import BINS, WorkArrays
-from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Floats, Pricing
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.task.topology import MAX_DEVICES

@@ -21,19 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shardwright.arrays import Floats
 from shardwright.cost import links
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.dataset import Samples
-from shardwright.cost.links import (
-    ALL_TO_ALL,
-    BACKWARD,
-    FORWARD,
-    Collectives,
-    PassErrors,
-    errors_of,
-    repeat_error,
-)
-from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Floats
+from shardwright.cost.links import ALL_TO_ALL, BACKWARD, FORWARD, Collectives, PassErrors, errors_of, repeat_error
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT
 from shardwright.cost.neuroshard.model import (
     SIZES,
     TABLE_FEATURES,

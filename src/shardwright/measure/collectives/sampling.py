@@ -23,16 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.measure.sampling import DIMS, USUAL_TABLES
 from shardwright.task.table import Table
 
 VALUE_BYTES = 4
 """fp32, in which embeddings and their gradients travel."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel
 from shardwright.sharding.memory import gradient_size
@@ -20,10 +20,6 @@ from shardwright.sharding.work import shard_work
 from shardwright.task.access import reuse_of_many
 from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _AT_ONCE = 16_384  # blocks encoded together; bounds the memory of what the encoder computes on the way
 _STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight

@@ -11,21 +11,16 @@ it, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w bl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.search.cuts import equal_blocks, row_block_devices, unit_width
 from shardwright.search.engine.blocks import BlockCosts, Blocks, Tables
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 ROW_UNITS = 16
 _HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices

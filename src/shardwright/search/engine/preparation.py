@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright._engine import Solution, cheapest_widths
+from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import Assembly, assemble, shards_of
-from shardwright.search.engine.blocks import Added, Floats
+from shardwright.search.engine.blocks import Added
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.engine.session import Strain
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price

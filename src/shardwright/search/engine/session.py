@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright._engine import Solution, Stop, cheapest_widths
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.search.engine.assembly import NOTHING, Assembly
-from shardwright.search.engine.blocks import Floats, Ints
-from shardwright.search.engine.catalog import Bools
 from shardwright.search.engine.warm import everything_ms, resumed
 from shardwright.sharding.diff import Carried, carry
 from shardwright.sharding.plan import Plan

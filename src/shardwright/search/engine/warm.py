@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright._engine import Solution
+from shardwright.arrays import Floats, Ints
 from shardwright.search.engine.assembly import NOTHING, Assembly, Home, spread_shards
-from shardwright.search.engine.blocks import Floats, Ints
 from shardwright.search.engine.catalog import row_units
 from shardwright.sharding.diff import Carried, by_holder, element_bytes
 from shardwright.sharding.shard import Shard

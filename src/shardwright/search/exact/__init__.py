@@ -1,4 +1,4 @@
-"""`exact`: the best plan of a small task, by a mixed-integer linear programme."""
+"""`exact`: the best plan of a small task, by a mixed-integer linear program."""
 
 from shardwright.search.exact.strategy import Exact
 

@@ -1,4 +1,4 @@
-"""The whole programme of a task: the times of the four phases, exactly what `cost.score` computes, as inequalities.
+"""The whole program of a task: the times of the four phases, exactly what `cost.score` computes, as inequalities.
 
 Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and a = hidden · z +
 hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias, call ≥ 0, and phase ≥
@@ -19,20 +19,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
 from shardwright.errors import ShardwrightError
 from shardwright.search.exact.placement import (
-    Floats,
-    Ints,
     Placement,
+    Way,
     add_memory,
     add_order,
     add_placement,
     add_present,
     add_relations,
+    column_units,
+    ways_of,
 )
-from shardwright.search.exact.ways import Way, column_units, ways_of
 from shardwright.search.program import Program
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard

@@ -11,7 +11,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.exact.ways import Way, column_units
+from shardwright.search.exact.placement import Way, column_units
 from shardwright.search.heuristics import HEURISTICS, FusedGreedy
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.strategy import Strategy, why_not_counted
@@ -25,7 +25,7 @@ MAX_TABLES, MAX_DEVICES = 20, 4
 
 @dataclass(frozen=True)
 class Exact:
-    """A mixed-integer linear programme, solved by HiGHS: the referee for small tasks and convex cost models.
+    """A mixed-integer linear program, solved by HiGHS: the referee for small tasks and convex cost models.
 
     It chooses among the ways the lower bound speaks of: a table whole; in column blocks of multiples of 4 columns (of any columns where
     the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows, and

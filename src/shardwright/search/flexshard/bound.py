@@ -5,12 +5,12 @@ to hold a row, the bytes that all devices together send follow from `cost.sequen
 the four extremes are enough (see there), and with "cheaper" gradients each of them twice.
 
 *The relaxed problem* of all tables together. With x the rows of each segment held in each way, T_f ≥ wait_l + ms_l(x) for both link
-classes l, T_b likewise, bytes(x) ≤ the memory of all devices: minimise T_f + T_b, a linear programme. Its Lagrangian at prices λ of the
+classes l, T_b likewise, bytes(x) ≤ the memory of all devices: minimise T_f + T_b, a linear program. Its Lagrangian at prices λ of the
 link classes (which sum to 1 in each pass) and μ of a byte falls apart into segments:
 
     L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
 
-L is a bound for any prices. The best ones are the dual solution of the programme over mixtures of the answers so far; the segments'
+L is a bound for any prices. The best ones are the dual solution of the program over mixtures of the answers so far; the segments'
 cheapest ways at those prices are the next answer. It ends where both meet. A mixture is no compromise: rows of a segment are alike, so
 the segment is cut.
 
@@ -28,9 +28,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from shardwright.cost.flows import ID_BYTES, VALUE_BYTES, Floats
+from shardwright.arrays import Floats, Ints
+from shardwright.cost.flows import ID_BYTES, VALUE_BYTES
 from shardwright.cost.model import CostModel
 from shardwright.search.program import Program
 from shardwright.sharding.costs import BoundScope
@@ -41,7 +41,6 @@ from shardwright.task.table import Table, row_bytes
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Tier: TypeAlias = Literal["hot", "warm", "host", "cold"]
 
 
@@ -234,7 +233,7 @@ class _Answer:
 
 
 class Relaxation:
-    """The programme of some tables; answers found under some limits serve under others too."""
+    """The program of some tables; answers found under some limits serve under others too."""
 
     def __init__(self, rates: Rates, known: Relaxation | None = None) -> None:
         """Of some rates; answers of `known`, whose ways are these and some more, are taken over where they can be."""
@@ -324,7 +323,7 @@ _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")
 
 
 def communication_bound(task: Task) -> tuple[float, Relaxation | None]:
-    """Ms below which no plan's forward plus backward communication is, and the programme that says so; 0 where nothing need be sent."""
+    """Ms below which no plan's forward plus backward communication is, and the program that says so; 0 where nothing need be sent."""
     sequences = [table for table in task.tables if not table.pooled]
     if not sequences or task.topology.devices == 1:
         return 0.0, None
@@ -360,7 +359,7 @@ def tier_bound(task: Task, memory: Ints, relaxation: Relaxation) -> float:
     Args:
         task: the task.
         memory: `(devices,)` bytes for the tables.
-        relaxation: the programme of their tiers.
+        relaxation: the program of their tiers.
     """
     if task.topology.devices == 1:
         return 0.0

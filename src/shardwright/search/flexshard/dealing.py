@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.flows import Floats
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
-from shardwright.search.flexshard.bound import Ints, Limits, Mixture, Rates, Relaxation, gradient_memory, row_memory
+from shardwright.search.flexshard.bound import Limits, Mixture, Rates, Relaxation, gradient_memory, row_memory
 from shardwright.sharding.memory import buffer_bytes, memory_account
 from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.sharding.work import ShardWork

@@ -11,11 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import allowed_devices
 from shardwright.sharding.memory import buffer_bytes, gradient_bytes, gradient_size, optimizer_bytes
@@ -24,8 +23,6 @@ from shardwright.task.constraints import SHARDING_TYPES, TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +36,7 @@ class Where:
         everywhere: whether they are all devices there are.
     """
 
-    mask: Mask
+    mask: Bools
     memory: tuple[int, ...]
     hosts: int
     everywhere: bool
@@ -75,7 +72,7 @@ class Places:
     task: Task
     _known: dict[bytes, Where] = field(default_factory=dict)
 
-    def of(self, mask: Mask) -> Where:
+    def of(self, mask: Bools) -> Where:
         """The set with this `(devices,)` mask."""
         key = mask.tobytes()
         if key not in self._known:

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.errors import InfeasibleTask
-from shardwright.search.infeasible.needs import Group, Mask, Places, Where, compared, groups_of, inside
-from shardwright.search.program import Floats, Program
+from shardwright.search.infeasible.needs import Group, Places, Where, compared, groups_of, inside
+from shardwright.search.program import Program
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
@@ -78,7 +78,7 @@ def _extended(start: Sequence[int], rivals: dict[int, set[int]]) -> frozenset[in
     return frozenset(clique)
 
 
-def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: npt.NDArray[np.int64]) -> None:
+def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) -> None:
     """Check that the groups of a clique can each lie on as many devices of its own as it needs."""
     members = [groups[index] for index in clique]
     needed = sum(group.fewest for group in members)
@@ -149,7 +149,7 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
     )
 
 
-def _most_crowded(masks: Mask, needs: Floats, room: Floats) -> Mask:
+def _most_crowded(masks: Bools, needs: Floats, room: Floats) -> Bools:
     """`(devices,)` the devices that what is confined to them overfills the most; none if all fit.
 
     A program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. It is solved
@@ -169,7 +169,7 @@ def _most_crowded(masks: Mask, needs: Floats, room: Floats) -> Mask:
     for index, kind in np.argwhere(kinds):
         program.row([counted[index], devices[kind]], [1.0, -1.0], high=0.0)
     found = program.relaxed().values
-    chosen: Mask = np.zeros(room.size, dtype=bool) if found is None else (found[devices] > 0.5)[same_device.ravel()]
+    chosen: Bools = np.zeros(room.size, dtype=bool) if found is None else (found[devices] > 0.5)[same_device.ravel()]
     return chosen
 
 

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from shardwright.search.neuroshard.pieces import Cuts, Ints, Placed
+from shardwright.arrays import Ints
+from shardwright.search.neuroshard.pieces import Cuts, Placed
 
 Inner: TypeAlias = Callable[[Ints], tuple[float, Ints]]
 

@@ -15,11 +15,11 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright._engine import TICKS
 from shardwright._engine import Pieces as NativePieces
 from shardwright._engine import step_ticks as native_step_ticks
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import ShardwrightError
@@ -30,10 +30,6 @@ from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import Call, call_of, shard_work
 from shardwright.task.task import Task
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Arrays(NamedTuple):

@@ -27,10 +27,11 @@ from typing import Protocol
 import numpy as np
 
 from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, placement_times
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.neuroshard.beam import Beam, Width
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Floats, Ints, Pieces, make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, make_pieces, shards_of, step_ticks
 from shardwright.search.strategy import why_not_counted
 from shardwright.search.units import Placement, Units, take_apart
 from shardwright.sharding.plan import Plan

@@ -54,7 +54,7 @@ def slots(task, table):
 
 
 def test_load_factors_take_the_least_time():
-    """The reference is a linear programme over the lower hulls of all tables' times: missed bytes, and finding rows in a cache."""
+    """The reference is a linear program over the lower hulls of all tables' times: missed bytes, and finding rows in a cache."""
     problem = small_problem()
     task, fill, per_ms = problem.task, 0.9, problem.topology.hbm_to_ddr_mem_bw
     chosen = cached_within(problem, fill)
