@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardwright.cost import CostModel
 from shardwright.search.autoshard.strategy import AutoShardWeights
-from shardwright.search.heuristics import HEURISTICS
+from shardwright.search.baselines import HEURISTICS
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
 from shardwright.search.learned.worlds import (

@@ -8,8 +8,8 @@ import shardwright as sw
 from benchmarks.block_times import HALF, Heaviest, block_ms, heaviest_blocks
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
+from shardwright.search.baselines import HEURISTICS
 from shardwright.search.certified import Certified
-from shardwright.search.heuristics import HEURISTICS
 from shardwright.sharding import Plan
 from shardwright.task import Task
 from shardwright.workload import random_task

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shardwright.cost.files import bundled_models
 from shardwright.cost.published import CALL_MS, FACTORS
-from shardwright.search.heuristics import HEURISTICS
+from shardwright.search.baselines import HEURISTICS
 from shardwright.search.learned.policy_files import bundled_policy
 from shardwright.search.registry import strategy_named, takes_policy, with_policy
 from shardwright.search.strategy import Strategy

@@ -11,10 +11,10 @@ from shardwright._engine import greedy
 from shardwright.arrays import Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.search.engine.blocks import Added
+from shardwright.search.engine.catalog import Added
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.beam import Beam, Width
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, encode, make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.strategy import Beam, Width
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard

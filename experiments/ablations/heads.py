@@ -20,8 +20,8 @@ from shardwright.cost.choice import cost_model_for
 from shardwright.cost.files import load_model, save_model
 from shardwright.cost.model import ComputeModel, CostModel, Head
 from shardwright.errors import MeasurementFailed
+from shardwright.search.baselines import FusedGreedy
 from shardwright.search.certified import Certified
-from shardwright.search.heuristics import FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.sharding.plan import Plan
 from shardwright.task import Task

@@ -13,11 +13,10 @@ from experiments.ablations.ablated_search import UncachedNeuroShard
 from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.certified import Certified
-from shardwright.search.engine.preparation import prepare
-from shardwright.search.engine.session import SearchSession
+from shardwright.search.engine.session import SearchSession, prepare
+from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import Strategy
-from shardwright.search.warm import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task import Constraints, TableConstraint, Task

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidPlan
+from shardwright.search.baselines import HEURISTICS, FusedGreedy, Random
 from shardwright.search.bound import lower_bound
 from shardwright.search.exact import Exact
 from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
 from shardwright.sharding.checking import check_plan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard

@@ -14,7 +14,7 @@ from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, validated
 from shardwright.cost.model import ComputeModel
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit
-from shardwright.search.best import Interruptible
+from shardwright.search.strategy import Interruptible
 from shardwright.threads import one_thread
 
 Told: TypeAlias = Callable[[float, int, float | None, str], None]

@@ -24,9 +24,9 @@ from shardwright.cost.correction import CorrectedModel, corrected, with_cut_pric
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score, scored
 from shardwright.errors import InfeasibleTask, MeasurementFailed
-from shardwright.search.best import Interruptible
 from shardwright.search.registry import strategy_named
 from shardwright.search.solve import plan
+from shardwright.search.strategy import Interruptible
 from shardwright.sharding.costs import Trial, Tuning
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for

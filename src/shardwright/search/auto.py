@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.best import ROUNDING, BestPlan
+from shardwright.search.baselines import HEURISTICS, UNIFORM, FusedGreedy, Random
 from shardwright.search.certified import Certified
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard.strategy import (
@@ -28,8 +28,7 @@ from shardwright.search.flexshard.strategy import (
     tier_plan,
     tiered_tables,
 )
-from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
-from shardwright.search.uniform import UNIFORM
+from shardwright.search.strategy import ROUNDING, BestPlan
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 

@@ -27,19 +27,16 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.best import ROUNDING, BestPlan, is_interrupt
-from shardwright.search.heuristics import FusedGreedy
+from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
+from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.strategy import why_not_counted
-from shardwright.search.uniform import KINDS, UNIFORM
-from shardwright.search.warm import WarmStart
+from shardwright.search.strategy import ROUNDING, BestPlan, is_interrupt, why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.search.engine.preparation import Prepared
-    from shardwright.search.engine.session import SearchSession, Start
+    from shardwright.search.engine.session import Prepared, SearchSession, Start
 
 _STARTS = (
     (0.5, 1.0, 1.0),
@@ -130,8 +127,7 @@ class Certified:
         seed: int,
         deadline: float | None,
     ) -> Plan:
-        from shardwright.search.engine.preparation import prepare
-        from shardwright.search.engine.session import SearchSession
+        from shardwright.search.engine.session import SearchSession, prepare
 
         if deadline is not None:
             deadline -= seen.scoring_s

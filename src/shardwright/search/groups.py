@@ -9,9 +9,9 @@ from typing import Any
 
 from shardwright.cost.score import synchronisation_ms
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.best import Interruptible
 from shardwright.search.solve import check_time_limit
 from shardwright.search.solve import plan as find_plan
+from shardwright.search.strategy import Interruptible
 from shardwright.sharding.groups import GroupMemory, group_memory, group_task
 from shardwright.sharding.plan import Plan
 from shardwright.task.groups import ShardingGroups, group_sizes

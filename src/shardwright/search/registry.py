@@ -10,16 +10,15 @@ from shardwright.errors import InvalidInput
 from shardwright.plugins import load_plugin, plugins
 from shardwright.search.auto import Auto
 from shardwright.search.autoshard.strategy import AutoShard
+from shardwright.search.baselines import HEURISTICS, UNIFORM, FusedGreedy, Random
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard import FlexShard, RecShard
-from shardwright.search.heuristics import HEURISTICS, FusedGreedy, Random
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.rnn.strategy import Rnn
 from shardwright.search.strategy import Strategy
 from shardwright.search.torchrec import TorchRec
-from shardwright.search.uniform import UNIFORM
 from shardwright.task.task import Task
 
 AUTO = Auto()

@@ -19,8 +19,17 @@ import numpy as np
 from shardwright._engine import cheapest_widths, least_bottlenecks
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import Pricing
-from shardwright.search.engine.blocks import BlockCosts, Blocks, priced, priced_at_all
-from shardwright.search.engine.catalog import Catalog, devices_of, largest_memory, reduced_bytes, row_units
+from shardwright.search.engine.catalog import (
+    BlockCosts,
+    Blocks,
+    Catalog,
+    devices_of,
+    largest_memory,
+    priced,
+    priced_at_all,
+    reduced_bytes,
+    row_units,
+)
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 

@@ -14,13 +14,11 @@ from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.best import ROUNDING
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.registry import strategy_named
-from shardwright.search.strategy import Strategy
-from shardwright.search.warm import WarmStrategy
+from shardwright.search.strategy import ROUNDING, Strategy, WarmStrategy
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task

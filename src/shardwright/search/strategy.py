@@ -1,10 +1,19 @@
-"""What a strategy is, and the checks that several strategies share."""
+"""What a strategy is, what several strategies share, and the best plan that a search has seen."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol, runtime_checkable
 
 from shardwright.cost.model import CostModel
+from shardwright.cost.score import score
+from shardwright.errors import InfeasibleTask
 from shardwright.search.units import PLACEABLE
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -38,6 +47,36 @@ class Strategy(Protocol):
         ...
 
 
+@runtime_checkable
+class WarmStrategy(Strategy, Protocol):
+    """A strategy that can start from a plan."""
+
+    def search_from(
+        self,
+        task: Task,
+        cost_model: CostModel,
+        *,
+        start: Plan,
+        move_cost: float,
+        seed: int,
+        deadline: float | None,
+    ) -> Plan:
+        """Find a plan from another one.
+
+        Args:
+            task: the task; never changed.
+            cost_model: prices of sets of shards.
+            start: a plan for this task, or for one with other tables or devices.
+            move_cost: ms of step time that a GB to be moved counts for; may be infinite.
+            seed: the same seed gives the same plan.
+            deadline: `time.monotonic()` at which the search has to return its best; None for no limit.
+
+        Raises:
+            InfeasibleTask: no plan was found that keeps memory and constraints.
+        """
+        ...
+
+
 def why_not_counted(task: Task) -> str | None:
     """Why a strategy that counts the bytes of the plain exchange cannot plan the task; None if those are its bytes, and `why_not_whole`."""
     if task.exchange != AS_TORCHREC and not all(table.pooled for table in task.tables):
@@ -54,3 +93,105 @@ def why_not_whole(task: Task) -> str | None:
         if not any(limits.allows(kind) for kind in PLACEABLE):
             return f"table '{name}' allows only {', '.join(limits.sharding_types or ())}, which this strategy does not make"
     return None
+
+
+ROUNDING = 1e-9  # of a step: sums of the same floats in other orders
+
+
+class Interruptible:
+    """Notices Ctrl-C.
+
+    Attributes:
+        interrupted: whether it was pressed, see `until_interrupted`.
+    """
+
+    interrupted = False
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Notice Ctrl-C also where a strategy answers it with its own best plan. Python lets the main thread alone see to signals."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+
+        def notice(number: int, frame: FrameType | None) -> None:
+            self.interrupted = True
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, notice)
+        try:
+            yield
+        except SystemError as error:
+            if not is_interrupt(error):
+                raise
+            raise KeyboardInterrupt from error
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class BestPlan(Interruptible):
+    """Plans of several strategies for one task, compared by predicted step time.
+
+    Args:
+        task: the task.
+        cost_model: prices the plans.
+        seed: the strategies' seed.
+        deadline: `time.monotonic()` from which on no strategy is asked any more; None for no limit.
+
+    Attributes:
+        plan: the best plan so far; None before the first.
+        step_ms: its step time.
+        seen: all plans with their step times, in the order in which they came.
+        refused: why strategies found no plan, by their names.
+        scoring_s: how long it took to score the first plan; the answer will be scored again.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
+        self._task, self._model = task, cost_model
+        self._seed, self._deadline = seed, deadline
+        self.plan: Plan | None = None
+        self.step_ms = math.inf
+        self.seen: list[tuple[float, Plan]] = []
+        self.refused: dict[str, InfeasibleTask] = {}
+        self.scoring_s = 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether time is up, or Ctrl-C was pressed."""
+        return self.interrupted or (self._deadline is not None and time.monotonic() >= self._deadline)
+
+    def offer(self, plan: Plan) -> None:
+        """Keep a plan if it is the best so far."""
+        begin = time.monotonic()
+        step_ms = score(self._task, plan.shards, self._model).step_ms
+        self.scoring_s = self.scoring_s or time.monotonic() - begin
+        self.seen.append((step_ms, plan))
+        if self.plan is None or step_ms < self.step_ms:
+            self.plan, self.step_ms = plan, step_ms
+
+    def attempt(self, *strategies: Strategy, part: float = 1.0) -> None:
+        """Offer the plans of strategies that support the task, as long as there is time, and in any case until there is a plan.
+
+        Args:
+            strategies: asked one after another.
+            part: part of the time left that each of them gets.
+        """
+        for strategy in strategies:
+            if self.plan is not None and self.late:
+                return
+            if strategy.supports(self._task) is None:
+                try:
+                    self.offer(strategy.search(self._task, self._model, seed=self._seed, deadline=self.until(part)))
+                except InfeasibleTask as error:
+                    self.refused[strategy.name] = error
+
+    def until(self, part: float) -> float | None:
+        """`time.monotonic()` after a part of the time that is left; None for no limit."""
+        now = time.monotonic()
+        return None if self._deadline is None else now + part * max(0.0, self._deadline - now)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is Ctrl-C; one that comes while a compiled function returns is a SystemError."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)

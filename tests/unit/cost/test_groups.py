@@ -10,7 +10,7 @@ from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import score, synchronisation_ms, without_synchronisation
 from shardwright.search import plan
 from shardwright.search.bound import lower_bound
-from shardwright.search.engine.blocks import Blocks, Tables
+from shardwright.search.engine.catalog import Blocks, Tables
 from shardwright.sharding import Plan, Shard
 from shardwright.task import ShardingGroups, Table, Task, Topology
 
@@ -104,7 +104,7 @@ def test_columns_and_shards_are_encoded_alike():
     model = with_groups(MODEL, task)
     blocks = Blocks(*(np.array(column) for column in ([0, 0, 1], [1000, 1000, 500], [64, 32, 32], [1, 1, 2])))
     shards = [Shard("bag", (0, 1000), (0, 64), (0,)), Shard("bag", (0, 1000), (0, 32), (0,)), Shard.whole(HALF, 0, 1)]
-    from shardwright.search.engine.blocks import vectors_of
+    from shardwright.search.engine.catalog import vectors_of
     from shardwright.sharding.work import shard_work
 
     expected = vectors_of(model, model.encode([shard_work(task, shard) for shard in shards]))

@@ -15,7 +15,7 @@ from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search import certified
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.strategy import DreamShardPlus
-from shardwright.search.engine import preparation
+from shardwright.search.engine import session
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import memory_account
 from shardwright.testing import check_strategy
@@ -102,7 +102,7 @@ def test_without_time_greedy_has_planned(limit):
 
 
 @pytest.mark.usefixtures("answered")
-@pytest.mark.parametrize("where", [(preparation, "prepare"), (certified.NeuroShard, "search")])
+@pytest.mark.parametrize("where", [(session, "prepare"), (certified.NeuroShard, "search")])
 def test_ctrl_c_ends_the_search_with_the_best_plan_so_far(monkeypatch, where):
     """Also where a strategy answers it with its own plan, nothing further is asked."""
 
@@ -126,7 +126,7 @@ def test_ctrl_c_while_a_compiled_function_returns_is_ctrl_c(monkeypatch):
     plan = Certified(tolerance=0.0).search(task_of(30, 4), MODEL, seed=0, deadline=None)
     greedy = sw.plan(task_of(30, 4), strategy="greedy", cost_model=MODEL)
     assert sw.cost.score(plan.task, plan.shards, MODEL).step_ms < greedy.cost.step_ms
-    monkeypatch.setattr(preparation, "prepare", lambda *_: 1 / 0)
+    monkeypatch.setattr(session, "prepare", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Certified().search(task_of(30, 4), MODEL, seed=0, deadline=None)
 

@@ -8,10 +8,10 @@ import pytest
 import shardwright as sw
 from shardwright.cost.model import Pricing
 from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.search.baselines import FusedGreedy
 from shardwright.search.bound import lower_bound
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import SearchSession
-from shardwright.search.heuristics import FusedGreedy
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
@@ -262,7 +262,7 @@ def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
 
 def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
     """With hardly any time the first prices can prove less than nothing."""
-    monkeypatch.setattr("shardwright.search.engine.preparation.Prepared.tighten", lambda *_, **__: -1.0)
+    monkeypatch.setattr("shardwright.search.engine.session.Prepared.tighten", lambda *_, **__: -1.0)
     assert search(task_of(6, 2)).bound_ms is None
 
 

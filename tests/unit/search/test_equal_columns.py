@@ -7,10 +7,9 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InvalidPlan
-from shardwright.search.cuts import equal_blocks
 from shardwright.search.engine.catalog import make_catalog
-from shardwright.search.engine.preparation import prepare
-from shardwright.search.engine.session import Start, start
+from shardwright.search.engine.session import Start, prepare, start
+from shardwright.search.units import equal_blocks
 from shardwright.sharding.memory import memory_account
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.testing.model import SimpleCostModel

@@ -9,7 +9,7 @@ import shardwright as sw
 from shardwright.cost import score
 from shardwright.errors import InvalidInput
 from shardwright.search.certified import Certified
-from shardwright.search.warm import WarmStrategy
+from shardwright.search.strategy import WarmStrategy
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.diff import element_bytes
 from shardwright.testing.model import SimpleCostModel

@@ -15,8 +15,7 @@ import numpy as np
 from shardwright._engine import Problem, Solution, best_order
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
-from shardwright.search.engine.blocks import Added
-from shardwright.search.engine.catalog import Catalog, row_units
+from shardwright.search.engine.catalog import Added, Catalog, row_units
 from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology

@@ -15,9 +15,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
-from shardwright.search.cuts import equal_blocks, row_block_devices, unit_width
 from shardwright.search.program import Program
-from shardwright.search.units import allowed_devices
+from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, unit_width
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint

@@ -10,9 +10,9 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
+from shardwright.search.baselines import HEURISTICS, FusedGreedy
 from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.search.exact.placement import Way, column_units
-from shardwright.search.heuristics import HEURISTICS, FusedGreedy
 from shardwright.search.infeasible import prove_infeasible
 from shardwright.search.strategy import Strategy, why_not_counted
 from shardwright.search.units import remedy_for

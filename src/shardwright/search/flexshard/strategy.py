@@ -12,10 +12,10 @@ from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
+from shardwright.search.baselines import KINDS, place_uniformly, why_not_uniform
 from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import Relaxation, Tier, communication_bound, rates_of, row_memory, tier_bound
 from shardwright.search.flexshard.dealing import Dealer, Fitted, bytes_of, cold_levels, deals
-from shardwright.search.uniform import KINDS, place_uniformly, why_not_uniform
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard

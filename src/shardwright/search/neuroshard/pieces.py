@@ -24,7 +24,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import ShardwrightError
 from shardwright.search.engine.assembly import link_facts
-from shardwright.search.engine.blocks import Added, vectors_of
+from shardwright.search.engine.catalog import Added, vectors_of
 from shardwright.search.units import Unit, Units
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import Shard

@@ -4,8 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from shardwright.search.engine.preparation import Prepared, prepare
-from shardwright.search.engine.session import SearchSession, Start, start
+from shardwright.search.engine.session import Prepared, SearchSession, Start, prepare, start
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()

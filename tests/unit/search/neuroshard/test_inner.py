@@ -9,9 +9,8 @@ import pytest
 
 from shardwright import _engine
 from shardwright.cost import score
-from shardwright.search.neuroshard.beam import candidates, halved
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Placed, make_pieces, shards_of, step_ticks
-from shardwright.search.neuroshard.strategy import NetworkScore, network_score
+from shardwright.search.neuroshard.strategy import NetworkScore, candidates, halved, network_score
 from shardwright.search.units import take_apart
 from shardwright.testing.model import SimpleCostModel
 from tests.unit.search.neuroshard.tasks import FakeNetworks, FakeNeuroShardModel, constrained, equal_tables, random_task

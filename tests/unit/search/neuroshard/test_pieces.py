@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.search.neuroshard.beam import Placed, halved
 from shardwright.search.neuroshard.pieces import make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.strategy import Placed, halved
 from shardwright.search.units import take_apart
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Constraints, Table, Task, Topology

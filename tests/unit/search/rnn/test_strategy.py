@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleTask, InvalidInput, MissingDependency
-from shardwright.search.heuristics import Random
+from shardwright.search.baselines import Random
 from shardwright.search.rnn import Rnn, RnnOptions
 from shardwright.search.rnn import strategy as module
 from shardwright.task import Constraints, TableConstraint

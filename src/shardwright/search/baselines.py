@@ -1,13 +1,16 @@
-"""One sharding type for all tables, each a strategy of that name: what the strategies that mix them are compared with.
+"""The baselines: sorted heuristics, `greedy`, and one sharding type for all tables.
 
-Tables are placed one after another, by lookups, most first; each takes, of the ways that its type leaves and that fit, the one
-after which the busiest of its devices is the least busy. If one then fits nowhere, all are placed anew by size, where most memory is
-left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
+A sorted heuristic gives tables, largest cost first, to the device with the lowest sum so far. `greedy` asks the cost model instead.
+
+A uniform strategy shards all tables in one way and has the name of that sharding type. Tables are placed by lookups, most first. Each takes
+the way that fits and leaves the busiest of its devices the least busy. If one then fits nowhere, all are placed anew by size, where most
+memory is left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,17 +19,144 @@ import numpy as np
 from shardwright.arrays import Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
-from shardwright.search.cuts import equal_blocks, unit_width
-from shardwright.search.units import allowed_devices
+from shardwright.search.strategy import why_not_whole
+from shardwright.search.units import Eligible, allowed_devices, equal_blocks, place_all, take_apart, unit_width
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard, even_cuts
-from shardwright.sharding.work import ShardWork, ShardWorks
+from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls, shard_work
 from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
+
+
+@dataclass(frozen=True)
+class SortedGreedy:
+    """Greedy by a fixed cost of each table.
+
+    Attributes:
+        name: name of the strategy.
+        cost: cost of one block, from its work.
+    """
+
+    name: str
+    cost: Callable[[ShardWork], float]
+
+    def supports(self, task: Task) -> str | None:
+        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        return why_not_whole(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Place by the fixed cost; the cost model is not asked."""
+        units = take_apart(task)
+        load = np.zeros(task.topology.devices)
+        for shard in units.fixed:
+            load[list(shard.devices)] += self._cost_of(task, shard)
+        costs = np.array([sum(self._cost_of(task, block) for block in unit.blocks) for unit in units.free])
+
+        def choose(index: int, eligible: Eligible) -> int:
+            device = int(eligible[np.argmin(load[eligible])])
+            load[device] += costs[index]
+            return device
+
+        order = np.argsort(-costs, kind="stable").tolist()
+        return Plan(task, place_all(task, units, order, choose), self.name, seed)
+
+    def _cost_of(self, task: Task, shard: Shard) -> float:
+        return self.cost(shard_work(task, shard))
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each table to a random device that has memory left."""
+
+    name: str = "random"
+
+    def supports(self, task: Task) -> str | None:
+        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        return why_not_whole(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Place at random; the cost model is not asked."""
+        units = take_apart(task)
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(units.free)).tolist()
+        shards = place_all(task, units, order, lambda _, eligible: int(rng.choice(eligible)))
+        return Plan(task, shards, self.name, seed)
+
+
+def size(work: ShardWork) -> float:
+    """Rows × dim."""
+    return work.rows * work.dim
+
+
+def dim(work: ShardWork) -> float:
+    """The dim."""
+    return work.dim
+
+
+def lookup(work: ShardWork) -> float:
+    """Dim × pooling factor."""
+    return work.dim * work.pooling
+
+
+def size_lookup(work: ShardWork) -> float:
+    """Dim × pooling factor × log10 of the rows."""
+    return work.dim * work.pooling * math.log10(work.rows)
+
+
+HEURISTICS = tuple(SortedGreedy(cost.__name__, cost) for cost in (size, dim, lookup, size_lookup))
+
+
+@dataclass(frozen=True)
+class FusedGreedy:
+    """The inner step of NeuroShard's search, without its bound on dims: fused, not summed, costs decide."""
+
+    name: str = "greedy"
+
+    def supports(self, task: Task) -> str | None:
+        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        return why_not_whole(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Place by the predicted kernel time of each device with the table on it."""
+        units = take_apart(task)
+        blocks = [block for unit in units.free for block in unit.blocks]
+        works = [shard_work(task, shard) for shard in (*blocks, *units.fixed)]
+        encoded, call = cost_model.encode(works), np.array(numbered_calls(works), dtype=np.int64)
+        calls = int(call.max(initial=-1)) + 1
+        owner = np.repeat(np.arange(len(units.free)), [len(unit.blocks) for unit in units.free])
+        latents = np.zeros((len(units.free), calls, encoded.shape[1]))
+        np.add.at(latents, (owner, call[: len(blocks)]), encoded[: len(blocks)])
+        within = np.zeros(latents.shape[:2], dtype=bool)
+        within[owner, call[: len(blocks)]] = True
+        sums, present = (
+            np.zeros((task.topology.devices, *latents.shape[1:])),
+            np.zeros((task.topology.devices, calls), bool),
+        )
+        for shard, kind, latent in zip(units.fixed, call[len(blocks) :], encoded[len(blocks) :], strict=True):
+            sums[list(shard.devices), kind] += latent
+            present[list(shard.devices), kind] = True
+        # What a device pays once it pays with any table on it, so it decides nothing.
+        price = cost_model.pricing.price
+        times = np.where(present, price(sums).sum(axis=2), 0.0)
+
+        def choose(index: int, eligible: Eligible) -> int:
+            some = np.flatnonzero(within[index])
+            now = price(sums[eligible[:, None], some] + latents[index, some]).sum(axis=2)
+            after = times[eligible].sum(axis=1) - times[eligible[:, None], some].sum(axis=1) + now.sum(axis=1)
+            best = int(np.argmin(after))
+            device = int(eligible[best])
+            sums[device, some] += latents[index, some]
+            times[device, some] = now[best]
+            return device
+
+        alone = np.where(within, price(latents).sum(axis=2), 0.0).sum(axis=1)
+        order = np.argsort(-alone, kind="stable").tolist()
+        return Plan(task, place_all(task, units, order, choose), self.name, seed)
+
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
 _COLUMNS = 4  # of a block, and what its width is a multiple of

@@ -9,8 +9,8 @@ import pytest
 import shardwright as sw
 from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
+from shardwright.search.baselines import KINDS, place_uniformly
 from shardwright.search.registry import strategy_named
-from shardwright.search.uniform import KINDS, place_uniformly
 from shardwright.sharding import Plan, memory_account
 from shardwright.task import Constraints, Exchange, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy

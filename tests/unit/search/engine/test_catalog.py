@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.published import PublishedModel
-from shardwright.search.engine.blocks import Added, Blocks, Tables, priced
+from shardwright.search.engine.catalog import Added, Blocks, Tables, priced
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import OPTIMIZERS, Exchange, Table, Task, Topology
 
