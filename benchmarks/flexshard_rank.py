@@ -22,7 +22,7 @@ from benchmarks.flexshard_cases import Case, Log, Synthetic
 from benchmarks.flexshard_model import EPS, LEARNING_RATE, SEED, loss_of
 from benchmarks.hosts.inside import link_bytes
 from benchmarks.hosts.together import common_start
-from shardwright.runtime import TieredEmbedding, duplex
+from shardwright.runtime import TieredEmbedding, wire
 from shardwright.sharding import Plan
 
 TIMEOUT_S = 120.0
@@ -67,8 +67,8 @@ def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    exchanges = Exchanges(duplex.all_to_all)
-    duplex.all_to_all = exchanges
+    exchanges = Exchanges(wire.all_to_all)
+    wire.all_to_all = exchanges
     data = Case(**settings["case"]).data()
     for job in settings["jobs"]:
         found = run_job(job, data, exchanges, settings["steps"])

@@ -21,8 +21,8 @@ import torch.multiprocessing as mp
 
 from benchmarks.results_table import write_results
 from shardwright.runtime import TieredEmbedding
-from shardwright.runtime.duplex import all_to_all
 from shardwright.runtime.optimizers import OptimizerOptions, update
+from shardwright.runtime.wire import all_to_all
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task import Table, Task, Topology

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.hosts.together import common_start
-from shardwright.runtime.duplex import all_to_all
+from shardwright.runtime.wire import all_to_all
 
 PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
     "all": lambda here, there, local: here != there,

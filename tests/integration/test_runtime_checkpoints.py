@@ -233,7 +233,7 @@ def test_saving_and_loading_take_a_few_parts_of_memory_not_a_table(tmp_path):
 
 def save_and_note(rank, plan, folder, most):
     """What saving expects of the manifest at most, and what came of it where `most` bytes are allowed."""
-    from shardwright.runtime import checkpoint, manifest
+    from shardwright.runtime import checkpoint
 
     expected = []
 
@@ -241,19 +241,19 @@ def save_and_note(rank, plan, folder, most):
         expected.append(sizes)
         check(*sizes)
 
-    check, limit = checkpoint.check_readable, manifest.MAX_BYTES
-    checkpoint.check_readable, manifest.MAX_BYTES = noted, most
+    check, limit = checkpoint.check_readable, checkpoint.MAX_BYTES
+    checkpoint.check_readable, checkpoint.MAX_BYTES = noted, most
     try:
         checkpoint.save_checkpoint(make_module(plan, rank_maps()), folder, part_bytes=400)
         return expected, "saved"
     except InvalidInput as error:
         return expected, str(error)
     finally:
-        checkpoint.check_readable, manifest.MAX_BYTES = check, limit
+        checkpoint.check_readable, checkpoint.MAX_BYTES = check, limit
 
 
 def test_a_manifest_takes_no_more_than_was_expected(ranks, tmp_path):
-    from shardwright.runtime.manifest import measure
+    from shardwright.runtime.checkpoint import measure
 
     plan = make_plan("tiered", SAVED, "adam")
     (((size, values),), _), *others = ranks.run(save_and_note, plan, str(tmp_path), 10**6)
@@ -270,9 +270,9 @@ def test_a_checkpoint_that_could_not_be_read_is_not_written(ranks, tmp_path):
 
 
 def test_large_tables_have_larger_parts(tmp_path, monkeypatch):
-    from shardwright.runtime import TieredEmbedding, checkpoint_parts, load_checkpoint, save_checkpoint
+    from shardwright.runtime import TieredEmbedding, checkpoint, load_checkpoint, save_checkpoint
 
-    monkeypatch.setattr(checkpoint_parts, "MOST_PARTS", 8)
+    monkeypatch.setattr(checkpoint, "MOST_PARTS", 8)
     table = Table("t", 1000, 4, 1.0, False)
     plan = Plan(Task([table], Topology(1, 1, memory="1 GB"), 16, "sgd"), [Shard.whole(table, 0)])
     module, other = TieredEmbedding(plan, initial=1), TieredEmbedding(plan, initial=2)

@@ -10,8 +10,8 @@ if find_spec("torch") is None:
 from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
 from shardwright.runtime.embedding import TieredEmbedding
 from shardwright.runtime.features import JaggedRows
-from shardwright.runtime.seeds import InitialRows, UniformRows
-from shardwright.runtime.traffic import TrafficMeter
+from shardwright.runtime.storage import InitialRows, UniformRows
+from shardwright.runtime.wire import TrafficMeter
 
 __all__ = [
     "InitialRows",

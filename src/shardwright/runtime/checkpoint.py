@@ -8,30 +8,72 @@ memory. What a rank writes is planned before: a manifest that would be too large
 
 from __future__ import annotations
 
+import re
 import secrets
 import zlib
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from shardwright.errors import InvalidInput
-from shardwright.files import write_atomically
-from shardwright.runtime.checkpoint_parts import Content, largest_entries, part_of, planned_parts, read_parts
+from shardwright.files import MAX_BYTES, MAX_VALUES, parse_document, read_bytes, write_atomically
 from shardwright.runtime.embedding import TieredEmbedding
-from shardwright.runtime.manifest import (
-    FORMAT,
-    NAME,
-    Manifest,
-    Part,
-    SavedTable,
-    check_fits,
-    check_readable,
-    measure,
-    read_manifest,
-)
+from shardwright.runtime.placement import Ints
+from shardwright.runtime.storage import Cut, Storage
+from shardwright.schema import Place, check_format, convert
 
 PART_BYTES = 32 * 2**20
+MOST_PARTS = 2**16
+"""About the most parts of a checkpoint: those of large tables are larger, lest the manifest become too large to be read."""
+FORMAT = 1
+_NAME = "manifest.json"
+_PART = re.compile(r"rank-\d+-part-\d+-[0-9a-f]{16}\.safetensors")
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """Rows of one table in a part: how many, and their smallest and largest id."""
+
+    table: str
+    rows: int
+    first: int
+    last: int
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of some rows."""
+
+    file: str
+    bytes: int
+    crc32: int
+    entries: list[Entry]
+
+
+class SavedTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A table whose rows are in the checkpoint."""
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """A whole checkpoint."""
+
+    format: int
+    optimizer: str
+    step: int
+    tables: list[SavedTable]
+    parts: list[Part]
+
+
+Content: TypeAlias = list[Cut]
+"""The rows of one part."""
 
 
 def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: int = PART_BYTES) -> None:
@@ -47,14 +89,14 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
         ShardwrightError: replicas differ.
     """
     module.check_replicas()
-    path, token = Path(folder), _common_token(module)
-    parts = planned_parts(module.storage, part_bytes)
-    _must_be_readable(module, parts, token)
+    path, token = Path(folder), module.ranks.texts(secrets.token_hex(8))[0]  # a name that no earlier checkpoint has
+    parts = {
+        f"rank-{module.rank}-part-{number}-{token}.safetensors": content
+        for number, content in enumerate(planned_parts(module.storage, part_bytes))
+    }
+    _must_be_readable(module, parts)
     module.ranks.together(lambda: _write_own(module, path, token, parts))
-    if module.rank == 0:
-        module.ranks.together(lambda: _write_manifest(module, path, token))
-    else:
-        module.ranks.together(lambda: None)
+    module.ranks.together(lambda: _write_manifest(module, path, token) if module.rank == 0 else None)
 
 
 def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
@@ -73,49 +115,108 @@ def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
     module.check_replicas()
 
 
-def _common_token(module: TieredEmbedding) -> str:
-    """A name that no earlier checkpoint has, the same on all ranks."""
-    return module.ranks.texts(secrets.token_hex(8))[0]
+def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
+    """What each part has that a rank has to write: the rows it owns.
 
-
-def _must_be_readable(module: TieredEmbedding, parts: list[Content], token: str) -> None:
-    """End on all ranks before anything is written if nobody could read the manifest."""
-    own = [
-        Part(_name_of(module.rank, number, token), 2**62, 2**32 - 1, largest_entries(module.storage, content))
-        for number, content in enumerate(parts)
+    Args:
+        storage: of the rank.
+        part_bytes: about the most of a part; more where all ranks together would have more than about `MOST_PARTS`.
+    """
+    placement = storage.placement
+    row_bytes = [
+        8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: of the id
+        for group in range(len(placement.groups))
     ]
-    sizes = measure(msgspec.json.encode(own))
-    bytes_, values = module.ranks.gathered(torch.tensor(sizes)).sum(0).tolist()
-    head_bytes, head_values = measure(msgspec.json.encode(_manifest(module, [])))
-    check_readable(bytes_ + head_bytes, values + head_values)
+    total = sum(
+        table.rows * row_bytes[group] for table, group in zip(placement.tables, placement.group_of, strict=True)
+    )
+    part_bytes = max(part_bytes, -(-total // MOST_PARTS))
+    parts: list[Content] = []
+    size = 0
+    for cut in storage.cuts(part_bytes, owned=True):
+        more = cut.rows * row_bytes[cut.group]
+        if not parts or size + more > part_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(cut)
+        size += more
+    return parts
 
 
-def _write_own(module: TieredEmbedding, path: Path, token: str, parts: list[Content]) -> None:
+def largest_part(storage: Storage, name: str, content: Content) -> Part:
+    """A part that takes at least as much of the manifest as the one with this content will."""
+    tables = [storage.placement.tables[cut.table] for cut in content]
+    entries = [
+        Entry(table.name, cut.rows, table.rows - 1, table.rows - 1) for table, cut in zip(tables, content, strict=True)
+    ]
+    return Part(name, 2**62, 2**32 - 1, entries)
+
+
+def measure(text: bytes) -> tuple[int, int]:
+    """How large a manifest, or a piece of one, is for `read_manifest`: bytes, and values as `parse_json` counts them."""
+    return len(text), sum(text.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def check_readable(size: int, values: int) -> None:
+    """Check that a manifest could be read.
+
+    Args:
+        size: its bytes.
+        values: its values.
+
+    Raises:
+        InvalidInput: it is too large.
+    """
+    if size > MAX_BYTES or values > MAX_VALUES:
+        raise InvalidInput(
+            f"the checkpoint's manifest may take {size} bytes and {values} values, of which at most {MAX_BYTES} and {MAX_VALUES} are read; "
+            "spread the tables over several modules (tables=[...]) and give each a folder of its own"
+        )
+
+
+def _must_be_readable(module: TieredEmbedding, parts: dict[str, Content]) -> None:
+    """End on all ranks before anything is written if nobody could read the manifest."""
+    own = [largest_part(module.storage, name, content) for name, content in parts.items()]
+    all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(own)))).sum(0)
+    head = torch.tensor(measure(msgspec.json.encode(_manifest(module, []))))
+    check_readable(*(all_ranks + head).tolist())
+
+
+def _write_own(module: TieredEmbedding, path: Path, token: str, parts: dict[str, Content]) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be made a folder ({error.strerror}); name another one") from error
     written = []
-    for number, content in enumerate(parts):
-        name = _name_of(module.rank, number, token)
-        data, entries = part_of(module, content)
+    for name, content in parts.items():
+        data, entries = _part_of(module, content)
         write_atomically(path / name, data)
         written.append(Part(name, len(data), zlib.crc32(data), entries))
     write_atomically(_list_of(path, module.rank, token), msgspec.json.encode(written))
-
-
-def _name_of(rank: int, number: int, token: str) -> str:
-    return f"rank-{rank}-part-{number}-{token}.safetensors"
 
 
 def _list_of(path: Path, rank: int, token: str) -> Path:
     return path / f"rank-{rank}-{token}.json"
 
 
+def _part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[Entry]]:
+    """The content and the list of entries of a part."""
+    placement, storage = module.placement, module.storage
+    tensors: dict[str, torch.Tensor] = {}
+    entries: list[Entry] = []
+    for place, cut in enumerate(content):
+        ids = module.ranking.ids(placement, cut.table, placement.keys(cut.number, cut.start, cut.stop))
+        for kind, matrix in storage.matrices(cut.group).items():
+            tensors[f"{place}.{kind}"] = matrix[cut.slots].cpu().contiguous()
+        tensors[f"{place}.ids"] = torch.from_numpy(ids)
+        entries.append(Entry(placement.tables[cut.table].name, ids.size, int(ids.min()), int(ids.max())))
+    return save(tensors), entries
+
+
 def _write_manifest(module: TieredEmbedding, path: Path, token: str) -> None:
     lists = [_list_of(path, rank, token) for rank in range(module.plan.task.topology.devices)]
     parts = [part for its in lists for part in msgspec.json.decode(its.read_bytes(), type=list[Part])]
-    write_atomically(path / NAME, msgspec.json.encode(_manifest(module, parts)))
+    write_atomically(path / _NAME, msgspec.json.encode(_manifest(module, parts)))
     kept = {part.file for part in parts}
     for old in (*path.glob("rank-*-part-*.safetensors"), *path.glob("rank-*.json")):
         if old.name not in kept:
@@ -131,13 +232,130 @@ def _tables(module: TieredEmbedding) -> list[SavedTable]:
 
 
 def _read(module: TieredEmbedding, path: Path) -> None:
-    manifest = read_manifest(path)
-    check_fits(manifest, _tables(module), module.plan.task.optimizer, path)
+    manifest = _read_manifest(path)
+    _check_fits(manifest, _tables(module), module.plan.task.optimizer, path)
     with torch.no_grad():
-        missing = read_parts(module, path, manifest.parts)
-    if missing:
-        name, rows = missing
-        raise InvalidInput(
-            f"{path}: {rows} rows of table '{name}' are in no part; take a checkpoint that was written whole"
-        )
+        _read_parts(module, path, manifest.parts)
     module.storage.step.fill_(manifest.step)
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder.
+
+    Raises:
+        InvalidInput: there is none, or it is not what this version writes.
+    """
+    path = folder / _NAME
+    document = parse_document(path, "checkpoint's manifest")
+    place = Place(str(path))
+    check_format(document, place, "checkpoint", FORMAT)
+    manifest = convert(document, Manifest, place)
+    alien = next((part.file for part in manifest.parts if not _PART.fullmatch(part.file)), None)
+    if alien is not None:
+        raise InvalidInput(f"{path}: {alien!r} is not the name of a part; save the checkpoint anew")
+    return manifest
+
+
+def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, folder: Path) -> None:
+    """Check that a checkpoint has what a module needs.
+
+    Raises:
+        InvalidInput: it is of another optimizer, or a table is missing or of another shape.
+    """
+    if manifest.optimizer != optimizer:
+        raise InvalidInput(
+            f"{folder}: is of optimizer {manifest.optimizer}, the module's is {optimizer}; plan with the same one"
+        )
+    saved = {table.name: table for table in manifest.tables}
+    for table in tables:
+        found = saved.get(table.name)
+        if found != table:
+            has = "has no such table" if found is None else f"has {found.rows} rows × {found.dim} {found.dtype}"
+            raise InvalidInput(
+                f"table '{table.name}' has {table.rows} rows × {table.dim} {table.dtype}, the checkpoint {folder} {has}; "
+                "load a checkpoint of the same tables"
+            )
+
+
+def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> None:
+    """Load the rows that a rank holds.
+
+    Raises:
+        InvalidInput: a part is missing, damaged, or not what the manifest says, or rows are in no part.
+    """
+    placement, held = module.placement, module.placement.held_by(module.rank)
+    slots = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
+    slots[held] = placement.slots(held, module.rank)
+    missing = np.bincount(
+        placement.table_of_range[held], weights=placement.ranges[1, held], minlength=len(placement.tables)
+    )
+    spans = {table.name: (index, *_span(module, held, index)) for index, table in enumerate(placement.tables)}
+    for part in parts:
+        wanted = []
+        for place, entry in enumerate(part.entries):
+            if entry.table in spans:
+                table, low, high = spans[entry.table]
+                if entry.first <= high and entry.last >= low:
+                    wanted.append((place, table))
+        if wanted:
+            tensors = _tensors(folder / part.file, part)
+            for place, table in wanted:
+                missing[table] -= _take(module, tensors, place, table, slots)
+    lacking = np.flatnonzero(missing)
+    if lacking.size:
+        name, rows = placement.tables[lacking[0]].name, int(missing[lacking[0]])
+        raise InvalidInput(
+            f"{folder}: {rows} rows of table '{name}' are in no part; take a checkpoint that was written whole"
+        )
+
+
+def _span(module: TieredEmbedding, held: Ints, table: int) -> tuple[int, int]:
+    """The smallest and largest id of a table that this rank may hold; where ids are ranked, of the table."""
+    placement = module.placement
+    held = held[(placement.table_of_range[held] == table) & (placement.ranges[1, held] > 0)]
+    if not held.size:
+        return 0, -1
+    if module.ranking.maps[placement.tables[table].name].hottest.size:
+        return 0, placement.tables[table].rows - 1
+    ends = [
+        int(placement.keys(one, place, place + 1)[0] - placement.base[table])
+        for one in held.tolist()
+        for place in (0, placement.ranges[1, one] - 1)
+    ]
+    return min(ends), max(ends)
+
+
+def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
+    content = read_bytes(path, "part of a checkpoint, whose folder must be whole", None)
+    if len(content) != part.bytes or zlib.crc32(content) != part.crc32:
+        raise InvalidInput(
+            f"{path}: has {len(content)} bytes, or others than the {part.bytes} that were written; take another checkpoint"
+        )
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise InvalidInput(f"{path}: is no safetensors file ({error}); take another checkpoint") from error
+
+
+def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int, table: int, slots: Ints) -> int:
+    """Load the rows of one entry that this rank holds, from the first slots of its ranges on, and say how many they are."""
+    placement, name = module.placement, module.placement.tables[table].name
+    matrices = module.storage.matrices(int(placement.group_of[table]))
+    ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))
+    shapes = {"ids": (ids.numel(),)} | {kind: (ids.numel(), matrix.shape[1]) for kind, matrix in matrices.items()}
+    for kind, shape in shapes.items():
+        tensor = tensors.get(f"{place}.{kind}")
+        if tensor is None or tuple(tensor.shape) != shape:
+            raise InvalidInput(f"table '{name}': a part has no {kind} of shape {shape}; take another checkpoint")
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < placement.tables[table].rows:
+        raise InvalidInput(
+            f"table '{name}': a part has ids from {int(ids.min())} to {int(ids.max())}; take another checkpoint"
+        )
+    keys = module.ranking.maps[name].ranks(ids.numpy()) + placement.base[table]
+    ranges, places = placement.locate(keys)
+    mine = np.flatnonzero(slots[ranges] >= 0)
+    into = torch.from_numpy(slots[ranges[mine]] + places[mine])
+    for kind, matrix in matrices.items():
+        found = tensors[f"{place}.{kind}"][torch.from_numpy(mine)]
+        matrix.index_copy_(0, into.to(matrix.device), found.to(matrix))
+    return int(mine.size)

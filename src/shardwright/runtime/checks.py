@@ -1,11 +1,13 @@
-"""What ranks check together: that they run the same plan, that replicas are equal; and how bad ids are told."""
+"""What ranks check together: the plan, the ids that are looked up, the state dicts that are loaded, and that replicas are equal."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +15,8 @@ import torch
 from shardwright.errors import ShardwrightError
 from shardwright.runtime.features import Batch
 from shardwright.runtime.optimizers import OptimizerOptions
-from shardwright.runtime.placement import Placement
+from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.process_groups import Ranks
-from shardwright.runtime.replica_sets import ALONE
 from shardwright.runtime.storage import Storage
 from shardwright.sharding.rank_map import RankMap
 
@@ -96,7 +97,7 @@ def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> 
     first = int((placement.ranges[0] == index).nonzero()[0][0])
     start = int(placement.slots(np.array([first]), rank)[0])
     total = 0
-    for matrix in storage.matrices(group):
+    for matrix in storage.matrices(group).values():
         flat = matrix[start : start + shard.row_count].reshape(-1)
         bits = flat.view(torch.int32 if flat.dtype == torch.float32 else torch.int16)
         for begin in range(0, bits.numel(), _CHUNK):
@@ -104,3 +105,47 @@ def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> 
             weight = torch.arange(begin, begin + part.numel(), device=part.device) * 0x9E3779B97F4A7C1 + 1
             total = (total * 31 + int((part * weight).sum())) % 2**61
     return total
+
+
+class Load(NamedTuple):
+    """A load that has begun, since torch collects in three lists what is wrong with any part of a model.
+
+    Attributes:
+        errors: all messages so far.
+        known: how many messages, missing keys and unexpected keys there were before this module's.
+    """
+
+    errors: list[str]
+    known: tuple[int, int, int]
+
+    def finish(self, ranks: Ranks, missing: list[str], unexpected: list[str]) -> None:
+        """End on all ranks if the state of one did not fit; all ranks must call this.
+
+        Whether a state may lack keys is for torch to say, but then those of all ranks do.
+
+        Raises:
+            InvalidInput: a rank's state did not fit, or has other keys than that of another.
+        """
+        ranks.agree("; ".join(self.errors[self.known[0] :]))
+        keys = [f"missing {key}" for key in missing[self.known[1] :]]
+        keys += [f"unexpected {key}" for key in unexpected[self.known[2] :]]
+        ranks.must_be_same(
+            [key.encode() for key in keys],
+            "missing or unexpected keys in their state dicts",
+            "load on each rank the state dict that this rank has saved",
+        )
+
+
+def refusal(state: Any, own: Mapping[str, str]) -> str | None:
+    """Why the extra state of a state dict is not that of this plan and rank; None if it is."""
+    if not isinstance(state, Mapping):
+        return (
+            f"the state dict says {reprlib.repr(state)} where it should name its plan and rank; "
+            "load what state_dict() gave, or use save_checkpoint and load_checkpoint"
+        )
+    if state == own:
+        return None
+    return (
+        f"the state dict is of rank {state.get('rank')} of another plan or job, this is rank {own['rank']}; "
+        "use save_checkpoint and load_checkpoint to change the plan"
+    )

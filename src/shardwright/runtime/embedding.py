@@ -11,23 +11,17 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.buffers import Buffers
-from shardwright.runtime.checks import check_replicas, must_be_same_plan, plan_digest, wrong_ids
+from shardwright.runtime.checks import Load, check_replicas, must_be_same_plan, plan_digest, refusal, wrong_ids
 from shardwright.runtime.features import Batch
+from shardwright.runtime.hop import Buffers
 from shardwright.runtime.lookup import Journey, Lookup
 from shardwright.runtime.optimizers import OptimizerOptions
-from shardwright.runtime.placement import Placement
+from shardwright.runtime.placement import ALONE, TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking, chosen_maps
-from shardwright.runtime.replica_sets import TOUCHED, WHOLE
-from shardwright.runtime.replicas import TouchedReplicas
-from shardwright.runtime.routing import slot_bits
-from shardwright.runtime.seeds import InitialRows, UniformRows
-from shardwright.runtime.state_dicts import Load, refusal
-from shardwright.runtime.storage import Storage
-from shardwright.runtime.traffic import TrafficMeter
-from shardwright.runtime.whole import WholeReplicas
-from shardwright.runtime.wire import Rows
+from shardwright.runtime.replicas import TouchedReplicas, WholeReplicas
+from shardwright.runtime.storage import InitialRows, Storage, UniformRows
+from shardwright.runtime.wire import Rows, TrafficMeter
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
 
@@ -92,9 +86,9 @@ class TieredEmbedding(torch.nn.Module):
         """
         super().__init__()
         self.plan, self._debug = plan, debug
-        self._device = torch.device("cpu" if device is None else device)
+        place = torch.device("cpu" if device is None else device)
         wait = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
-        self.ranks = Ranks.of(plan.task.topology, process_group, self._device, wait)
+        self.ranks = Ranks.of(plan.task.topology, process_group, place, wait)
         options = self.ranks.together(lambda: OptimizerOptions(learning_rate, eps, betas))
         names = [table.name for table in plan.task.tables] if tables is None else list(tables)
         placement = self.ranks.together(lambda: Placement.of(plan, names))
@@ -102,8 +96,8 @@ class TieredEmbedding(torch.nn.Module):
         must_be_same_plan(self.ranks, placement, maps, options)
         self.tables = tuple(table.name for table in placement.tables)
         self.traffic = TrafficMeter()
-        self.placement, self.ranking = placement, Ranking(placement, maps, self._device)
-        self.storage = Storage(placement, self.ranks.rank, self._device, options, fused)
+        self.placement, self.ranking = placement, Ranking(placement, maps, self.ranks.device)
+        self.storage = Storage(placement, self.ranks.rank, self.ranks.device, options, fused)
         self.storage.initialise(UniformRows(initial) if isinstance(initial, int) else initial, self.ranking)
         self._prepare()
         self.register_load_state_dict_post_hook(_finish_load)  # type: ignore[no-untyped-call]
@@ -114,21 +108,17 @@ class TieredEmbedding(torch.nn.Module):
         return self.ranks.rank
 
     def _prepare(self) -> None:
-        placement, bits = self.placement, slot_bits(self.placement)
-        common = (self.traffic, self._device)
-        self._lookup = Lookup(placement, self.ranks, self.storage, bits, *common)
-        self._touched = (
-            TouchedReplicas(placement, self.ranks, bits, *common) if (placement.exchanges == TOUCHED).any() else None
-        )
+        placement, ranks, meter = self.placement, self.ranks, self.traffic
         adam = placement.plan.task.optimizer == "adam"
+        self._lookup = Lookup(placement, ranks, self.storage, meter)
+        self._touched = TouchedReplicas(placement, ranks, meter) if (placement.exchanges == TOUCHED).any() else None
         self._whole = (
-            WholeReplicas(placement, self.ranks, *common, flags=adam) if (placement.exchanges == WHOLE).any() else None
+            WholeReplicas(placement, ranks, meter, flags=adam) if (placement.exchanges == WHOLE).any() else None
         )
-        rank = self.ranks.rank
-        whole = placement.rows_on(rank) - placement.rows_on(rank, WHOLE)
-        self._cuts = np.stack([whole - placement.rows_on(rank, TOUCHED), whole]).T.tolist()
-        self._spare = Buffers(self._device)
-        self._trigger = torch.zeros((), requires_grad=True, device=self._device)
+        ends = np.cumsum([placement.rows_on(ranks.rank, way) for way in (ALONE, TOUCHED)], axis=0)
+        self._cuts = torch.from_numpy(ends.T.copy()).to(ranks.device)
+        self._spare = Buffers(ranks.device)
+        self._trigger = torch.zeros((), requires_grad=True, device=ranks.device)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
         """Look up the rows of this rank's samples; a collective: all ranks must, and all must go backward or none.
@@ -144,7 +134,7 @@ class TieredEmbedding(torch.nn.Module):
             InvalidInput: ids or lengths are wrong on some rank; raised on all of them.
             ShardwrightError: a rank is gone, or did not come within the timeout.
         """
-        batch = Batch.of(features, self.tables, self._device)
+        batch = Batch.of(features, self.tables, self.ranks.device)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
         return batch.result(self.tables, rows, features)
 
@@ -213,33 +203,21 @@ class TieredEmbedding(torch.nn.Module):
     def _learn(self, journey: Journey, gradients: Rows) -> None:
         self.storage.step += 1
         slots, sums = self._lookup.gradients(journey, gradients)
-        cuts = torch.stack(
-            [
-                torch.searchsorted(one, torch.tensor(cut, device=one.device))
-                for one, cut in zip(slots, self._cuts, strict=True)
-            ]
-        ).tolist()
-        parts = [
-            (
-                [one[start:stop] for one, (start, stop) in zip(slots, ends, strict=True)],
-                [one[start:stop] for one, (start, stop) in zip(sums, ends, strict=True)],
+        ends = torch.stack([torch.searchsorted(*pair) for pair in zip(slots, self._cuts, strict=True)]).tolist()
+        bounds = [[0, *own, one.numel()] for own, one in zip(ends, slots, strict=True)]
+        for part, replicas in enumerate((None, self._touched, self._whole)):
+            if part > 0 and replicas is None:
+                continue
+            own_slots, own_sums = (
+                [matrix[its[part] : its[part + 1]] for matrix, its in zip(matrices, bounds, strict=True)]
+                for matrices in (slots, sums)
             )
-            for ends in (
-                [(0, first) for first, _ in cuts],
-                [(first, last) for first, last in cuts],
-                [(last, one.numel()) for one, (_, last) in zip(slots, cuts, strict=True)],
-            )
-        ]
-        self._update(*parts[0])
-        for replicas, part in ((self._touched, parts[1]), (self._whole, parts[2])):
             if replicas is not None:
-                self._update(*replicas.agree(*part))
+                own_slots, own_sums = replicas.agree(own_slots, own_sums)
+            for group, (index, rows) in enumerate(zip(own_slots, own_sums, strict=True)):
+                self.storage.learn(group, index, rows)
         if self._debug:
             self.check_replicas()
-
-    def _update(self, slots: Rows, gradients: Rows) -> None:
-        for group, (index, rows) in enumerate(zip(slots, gradients, strict=True)):
-            self.storage.learn(group, index, rows)
 
 
 def _finish_load(module: TieredEmbedding, keys: Any) -> None:
@@ -255,17 +233,16 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: Batch) -> tuple[torch.Tensor, ...]:
         ctx.module = module
         ctx.journey, rows = module._look_up(batch)
-        ends = np.searchsorted(module.placement.group_of, np.arange(len(rows)), side="right").tolist()
-        tables = [batch.counts[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
-        return tuple(part for matrix, counts in zip(rows, tables, strict=True) for part in matrix.split(counts))
+        counts = [batch.counts[tables] for tables in module.placement.tables_of_group]
+        return tuple(part for matrix, own in zip(rows, counts, strict=True) for part in matrix.split(own))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        module, groups = ctx.module, ctx.module.placement.group_of.tolist()
+        module, placement = ctx.module, ctx.module.placement
         by_group = []
         with torch.no_grad():
-            for group, width in enumerate(module.placement.widths):
-                parts = [one for one, its in zip(gradients, groups, strict=True) if its == group]
+            for group, (tables, width) in enumerate(zip(placement.tables_of_group, placement.widths, strict=True)):
+                parts = gradients[tables]
                 out = module._spare.take(group, sum(part.shape[0] for part in parts), width)
                 by_group.append(torch.cat(parts, out=out))
             module._learn(ctx.journey, by_group)

@@ -6,20 +6,20 @@ local rank; the proxies of a rail ask each other for the distinct rows of their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-from shardwright.runtime.hop import Fill, Hop, Route
+from shardwright._engine import find_codes as native_find_codes
+from shardwright.runtime.hop import Fill, Hop, Route, sum_equal
 from shardwright.runtime.placement import Ints, Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking
-from shardwright.runtime.routing import Router, chosen_holders, find_codes
 from shardwright.runtime.storage import Storage
-from shardwright.runtime.sums import sum_equal
-from shardwright.runtime.traffic import TrafficMeter
-from shardwright.runtime.wire import Label, Rows
+from shardwright.runtime.wire import Label, Rows, TrafficMeter
 
 _IDS, _VALUES, _GRADIENTS = Label("forward", "ids"), Label("forward", "values"), Label("backward", "gradients")
 
@@ -30,46 +30,36 @@ class Journey:
 
     Attributes:
         routes: from the rank's own lookups on.
-        counts: lookups of each table.
         failed: whether any rank has bad input.
     """
 
     routes: tuple[Route, ...]
-    counts: list[int]
     failed: bool
 
 
 class Lookup:
     """Brings rows to the ranks that look them up, and gradients back to the holders."""
 
-    def __init__(
-        self, placement: Placement, ranks: Ranks, storage: Storage, bits: int, meter: TrafficMeter, device: torch.device
-    ) -> None:
+    def __init__(self, placement: Placement, ranks: Ranks, storage: Storage, meter: TrafficMeter) -> None:
         topology = placement.plan.task.topology
         way = placement.plan.task.exchange.deduplicate
-        self._placement, self._storage, self._bits = placement, storage, bits
-        self._ends = np.searchsorted(placement.group_of, np.arange(len(placement.groups)), side="right").tolist()
-        self._near, proxies = (
-            topology.devices_per_host,
-            way == "host" and min(topology.hosts, topology.devices_per_host) > 1,
-        )
-        asked_bits = bits + topology.hosts.bit_length() if proxies else bits
-        first = Hop(ranks.host if proxies else ranks.world, placement.widths, asked_bits, meter, device, way != "none")
-        self._hops = [first]
+        bits, near, device = placement.slot_bits, topology.devices_per_host, ranks.device
+        proxies = way == "host" and min(topology.hosts, near) > 1
+        holders = placement.nearest(ranks.rank)
+        questions = placement.slots(np.arange(holders.size), holders)
+        self._placement, self._storage = placement, storage
         if proxies:
-            self._hops.append(Hop(ranks.rail, placement.widths, bits, meter, device, True))
-            rail = torch.from_numpy(self._hops[1].codes.destinations(np.arange(topology.hosts)))
+            first = Hop(ranks.host, placement.widths, bits + topology.hosts.bit_length(), meter, device, True)
+            onward = Hop(ranks.rail, placement.widths, bits, meter, device, True)
+            self._hops = [first, onward]
+            rail = torch.from_numpy(onward.codes.destinations(np.arange(topology.hosts)))
             self._destinations = rail.to(device) << bits
-        self._router = Router(placement, self._codes(first, chosen_holders(placement, ranks.rank)), device)
-
-    def _codes(self, hop: Hop, holders: Ints) -> Ints:
-        """`(ranges,)` code of the first row of each range."""
-        placement = self._placement
-        slots = placement.slots(np.arange(holders.size), holders)
-        if len(self._hops) == 1:
-            return hop.codes.of(placement.group_of_range, holders, slots)
-        questions = (holders // self._near << self._bits) + slots
-        return hop.codes.of(placement.group_of_range, holders % self._near, questions)
+            questions += holders // near << bits
+            holders = holders % near
+        else:
+            first = Hop(ranks.world, placement.widths, bits, meter, device, way != "none")
+            self._hops = [first]
+        self._router = Router(placement, first.codes.of(placement.group_of_range, holders, questions), device)
 
     def ask(self, ranking: Ranking, ids: torch.Tensor, counts: list[int], failed: bool) -> Journey:
         """Tell the holders what is looked up.
@@ -80,22 +70,21 @@ class Lookup:
             counts: lookups of each table.
             failed: whether this rank has bad input.
         """
-        ends = np.cumsum([0, *counts])
-        bounds = [0, *ends[self._ends].tolist()]
-        codes, wrong = find_codes(ranking, self._router, ids, counts)
+        bounds = np.cumsum([0, *(sum(counts[tables]) for tables in self._placement.tables_of_group)]).tolist()
+        codes, wrong = self._router.find(ranking, ids, counts)
         routes = [self._hops[0].ask(codes, bounds, _IDS, failed or wrong)]
         if len(self._hops) > 1:
             asked = routes[0].asked
             codes = torch.cat([self._onward(group, questions) for group, questions in enumerate(asked)])
             bounds = np.cumsum([0, *(questions.numel() for questions in asked)]).tolist()
             routes.append(self._hops[1].ask(codes, bounds, _IDS, routes[0].failed))
-        return Journey(tuple(routes), counts, routes[-1].failed)
+        return Journey(tuple(routes), routes[-1].failed)
 
     def _onward(self, group: int, questions: torch.Tensor) -> torch.Tensor:
         """`(n,)` codes along the rail of what a proxy is asked."""
-        hop = self._hops[1]
-        slots = questions & ((1 << self._bits) - 1)
-        return self._destinations[questions >> self._bits] + slots + (group * hop.codes.members << self._bits)
+        codes = self._hops[1].codes
+        slots = questions & ((1 << codes.bits) - 1)
+        return self._destinations[questions >> codes.bits] + slots + (group * codes.members << codes.bits)
 
     def rows(self, journey: Journey) -> Rows:
         """`(n, dim)` rows of the lookups of each group."""
@@ -106,7 +95,7 @@ class Lookup:
         first = journey.routes[0]
         return [
             matrix.index_select(0, first.inverse[start:stop])
-            for matrix, start, stop in zip(found, first.lookups, first.lookups[1:], strict=False)
+            for matrix, (start, stop) in zip(found, pairwise(first.lookups), strict=True)
         ]
 
     def gradients(self, journey: Journey, gradients: Rows) -> tuple[Rows, Rows]:
@@ -121,8 +110,7 @@ class Lookup:
         """
         for hop, route in zip(self._hops, journey.routes, strict=True):
             gradients = hop.give_back(route, hop.taker(route, gradients), _GRADIENTS)
-        sums = [sum_equal(slots, rows) for slots, rows in zip(journey.routes[-1].asked, gradients, strict=True)]
-        return [slots for slots, _ in sums], [rows for _, rows in sums]
+        return sum_equal(journey.routes[-1].asked, gradients)
 
     def _stored(self, route: Route) -> Fill:
         def fill(group: int, start: int, stop: int, out: torch.Tensor) -> None:
@@ -139,3 +127,57 @@ def _chosen(route: Route, rows: Rows) -> Fill:
         torch.index_select(rows[group], 0, route.inverse[first + start : first + stop], out=out)
 
     return fill
+
+
+class Router:
+    """Codes of keys, for one rank: whom it asks for a row, and what.
+
+    A segment of rows is dealt to ranges, so the range of a row and its place there follow from a division; a search finds the segment.
+    """
+
+    def __init__(self, placement: Placement, codes: Ints, device: torch.device) -> None:
+        """Make a router.
+
+        Args:
+            placement: where everything lies.
+            codes: `(ranges,)` code of the first row of each range.
+            device: where keys will be.
+        """
+        starts, parts, first = placement.segments
+        tables = np.searchsorted(starts, placement.base[:-1])
+        self._arrays = (np.append(tables, starts.size), starts, parts, first, codes)  # as the engine wants them
+        self._starts, self._parts, self._first, self._codes = (
+            torch.from_numpy(one).to(device) for one in self._arrays[1:]
+        )
+        self._dealt = bool((parts > 1).any())
+        self._base = self._codes[self._first] - self._starts
+
+    def find(
+        self, ranking: Ranking, ids: torch.Tensor, counts: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | bool]:
+        """The codes of lookups.
+
+        Args:
+            ranking: the rank maps.
+            ids: `(n,)` ids, table after table.
+            counts: lookups of each table.
+
+        Returns:
+            `(n,)` codes, and whether any id is out of range, whose code is that of row 0.
+        """
+        if ids.device.type != "cpu":
+            keys, wrong = ranking.keys(ids, torch.tensor(counts, device=ids.device))
+            return self.codes(keys), wrong
+        codes = torch.empty_like(ids)
+        ends = np.cumsum([0, *counts])
+        return codes, native_find_codes(ids.numpy(), ends, *ranking.arrays, *self._arrays, codes.numpy())
+
+    def codes(self, keys: torch.Tensor) -> torch.Tensor:
+        """`(n,)` codes of `(n,)` keys."""
+        segment = torch.searchsorted(self._starts, keys, right=True).sub_(1)
+        if not self._dealt:
+            return keys + self._base[segment]
+        position, parts = keys - self._starts[segment], self._parts[segment]
+        row = torch.div(position, parts, rounding_mode="floor")
+        position.addcmul_(row, parts, value=-1).add_(self._first[segment])
+        return self._codes[position].add_(row)

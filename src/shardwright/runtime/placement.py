@@ -7,21 +7,75 @@ row's *slot*. Row blocks (and tiers) are dealt out further to *ranges*: a block 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.runtime.replica_sets import ALONE, ReplicaSet, exchange_of
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import RowLayout, Shard
 from shardwright.task.table import Table
+from shardwright.task.task import Task
+from shardwright.task.topology import Topology
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+ALONE, TOUCHED, WHOLE = 0, 1, 2
+"""How replicas agree on a gradient: there is one holder only; the touched rows; the whole block."""
+
+
+@dataclass(frozen=True)
+class ReplicaSet:
+    """The holders of a shard, the same local ranks on each of some hosts, and which of them sums the gradients of which rows.
+
+    Attributes:
+        ranks: the holders, ascending.
+        hosts: hosts with a replica, ascending.
+        local: local ranks of the replicas of each host, ascending.
+        per_host: devices of a host.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+    local: tuple[int, ...]
+    per_host: int
+
+    @classmethod
+    def of(cls, shard: Shard, topology: Topology) -> ReplicaSet:
+        """The holders of a shard.
+
+        Raises:
+            InvalidInput: the hosts do not hold it on the same local ranks.
+        """
+        per_host = topology.devices_per_host
+        hosts = tuple(sorted({rank // per_host for rank in shard.devices}))
+        local = tuple(sorted({rank % per_host for rank in shard.devices}))
+        if len(shard.devices) != len(hosts) * len(local):
+            raise InvalidInput(
+                f"table '{shard.table}': rows [{shard.rows[0]}, {shard.rows[1]}) lie on devices {list(shard.devices)[:8]}; "
+                "replicas must lie on the same local ranks of each of their hosts. "
+                "Use one device, one local rank of every host, or all devices"
+            )
+        return cls(shard.devices, hosts, local, per_host)
+
+    def owner(self, number: int) -> int:
+        """The rank that sums the gradients of the number-th range of the shard."""
+        return self._on(self.hosts[number // len(self.local) % len(self.hosts)], number)
+
+    def nearest(self, rank: int, number: int) -> int:
+        """Whom a rank asks for rows of the number-th range: itself, else a holder on its host, else the owner."""
+        if rank in self.ranks:
+            return rank
+        host = rank // self.per_host
+        return self._on(host, number) if host in self.hosts else self.owner(number)
+
+    def _on(self, host: int, number: int) -> int:
+        return host * self.per_host + self.local[number % len(self.local)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +122,19 @@ class Placement:
         base = np.concatenate([[0], np.cumsum([table.rows for table in tables])]).astype(np.int64)
         shards: list[Shard] = []
         sets: list[ReplicaSet] = []
-        known = 0
-        segments, ranges = [np.zeros((3, 0), dtype=np.int64)], [np.zeros((4, 0), dtype=np.int64)]
-        for start, table in zip(base, tables, strict=False):
+        segments: list[tuple[int, ...]] = []
+        ranges: list[tuple[int, ...]] = []
+        for start, table in zip(base.tolist(), tables, strict=False):
             held = sorted(plan.by_table[table.name], key=lambda shard: shard.rows)
             own = [ReplicaSet.of(shard, plan.task.topology) for shard in held]
-            pieces = _ranges_of(held, own, len(shards))
-            segments.append(pieces[0] + np.array([[start], [0], [known]]))
-            ranges.append(pieces[1])
-            known += pieces[1].shape[1]
+            layout = RowLayout.of(held)
+            for row, blocks, first in zip(
+                layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True
+            ):
+                copies = max(len(holders.ranks) for holders in own[first : first + blocks])
+                rows = sum(shard.row_count for shard in held[first : first + blocks])
+                segments.append((start + row, blocks * copies, len(ranges)))
+                ranges += [(len(shards) + first + block, *more) for block, *more in _dealt(rows, blocks, copies)]
             shards += held
             sets += own
         return cls(
@@ -87,9 +145,9 @@ class Placement:
             base,
             tuple(shards),
             tuple(sets),
-            np.array([exchange_of(plan.task, shard) for shard in shards], dtype=np.int64),
-            np.concatenate(segments, axis=1),
-            np.concatenate(ranges, axis=1),
+            np.array([_exchange_of(plan.task, shard) for shard in shards], dtype=np.int64),
+            np.ascontiguousarray(np.array(segments, dtype=np.int64).T),
+            np.ascontiguousarray(np.array(ranges, dtype=np.int64).T),
         )
 
     @property
@@ -98,24 +156,50 @@ class Placement:
         return tuple(dim for dim, _ in self.groups)
 
     @cached_property
+    def tables_of_group(self) -> list[slice]:
+        """By group, its tables."""
+        ends = np.searchsorted(self.group_of, np.arange(len(self.groups) + 1)).tolist()
+        return [slice(start, stop) for start, stop in pairwise(ends)]
+
+    @cached_property
     def table_of_shard(self) -> Ints:
         """`(shards,)` the table of each shard."""
         number = {table.name: index for index, table in enumerate(self.tables)}
         return np.array([number[shard.table] for shard in self.shards], dtype=np.int64)
 
     @cached_property
+    def table_of_range(self) -> Ints:
+        """`(ranges,)` the table of each range."""
+        tables: Ints = self.table_of_shard[self.ranges[0]]
+        return tables
+
+    @cached_property
     def group_of_range(self) -> Ints:
         """`(ranges,)` the group of each range."""
-        groups: Ints = self.group_of[self.table_of_shard[self.ranges[0]]]
+        groups: Ints = self.group_of[self.table_of_range]
         return groups
 
     @cached_property
     def owner(self) -> Ints:
         """`(ranges,)` the rank where the gradients of a range's rows are summed: its only holder, or one of its replicas."""
-        first: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
+        return self._chosen(ReplicaSet.owner)
+
+    def nearest(self, rank: int) -> Ints:
+        """`(ranges,)` whom a rank asks for the rows of each range: itself, else its host, else their owner."""
+        return self._chosen(lambda holders, number: holders.nearest(rank, number))
+
+    def _chosen(self, choose: Callable[[ReplicaSet, int], int]) -> Ints:
+        """`(ranges,)` one holder of each range: the only one, or what is chosen among replicas by the range's number."""
+        chosen: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
         for index in np.flatnonzero(self.exchanges[self.ranges[0]] != ALONE):
-            first[index] = self.sets[self.ranges[0, index]].owner(int(self.ranges[3, index]))
-        return first
+            chosen[index] = choose(self.sets[self.ranges[0, index]], int(self.ranges[3, index]))
+        return chosen
+
+    @cached_property
+    def slot_bits(self) -> int:
+        """Bits that hold any slot of any rank."""
+        most = max(int(self.rows_on(rank).max(initial=1)) for rank in range(self.plan.task.topology.devices))
+        return max(most.bit_length(), 1)
 
     @cached_property
     def _held(self) -> tuple[Ints, Ints]:
@@ -139,16 +223,16 @@ class Placement:
         slots: Ints = first[np.searchsorted(keys, wanted)] + self.ranges[2, ranges]
         return slots
 
-    def held_by(self, rank: int) -> Ints:
-        """`(n,)` the ranges that a rank holds, ascending."""
+    def held_by(self, rank: int, exchange: int | None = None) -> Ints:
+        """`(n,)` the ranges that a rank holds, ascending: all, or those of shards whose replicas agree by one exchange."""
         mine = np.array([rank in shard.devices for shard in self.shards], dtype=np.bool_)
+        if exchange is not None:
+            mine &= self.exchanges == exchange
         return np.flatnonzero(mine[self.ranges[0]])
 
     def rows_on(self, rank: int, exchange: int | None = None) -> Ints:
-        """`(groups,)` rows that a rank holds: all, or those of shards whose replicas agree by one exchange."""
-        mine = self.held_by(rank)
-        if exchange is not None:
-            mine = mine[self.exchanges[self.ranges[0, mine]] == exchange]
+        """`(groups,)` rows of these ranges."""
+        mine = self.held_by(rank, exchange)
         rows = np.bincount(self.group_of_range[mine], weights=self.ranges[1, mine], minlength=len(self.groups))
         return rows.astype(np.int64)
 
@@ -189,19 +273,23 @@ def _runnable(plan: Plan, name: str) -> Table:
     return table
 
 
-def _ranges_of(shards: Sequence[Shard], sets: Sequence[ReplicaSet], first: int) -> tuple[Ints, Ints]:
-    """The segments `(3, s)` and ranges `(4, r)` of one table; its shards (ascending by rows) are numbered from `first`."""
-    layout = RowLayout.of(shards)
-    segments: list[tuple[int, int, int]] = []
-    ranges: list[tuple[int, int, int, int]] = []
-    for start, blocks, shard in zip(layout.starts.tolist(), layout.parts.tolist(), layout.first.tolist(), strict=True):
-        copies = max(len(holders.ranks) for holders in sets[shard : shard + blocks])
-        rows = sum(block.row_count for block in shards[shard : shard + blocks])
-        size, more = divmod(rows, blocks * copies)
-        segments.append((start, blocks * copies, len(ranges)))
-        offsets = [0] * blocks
-        for part in range(blocks * copies):
-            block, count = part % blocks, size + (part < more)
-            ranges.append((first + shard + block, count, offsets[block], part // blocks))
-            offsets[block] += count
-    return np.array(segments, dtype=np.int64).T, np.array(ranges, dtype=np.int64).T
+def _dealt(rows: int, blocks: int, copies: int) -> Iterator[tuple[int, int, int, int]]:
+    """The ranges of a segment: block, rows, first row within the block, and number among the block's ranges."""
+    size, more = divmod(rows, blocks * copies)
+    offsets = [0] * blocks
+    for part in range(blocks * copies):
+        block, count = part % blocks, size + (part < more)
+        yield block, count, offsets[block], part // blocks
+        offsets[block] += count
+
+
+def _exchange_of(task: Task, shard: Shard) -> int:
+    """How the replicas of a shard agree on its gradient: `ALONE`, `TOUCHED` or `WHOLE`."""
+    if len(shard.devices) == 1:
+        return ALONE
+    way: str = task.exchange.replica_gradients
+    if way == "cheaper":
+        from shardwright.cost.sequences import replica_exchange
+
+        way = replica_exchange(task, shard)
+    return WHOLE if way == "whole" else TOUCHED

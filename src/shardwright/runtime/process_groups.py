@@ -1,24 +1,35 @@
-"""The ranks of a job: everyone, a host, a rail; and what they tell each other outside of the exchanges of rows."""
+"""The process groups of a job (everyone, a host, a rail), and what the ranks tell each other outside of the exchanges of rows.
+
+torch keeps a group, its connections and its threads until someone destroys it, so modules share groups. These are made once for some ranks,
+a number of devices per host and a timeout. They are remembered weakly: torch holds them while they can be used, so none outlives a default
+group that is destroyed. Nothing else destroys them, not even the end of the process group that a module was made for: torch would give
+a later group the name of a destroyed one, and find the destroyed one's addresses in its store.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
+from weakref import ref
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.runtime.group_making import common_groups, gathered, job_group, partitions
 from shardwright.task.topology import Topology
 
 Result = TypeVar("Result")
 
 _LONGEST_TEXT = 4096
+
+_Groups: TypeAlias = list[dist.ProcessGroup | None]
+"""Everyone, the host and the rail of this rank; None where the rank is alone."""
+
+_made: dict[tuple[tuple[int, ...], str, int, timedelta], list[ref[dist.ProcessGroup] | None]] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +80,13 @@ class Ranks:
             InvalidInput: the process group has another number of ranks than the topology has devices, or ranks differ in hosts or timeout.
             ShardwrightError: a rank did not come within the timeout.
         """
-        parent = job_group(group)
+        parent = None
+        if dist.is_available() and dist.is_initialized():
+            parent = dist.group.WORLD if group is None else group
         size, rank = (1, 0) if parent is None else (dist.get_world_size(parent), dist.get_rank(parent))
-        groups = common_groups(topology, parent, device, timeout) if parent is not None and size > 0 else [None] * 3
+        groups: _Groups = [None] * 3
+        if parent is not None and size > 0:
+            groups = _common_groups(topology, parent, device, timeout)
         if size != topology.devices:
             raise InvalidInput(
                 f"the process group has {size} ranks, the plan's topology {topology.hosts} hosts × {topology.devices_per_host} = "
@@ -79,27 +94,21 @@ class Ranks:
             )
         near = topology.devices_per_host
         world, host, rail = (
-            _members(rank, near, next(some for some in partition if rank in some), made)
-            for partition, made in zip(partitions(size, near), groups, strict=True)
+            _members(rank, near, _part_of(partition, rank), made)
+            for partition, made in zip(_partitions(size, near), groups, strict=True)
         )
         return cls(rank, world, host, rail, device)
 
     def texts(self, text: str) -> list[str]:
         """What every rank has to say, by rank; all ranks must call this."""
         content = text.encode("utf-8")[:_LONGEST_TEXT]
-        mine = torch.zeros(_LONGEST_TEXT + 8, dtype=torch.uint8)
-        mine[:8] = torch.frombuffer(bytearray(len(content).to_bytes(8, "little")), dtype=torch.uint8)
-        mine[8 : 8 + len(content)] = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
-        found = self.gathered(mine)
-        sizes = [int.from_bytes(row[:8].numpy().tobytes(), "little") for row in found]
-        return [
-            row[8 : 8 + size].numpy().tobytes().decode("utf-8", "replace")
-            for row, size in zip(found, sizes, strict=True)
-        ]
+        padded = len(content).to_bytes(8, "little") + content.ljust(_LONGEST_TEXT, b"\0")
+        found = [row.numpy().tobytes() for row in self.gathered(torch.frombuffer(bytearray(padded), dtype=torch.uint8))]
+        return [row[8 : 8 + int.from_bytes(row[:8], "little")].decode("utf-8", "replace") for row in found]
 
     def gathered(self, values: torch.Tensor) -> torch.Tensor:
         """`(ranks, n)` the `(n,)` values of all ranks, in main memory."""
-        return gathered(values, self.world.group, self.world.size, self.device)
+        return _gathered(values, self.world.group, self.world.size, self.device)
 
     def agree(self, error: str | None) -> None:
         """End on all ranks if one of them has an error.
@@ -137,12 +146,139 @@ class Ranks:
         for part in content:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
-        found = self.gathered(torch.from_numpy(np.frombuffer(digest.digest(), dtype=np.int64).copy()))
-        other = (found != found[0]).any(1).nonzero().flatten().tolist()
+        other = _other_than_first(self.gathered(torch.frombuffer(bytearray(digest.digest()), dtype=torch.int64)))
         if other:
             raise InvalidInput(f"ranks {other[:8]} have {what} other than rank 0; {remedy}")
 
 
-def _members(rank: int, near: int, ranks: Sequence[int], group: dist.ProcessGroup | None) -> Members:
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Say what failed where a collective ends with an error: a rank died, is stuck or has left.
+
+    Later modules make groups of their own then, since what is left of the exchange may still arrive.
+    """
+    try:
+        yield
+    except BaseException as error:
+        _made.clear()
+        if not isinstance(error, RuntimeError):
+            raise
+        raise ShardwrightError(
+            f"exchanging {what} failed: a rank died, did not arrive within the timeout, or works on something else ({error}); "
+            "look at the first error of all ranks, and start the job anew from a checkpoint"
+        ) from error
+
+
+def _gathered(values: torch.Tensor, group: dist.ProcessGroup | None, size: int, device: torch.device) -> torch.Tensor:
+    """`(size, n)` the `(n,)` values of the members of a group, in main memory; a group of None has one member."""
+    if group is None:
+        return values[None].cpu()
+    found = [torch.empty_like(values, device=device) for _ in range(size)]
+    with explained("what the ranks tell each other"):
+        dist.all_gather(found, values.to(device), group=group)
+    return torch.stack(found).cpu()
+
+
+def _other_than_first(rows: torch.Tensor) -> list[int]:
+    """The rows of a matrix that differ from its first."""
+    found: list[int] = (rows != rows[0]).any(1).nonzero().flatten().tolist()
+    return found
+
+
+def _partitions(size: int, near: int) -> list[list[tuple[int, ...]]]:
+    """The ranks as one world, by host, and by rail."""
+    everyone = tuple(range(size))
+    return [
+        [everyone],
+        [everyone[first : first + near] for first in range(0, size, near)],
+        [everyone[local::near] for local in range(near)],
+    ]
+
+
+def _part_of(partition: Sequence[tuple[int, ...]], rank: int) -> tuple[int, ...]:
+    return next(ranks for ranks in partition if rank in ranks)
+
+
+def _members(rank: int, near: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None) -> Members:
     links = tuple(0 if one == rank else 1 if one // near == rank // near else 2 for one in ranks)
-    return Members(group, tuple(ranks), ranks.index(rank), links)
+    return Members(group, ranks, ranks.index(rank), links)
+
+
+def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Groups:
+    """The groups of a rank: those of an earlier module where all ranks know them, else new ones.
+
+    The ranks ask each other first: one that makes groups would wait for another that takes known ones, or makes those of other hosts.
+
+    Returns:
+        The groups; three times None where the topology is not one of so many ranks.
+
+    Raises:
+        InvalidInput: ranks differ in hosts or timeout.
+    """
+    size, near = dist.get_world_size(parent), topology.devices_per_host
+    key = tuple(dist.get_process_group_ranks(parent)), dist.get_backend(parent), near, timeout
+    known = _alive(_made.get(key))
+    mine = [topology.hosts, near, timeout // timedelta(microseconds=1), int(known is not None)]
+    found = _gathered(torch.tensor(mine), parent if size > 1 else None, size, device)
+    other = _other_than_first(found[:, :3])
+    if other:
+        raise InvalidInput(
+            f"ranks {other[:8]} have other hosts or another timeout than rank 0: {_told(found[other[0]])}, rank 0 {_told(found[0])}; "
+            "give all ranks the same plan and timeout"
+        )
+    if known is not None and bool(found[:, 3].all()):
+        return known
+    if size != topology.devices:
+        return [None] * 3
+    groups = _new_groups(parent, size, near, timeout)
+    _made[key] = [None if group is None else ref(group) for group in groups]
+    return groups
+
+
+def _told(row: torch.Tensor) -> str:
+    hosts, near, microseconds = row.tolist()[:3]
+    return f"{hosts} hosts × {near} devices and {microseconds / 1e6:g} s"
+
+
+def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
+    """Groups that were made before; None if there are none, or one was destroyed."""
+    if made is None:
+        return None
+    groups = [None if one is None else one() for one in made]
+    for one, group in zip(made, groups, strict=True):
+        if one is None:
+            continue
+        try:
+            if group is None or not dist.get_process_group_ranks(group):
+                return None
+        except (KeyError, ValueError):
+            return None
+    return groups
+
+
+def _new_groups(parent: dist.ProcessGroup, size: int, near: int, timeout: timedelta) -> _Groups:
+    """New groups of a parent's ranks: the one that this rank is in, of each partition.
+
+    They are the modules' own, the world's too: its timeout is not the parent's, and what the parent's user sends must not meet rows.
+
+    Ranks of the job that are not in the parent group do not call this, so its members must make theirs without them; torch then names
+    groups by how many a rank is in, which must be the same for all members.
+    """
+    rank, names = dist.get_rank(parent), dist.get_process_group_ranks(parent)
+    alone = parent is not dist.group.WORLD
+    made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    groups: _Groups = []
+    for partition in _partitions(size, near):
+        mine = _part_of(partition, rank)
+        for some in [mine] if alone else partition:
+            if len(some) > 1 and some not in made:
+                with explained("the addresses of the ranks"):
+                    made[some] = dist.new_group(
+                        [names[member] for member in some],
+                        timeout=timeout,
+                        backend=dist.get_backend(parent),
+                        use_local_synchronization=alone,
+                        sort_ranks=False,
+                    )
+        groups.append(made.get(mine))
+    return groups

@@ -2,22 +2,24 @@
 
 Every row has one owner among its holders. Gradients are summed inside each host at the holder with the owner's local rank, then along the
 rail at the owner, and go back the same way: so each sum is made in one place, and all replicas get the same bits.
+
+Replicas tell each other either the gradients of the rows that were looked up, or the gradient of the whole block. In the latter case who
+sends what is known from the plan, so nothing but gradients travels: a reduce-scatter inside the host, one along the rail, and gathers back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from shardwright.runtime.hop import Hop
-from shardwright.runtime.placement import Ints, Placement
+from shardwright.runtime.hop import Buffers, Hop, sum_equal
+from shardwright.runtime.placement import TOUCHED, WHOLE, Ints, Placement
 from shardwright.runtime.process_groups import Members, Ranks
-from shardwright.runtime.replica_sets import TOUCHED
-from shardwright.runtime.sums import sum_equal
-from shardwright.runtime.traffic import TrafficMeter
-from shardwright.runtime.wire import Label, Rows
+from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
 
 _NOWHERE = -1
 _REPLICAS = Label("backward", "replicas")
@@ -26,34 +28,24 @@ _REPLICAS = Label("backward", "replicas")
 class TouchedReplicas:
     """Replicas that tell each other the gradients of the rows that were looked up."""
 
-    def __init__(
-        self, placement: Placement, ranks: Ranks, bits: int, meter: TrafficMeter, device: torch.device
-    ) -> None:
-        self._groups, self._bits = len(placement.groups), bits
-        kinds = placement.exchanges == TOUCHED
-        shared = [holders for holders, touched in zip(placement.sets, kinds, strict=True) if touched]
-        levels = [
-            (members, near, Hop(members, placement.widths, bits, meter, device, dedupe=False))
-            for members, near, used in (
-                (ranks.host, True, any(len(holders.local) > 1 for holders in shared)),
-                (ranks.rail, False, any(len(holders.hosts) > 1 for holders in shared)),
-            )
-            if used
-        ]
-        mine = placement.held_by(ranks.rank)
-        mine = mine[placement.exchanges[placement.ranges[0, mine]] == TOUCHED]
+    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter) -> None:
+        self._bits, device = placement.slot_bits, ranks.device
+        mine = placement.held_by(ranks.rank, TOUCHED)
         mine = mine[placement.ranges[1, mine] > 0]
-        first = (placement.group_of_range[mine] << bits) + placement.slots(mine, ranks.rank)
+        first = (placement.group_of_range[mine] << self._bits) + placement.slots(mine, ranks.rank)
         mine, first = mine[np.argsort(first)], np.sort(first)
         self._starts = torch.from_numpy(first).to(device)
-        self._up = [
-            (hop, torch.from_numpy(_owner_codes(placement, mine, members, near, hop)).to(device))
-            for members, near, hop in levels
-        ]
-        self._down = [
-            (hop, torch.from_numpy(_holder_codes(placement, mine, members, hop)).to(device))
-            for members, _, hop in reversed(levels)
-        ]
+        self._up: list[tuple[Hop, torch.Tensor]] = []
+        self._down: list[tuple[Hop, torch.Tensor]] = []
+        for members, owners in _levels(placement, ranks, TOUCHED):
+            hop = Hop(members, placement.widths, self._bits, meter, device, dedupe=False)
+            up = _codes(placement, hop, mine, owners[mine], np.array(members.ranks, dtype=np.int64)[owners[mine]])
+            down = np.full((mine.size, members.size), _NOWHERE, dtype=np.int64)
+            for member, rank in enumerate(members.ranks):
+                held = np.flatnonzero(np.isin(mine, placement.held_by(rank)))
+                down[held, member] = _codes(placement, hop, mine[held], np.full(held.size, member), rank)
+            self._up.append((hop, torch.from_numpy(up).to(device)))
+            self._down.insert(0, (hop, torch.from_numpy(down).to(device)))
 
     def agree(self, slots: Rows, gradients: Rows) -> tuple[Rows, Rows]:
         """Sum the gradients of touched rows over all replicas.
@@ -67,15 +59,14 @@ class TouchedReplicas:
         """
         for hop, codes in self._up:
             ranges, rows = self._locate(slots)
-            slots, gradients = self._relay(hop, codes[ranges] + rows, slots, gradients)
-            pairs = [sum_equal(*pair) for pair in zip(slots, gradients, strict=True)]
-            slots, gradients = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            slots, gradients = sum_equal(*self._relay(hop, codes[ranges] + rows, slots, gradients))
         for hop, table in self._down:
             ranges, rows = self._locate(slots)
             copies = table[ranges]
             item, member = (copies != _NOWHERE).nonzero(as_tuple=True)  # item by item, so group by group
-            copied = item.split([int((item < end).sum()) - int((item < start).sum()) for start, end in _bounds(slots)])
-            own = [index - start for index, (start, _) in zip(copied, _bounds(slots), strict=True)]
+            bounds = _bounds(slots)
+            ends = torch.searchsorted(item, torch.tensor(bounds, device=item.device)).tolist()
+            own = [item[a:b] - start for (a, b), start in zip(pairwise(ends), bounds, strict=False)]
             spread = [matrix[index] for matrix, index in zip(gradients, own, strict=True)]
             slots, gradients = self._relay(hop, copies[item, member] + rows[item], own, spread)
         return slots, gradients
@@ -88,33 +79,144 @@ class TouchedReplicas:
 
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """Send each row, with its slot there, to where its code says."""
-        bounds = [0, *(stop for _, stop in _bounds(items))]
-        route = hop.ask(codes, bounds, _REPLICAS)
+        route = hop.ask(codes, _bounds(items), _REPLICAS)
         found = hop.give_back(route, hop.taker(route, rows), _REPLICAS)
         return route.asked, [matrix.clone() for matrix in found]
 
 
-def _bounds(parts: Rows) -> list[tuple[int, int]]:
-    """Where each group's part of all of them starts and stops."""
-    ends = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
-    return list(pairwise(ends))
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Which of its rows a rank exchanges with each member of a process group, matrix by matrix.
+
+    Attributes:
+        wire: the process group.
+        theirs: rows that other members own, sorted by member.
+        ours: rows that this rank owns, once for each member that has them too.
+        sizes: how many; what is sent are theirs.
+    """
+
+    wire: Wire
+    theirs: Rows
+    ours: Rows
+    sizes: Sizes
 
 
-def _owner_codes(placement: Placement, ranges: Ints, members: Members, near: bool, hop: Hop) -> Ints:
-    """`(n,)` code of the first row of each range at the member with its owner's local rank (`near`), or on its owner's host."""
-    local = placement.plan.task.topology.devices_per_host
-    owners = placement.owner[ranges]
-    member = owners % local if near else owners // local
-    slots = placement.slots(ranges, np.array(members.ranks, dtype=np.int64)[member])
-    return hop.codes.of(placement.group_of_range[ranges], member, slots)
+class WholeReplicas:
+    """Replicas that reduce the gradient of the whole block."""
+
+    def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter, flags: bool) -> None:
+        """Prepare the exchange.
+
+        Args:
+            placement: where everything lies.
+            ranks: the process groups.
+            meter: counts what is sent.
+            flags: send along which rows were looked up, for optimizers that change a row whose gradient is zero.
+        """
+        self._flags = flags
+        self._times = 2 if flags else 1  # gradients, and flags of one column
+        self._widths = [*placement.widths, *([1] * len(placement.groups) if flags else [])]
+        self._device, self._buffers = ranks.device, Buffers(ranks.device)
+        rows = placement.rows_on(ranks.rank, WHOLE)
+        self._rows = rows.tolist()
+        self._first = (placement.rows_on(ranks.rank) - rows).tolist()
+        self._levels = [
+            self._level(placement, ranks, members, owners, meter)
+            for members, owners in _levels(placement, ranks, WHOLE)
+        ]
+
+    def agree(self, slots: Rows, gradients: Rows) -> tuple[Rows, Rows]:
+        """Sum the gradients of replicated rows over all replicas.
+
+        Args:
+            slots: by group, `(n,)` distinct slots of looked-up rows.
+            gradients: by group, `(n, dim)`.
+
+        Returns:
+            The same for all rows that change on any replica, equal on all replicas.
+        """
+        dense = [
+            self._buffers.take(number, count, width).zero_()
+            for number, (count, width) in enumerate(zip(self._rows * self._times, self._widths, strict=True))
+        ]
+        for group, (index, rows) in enumerate(zip(slots, gradients, strict=True)):
+            dense[group].index_copy_(0, index - self._first[group], rows)
+            if self._flags:
+                dense[len(slots) + group].index_fill_(0, index - self._first[group], 1.0)
+        for level in self._levels:
+            found = self._send(level.wire, dense, level.theirs, level.sizes)
+            _add_by_member(dense, level.ours, found, level.sizes.received)
+        for level in reversed(self._levels):
+            found = self._send(level.wire, dense, level.ours, level.sizes.back())
+            for matrix, index, rows in zip(dense, level.theirs, found, strict=True):
+                matrix.index_copy_(0, index, rows)
+        changed = [mark.ne(0).any(1).nonzero().flatten() for mark in dense[-len(slots) :]]
+        return [index + first for index, first in zip(changed, self._first, strict=True)], [
+            matrix[index] for matrix, index in zip(dense, changed, strict=False)
+        ]
+
+    def _send(self, wire: Wire, dense: Rows, rows: Rows, sizes: Sizes) -> Rows:
+        leaving = [matrix.index_select(0, index) for matrix, index in zip(dense, rows, strict=True)]
+        arriving = [
+            torch.empty(into, width, device=self._device)
+            for (_, into, _), width in zip(sizes.totals(), self._widths, strict=True)
+        ]
+        wire.exchange(leaving, arriving, sizes, self._widths, _REPLICAS)
+        return arriving
+
+    def _level(self, placement: Placement, ranks: Ranks, members: Members, owners: Ints, meter: TrafficMeter) -> _Level:
+        mine = placement.held_by(ranks.rank, WHOLE)
+        if members is ranks.rail:  # only rows that this local rank has summed
+            mine = mine[np.isin(placement.owner[mine], members.ranks)]
+        own, others = mine[owners[mine] == members.me], range(members.size)
+        theirs = [mine[owners[mine] == member] if member != members.me else mine[:0] for member in others]
+        ours = [
+            own[np.isin(own, placement.held_by(members.ranks[member]))] if member != members.me else own[:0]
+            for member in others
+        ]
+        their_rows, sent = self._indices(placement, ranks.rank, theirs)
+        our_rows, received = self._indices(placement, ranks.rank, ours)
+        return _Level(Wire(members, meter), their_rows, our_rows, Sizes(sent, received, np.zeros_like(sent[:, 0])))
+
+    def _indices(self, placement: Placement, rank: int, ranges: Sequence[Ints]) -> tuple[Rows, Ints]:
+        """Rows of ranges, member after member, counted from the first replicated slot; and `(matrices, members)` how many."""
+        groups = len(placement.groups)
+        counts = np.zeros((groups, len(ranges)), dtype=np.int64)
+        rows: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in range(groups)]
+        for member, numbers in enumerate(ranges):
+            for number, slot in zip(numbers.tolist(), placement.slots(numbers, rank).tolist(), strict=True):
+                group, size = int(placement.group_of_range[number]), int(placement.ranges[1, number])
+                rows[group].append(np.arange(size, dtype=np.int64) + (slot - self._first[group]))
+                counts[group, member] += size
+        indices = [torch.from_numpy(np.concatenate(some)).to(self._device) for some in rows]
+        return indices * self._times, np.tile(counts, (self._times, 1))
 
 
-def _holder_codes(placement: Placement, ranges: Ints, members: Members, hop: Hop) -> Ints:
-    """`(n, members)` code of the first row of each range at every member that holds it, elsewhere -1."""
-    codes = np.full((ranges.size, members.size), _NOWHERE, dtype=np.int64)
-    for member, rank in enumerate(members.ranks):
-        held = np.flatnonzero(np.isin(ranges, placement.held_by(rank)))
-        codes[held, member] = hop.codes.of(
-            placement.group_of_range[ranges[held]], np.full(held.size, member), placement.slots(ranges[held], rank)
-        )
-    return codes
+def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:
+    """The host and the rail, where replicas have several holders there; with the `(ranges,)` member that is, or leads to, the owner."""
+    near = placement.plan.task.topology.devices_per_host
+    shared = [holders for holders, way in zip(placement.sets, placement.exchanges, strict=True) if way == exchange]
+    levels = []
+    if any(len(holders.local) > 1 for holders in shared):
+        levels.append((ranks.host, placement.owner % near))
+    if any(len(holders.hosts) > 1 for holders in shared):
+        levels.append((ranks.rail, placement.owner // near))
+    return levels
+
+
+def _bounds(parts: Rows) -> list[int]:
+    """`(groups + 1,)` where each group's part of all of them starts."""
+    bounds: list[int] = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
+    return bounds
+
+
+def _codes(placement: Placement, hop: Hop, ranges: Ints, members: Ints, ranks: Ints | int) -> Ints:
+    """`(n,)` code of the first row of each range at a member that holds it."""
+    return hop.codes.of(placement.group_of_range[ranges], members, placement.slots(ranges, ranks))
+
+
+def _add_by_member(dense: Rows, index: Rows, found: Rows, counts: Ints) -> None:
+    """Add what arrived, one member after the other: rows of one member are distinct, so every sum has a fixed order."""
+    for matrix, places, rows, sizes in zip(dense, index, found, counts.tolist(), strict=True):
+        for where, part in zip(places.split(sizes), rows.split(sizes), strict=True):
+            matrix.index_add_(0, where, part)

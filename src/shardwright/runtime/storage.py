@@ -1,17 +1,25 @@
-"""What one rank holds: a matrix of weights for each group, and the state of its optimizer."""
+"""What one rank holds: a matrix of weights for each group of tables, and the state of its optimizer; and the weights it starts with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
 from shardwright.runtime.placement import Ints, Placement
 from shardwright.runtime.ranking import Ranking
-from shardwright.runtime.seeds import InitialRows
+from shardwright.task.table import Table
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+InitialRows: TypeAlias = Callable[[Table, Ints], Floats]
+"""From a table and `(n,)` ids to `(n, dim)` weights."""
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _CHUNK_BYTES = 16 * 2**20
@@ -80,9 +88,10 @@ class Storage(torch.nn.Module):
         """`(rows, width)` fp32 each: the optimizer state of a group, as `STATES` names it."""
         return [getattr(self, f"{name}_{group}") for name in STATES[self.optimizer]]
 
-    def matrices(self, group: int) -> list[torch.Tensor]:
-        """`(rows, width)` each: weights and optimizer state of a group."""
-        return [self.weights[group].detach(), *self.states(group)]
+    def matrices(self, group: int) -> dict[str, torch.Tensor]:
+        """`(rows, width)` each, by name: the weights and optimizer state of a group."""
+        names = ("weights", *STATES[self.optimizer])
+        return dict(zip(names, (self.weights[group].detach(), *self.states(group)), strict=True))
 
     def cuts(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[Cut]:
         """What lies here, some rows at a time.
@@ -96,7 +105,7 @@ class Storage(torch.nn.Module):
         if owned:
             mine = mine[placement.owner[mine] == self.rank]
         for number, first in zip(mine.tolist(), placement.slots(mine, self.rank).tolist(), strict=True):
-            table = int(placement.table_of_shard[placement.ranges[0, number]])
+            table = int(placement.table_of_range[number])
             group, rows = int(placement.group_of[table]), int(placement.ranges[1, number])
             most = max(chunk_bytes // (4 * placement.groups[group][0]), 1)
             for start in range(0, rows, most):
@@ -136,3 +145,34 @@ class Storage(torch.nn.Module):
             return
         found = torch.sparse_coo_tensor(slots[None], gradient.to(weights.dtype), weights.shape, is_coalesced=False)
         weights.grad = found if weights.grad is None else weights.grad + found
+
+
+@dataclass(frozen=True)
+class UniformRows:
+    """Weights from a uniform distribution over ± 1 / √rows, TorchRec's default, by hashing seed, table, id and column alone.
+
+    They are the same for every plan and number of ranks.
+
+    Attributes:
+        seed: another seed, other weights.
+    """
+
+    seed: int = 0
+
+    def __call__(self, table: Table, ids: Ints) -> Floats:
+        """`(n, dim)` weights of `(n,)` ids."""
+        salt = zlib.crc32(table.name.encode("utf-8")) ^ ((self.seed & 0xFFFFFFFF) << 32)
+        start = _mixed(np.asarray(ids, dtype=np.uint64) ^ _mixed(np.full(1, salt, dtype=np.uint64)))
+        steps = np.arange(1, table.dim + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        numbers = _mixed(start[:, None] + steps)
+        share = (numbers >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        weights: Floats = (share * 2 - 1) * np.float32(table.rows**-0.5)
+        return weights
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finalizer (Steele, Lea, Flood 2014)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
+    return mixed

@@ -1,22 +1,70 @@
-"""What goes over the links: matrices whose rows are sorted by destination, all groups of tables in one message, and counted."""
+"""What goes over the links: matrices whose rows are sorted by destination, all groups of tables in one message; and their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from shardwright.runtime import duplex
-from shardwright.runtime.group_making import explained
 from shardwright.runtime.placement import Ints
-from shardwright.runtime.process_groups import Members
-from shardwright.runtime.traffic import TrafficMeter
+from shardwright.runtime.process_groups import Members, explained
 
 Rows: TypeAlias = list[torch.Tensor]
 """A matrix `(n, dim)` for each group of tables."""
+
+_LINKS = ("self", "intra", "inter")
+
+
+@dataclass
+class TrafficMeter:
+    """Bytes of one rank since the last reset, counted from the very sizes that are sent.
+
+    A key is (phase, kind, link): phase "forward" or "backward"; kind "counts" (the sizes that ranks tell each other first), "ids",
+    "values", "gradients" (of looked-up rows, to their holders) or "replicas" (among the replicas of a row); link "self" (stays on
+    the rank, and is not sent at all), "intra" (inside the host) or "inter" (between hosts).
+
+    Attributes:
+        sent: bytes by key.
+        received: bytes by key.
+    """
+
+    sent: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    received: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    def reset(self) -> None:
+        """Forget everything counted so far."""
+        self.sent.clear()
+        self.received.clear()
+
+    def total(self, link: str | None = None, phase: str | None = None, kind: str | None = None) -> int:
+        """Bytes sent with this link, phase and kind; None stands for all of them (of links: those that are sent, not "self")."""
+        return sum(
+            size
+            for (its_phase, its_kind, its_link), size in self.sent.items()
+            if (link == its_link if link else its_link != "self")
+            and phase in (None, its_phase)
+            and kind in (None, its_kind)
+        )
+
+    def add(self, phase: str, kind: str, links: Sequence[int], sent: Ints, received: Ints) -> None:
+        """Count one exchange.
+
+        Args:
+            phase: forward or backward.
+            kind: counts, ids, values, gradients or replicas.
+            links: `(members,)` link to each member of the group: 0 itself, 1 inside the host, 2 between hosts.
+            sent: `(members,)` bytes sent to each.
+            received: `(members,)` bytes received from each.
+        """
+        for book, sizes in ((self.sent, sent), (self.received, received)):
+            for link, size in enumerate(np.bincount(links, weights=sizes, minlength=len(_LINKS))):
+                if size:
+                    key = (phase, kind, _LINKS[link])
+                    book[key] = book.get(key, 0) + int(size)
 
 
 class Label(NamedTuple):
@@ -44,17 +92,9 @@ class Sizes:
         """The sizes of the answers."""
         return Sizes(self.received, self.sent, self.own)
 
-    def leaving(self, group: int) -> int:
-        """Rows of a group that are sent."""
-        return int(self.sent[group].sum())
-
-    def arriving(self, group: int) -> int:
-        """Rows of a group that come from others."""
-        return int(self.received[group].sum())
-
-    def staying(self, group: int) -> int:
-        """Rows of a group that stay."""
-        return int(self.own[group])
+    def totals(self) -> list[tuple[int, int, int]]:
+        """By group, the rows that leave, arrive and stay."""
+        return list(zip(self.sent.sum(1).tolist(), self.received.sum(1).tolist(), self.own.tolist(), strict=True))
 
 
 class Wire:
@@ -82,12 +122,12 @@ class Wire:
         if self._members.group is None:
             return
         single = len(leaving) == 1
-        flat = leaving[0].reshape(-1) if single else _packed(leaving, sizes.sent)
+        flat = leaving[0].reshape(-1) if single else _packed(leaving, sizes.sent * wide[:, None])
         target = arriving[0].view(-1) if single else flat.new_empty(int(into.sum()))
         with explained(label.kind):
-            duplex.all_to_all(target, flat, into.tolist(), out.tolist(), self._members.group)
+            all_to_all(target, flat, into.tolist(), out.tolist(), self._members.group)
         if not single:
-            _unpack(target, arriving, sizes.received, wide)
+            _unpack(target, arriving, sizes.received * wide[:, None])
 
     def sizes(self, counts: torch.Tensor, failed: torch.Tensor | bool, phase: str) -> tuple[Sizes, bool]:
         """Tell each member how many rows it will get.
@@ -107,10 +147,9 @@ class Wire:
         received = sent.clone()
         if self._members.group is not None:
             with explained("counts"):
-                duplex.all_to_all(received, sent, [1] * members, [1] * members, self._members.group)
-        both = (
-            torch.stack([sent, received]).cpu().numpy()
-        )  # the one wait for the device: split sizes must be in main memory
+                all_to_all(received, sent, [1] * members, [1] * members, self._members.group)
+        # the one wait for the device: split sizes must be in main memory
+        both = torch.stack([sent, received]).cpu().numpy()
         size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != me)
         self._meter.add(phase, "counts", self._members.links, size, size)
         to, by = both[0, :, :groups].T.copy(), both[1, :, :groups].T.copy()
@@ -119,22 +158,53 @@ class Wire:
         return Sizes(to, by, own), bool(both[1, :, groups].any())
 
 
-def _packed(parts: Rows, counts: Ints) -> torch.Tensor:
-    """All groups for the first member, then all for the next."""
-    ends = np.cumsum(counts, axis=1)
-    chunks = [
-        part[ends[group, member] - counts[group, member] : ends[group, member]].reshape(-1)
-        for member in range(counts.shape[1])
-        for group, part in enumerate(parts)
-        if counts[group, member]
-    ]
-    return torch.cat(chunks) if chunks else parts[0].new_empty(0)
+def all_to_all(
+    output: torch.Tensor,
+    source: torch.Tensor,
+    received: Sequence[int],
+    sent: Sequence[int],
+    group: dist.ProcessGroup,
+) -> None:
+    """Send a part of a tensor to each member of a group, and get one from each; on gloo in both directions of a link at once.
+
+    gloo's own all-to-all posts its sends before its receives. The message "ready to receive" then waits in the socket behind the data of
+    the other direction whenever one rank starts earlier than the other, so that a pair sends one way first and the other way after: up to
+    twice the time on a slow link. With the receives posted first nothing waits.
+
+    Args:
+        output: contiguous; is written.
+        source: contiguous.
+        received: `(members,)` rows of the output from each member.
+        sent: `(members,)` rows of the source to each member.
+        group: the members.
+    """
+    if dist.get_backend(group) != "gloo":
+        dist.all_to_all_single(output, source, list(received), list(sent), group=group)
+        return
+    me, members = dist.get_rank(group), dist.get_world_size(group)
+    arriving, leaving = output.split(list(received)), source.split(list(sent))
+    arriving[me].copy_(leaving[me])
+    waiting = []
+    for step in range(1, members):
+        before = (me - step) % members
+        if received[before]:
+            waiting.append(dist.irecv(arriving[before], group=group, group_src=before))
+    for step in range(1, members):
+        after = (me + step) % members
+        if sent[after]:
+            waiting.append(dist.isend(leaving[after], group=group, group_dst=after))
+    for work in waiting:
+        if work is not None:
+            work.wait()
 
 
-def _unpack(flat: torch.Tensor, parts: Rows, counts: Ints, widths: Ints) -> None:
-    sizes = counts * widths[:, None]
-    starts = (np.cumsum(sizes.T) - sizes.T.ravel()).reshape(sizes.T.shape).T
+def _packed(parts: Rows, sizes: Ints) -> torch.Tensor:
+    """All groups for the first member, then all for the next; sizes `(groups, members)` are in elements."""
+    by_group = [part.reshape(-1).split(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
+    return torch.cat([chunk for member in zip(*by_group, strict=True) for chunk in member])
+
+
+def _unpack(flat: torch.Tensor, parts: Rows, sizes: Ints) -> None:
+    chunks = flat.split(sizes.T.ravel().tolist())
     for group, part in enumerate(parts):
-        chunks = [flat[start : start + size] for start, size in zip(starts[group], sizes[group], strict=True) if size]
-        if chunks:
-            torch.cat(chunks, out=part.view(-1))
+        torch.cat(chunks[group :: len(parts)], out=part.view(-1))

@@ -8,10 +8,10 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import torch
 
 from shardwright._engine import sort_by_place
-from shardwright.runtime.placement import Placement
+from shardwright.runtime.hop import Codes
+from shardwright.runtime.lookup import Router
+from shardwright.runtime.placement import ALONE, Placement
 from shardwright.runtime.ranking import Ranking, chosen_maps
-from shardwright.runtime.replica_sets import ALONE
-from shardwright.runtime.routing import Codes, Router, chosen_holders, find_codes, slot_bits
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.shard import RowLayout
 from tests.runtime_plans import runnable_plans
@@ -81,9 +81,9 @@ def test_codes_lead_to_the_nearest_holder_and_the_slot_of_the_row(plan, seed):
     topology = plan.task.topology
     keys = np.random.default_rng(seed).integers(0, placement.base[-1], 50)
     held = [stored(placement, rank) for rank in range(topology.devices)]
-    bits = slot_bits(placement)
+    bits = placement.slot_bits
     for rank in range(topology.devices):
-        holders = chosen_holders(placement, rank)
+        holders = placement.nearest(rank)
         codes = Codes(bits, topology.devices, rank)
         first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
         found = Router(placement, first, torch.device("cpu")).codes(torch.from_numpy(keys)).numpy()
@@ -133,11 +133,11 @@ def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
     counts = [one.size for one in ids]
     keys, wrong = ranking.keys(torch.from_numpy(np.concatenate(ids)), torch.tensor(counts))
     for rank in range(plan.task.topology.devices):
-        holders = chosen_holders(placement, rank)
-        codes = Codes(slot_bits(placement), plan.task.topology.devices, rank)
+        holders = placement.nearest(rank)
+        codes = Codes(placement.slot_bits, plan.task.topology.devices, rank)
         first = codes.of(placement.group_of_range, holders, placement.slots(np.arange(holders.size), holders))
         router = Router(placement, first, torch.device("cpu"))
-        found, found_wrong = find_codes(ranking, router, torch.from_numpy(np.concatenate(ids)), counts)
+        found, found_wrong = router.find(ranking, torch.from_numpy(np.concatenate(ids)), counts)
         assert torch.equal(found, router.codes(keys))
         assert found_wrong == bool(wrong)
 

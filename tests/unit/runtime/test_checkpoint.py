@@ -5,15 +5,53 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 import msgspec
 import torch
 
+from shardwright.documents.json_text import parse_json
+from shardwright.errors import InvalidInput
 from shardwright.files import MAX_BYTES, MAX_VALUES
-from shardwright.runtime.checkpoint_parts import MOST_PARTS, largest_entries, planned_parts
-from shardwright.runtime.manifest import Part, measure
+from shardwright.runtime.checkpoint import (
+    FORMAT,
+    MOST_PARTS,
+    Entry,
+    Manifest,
+    Part,
+    SavedTable,
+    check_readable,
+    largest_part,
+    measure,
+    planned_parts,
+)
 from shardwright.runtime.optimizers import OptimizerOptions
 from shardwright.runtime.placement import Placement
 from shardwright.runtime.storage import Storage
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.task import Table, Task, Topology
+
+TEXT = msgspec.json.encode(
+    Manifest(
+        FORMAT,
+        "sgd",
+        3,
+        [SavedTable("a, [b] {ü}", 10, 4, "fp32")],
+        [Part("rank-0-part-0-0123456789abcdef.safetensors", 9, 8, [Entry("a, [b] {ü}", 10, 0, 9)])],
+    )
+)
+
+
+def test_values_are_counted_as_the_reader_does():
+    size, values = measure(TEXT)
+    assert size == len(TEXT)
+    parse_json(TEXT.decode(), "m", values)
+    with pytest.raises(InvalidInput, match=f"more than {values - 1} values"):
+        parse_json(TEXT.decode(), "m", values - 1)
+
+
+@pytest.mark.parametrize("more", [(1, 0), (0, 1)])
+def test_a_manifest_that_could_not_be_read_is_refused(more):
+    check_readable(MAX_BYTES, MAX_VALUES)
+    with pytest.raises(InvalidInput, match="spread the tables over several modules"):
+        check_readable(MAX_BYTES + more[0], MAX_VALUES + more[1])
+
 
 MB = 2**20
 META = torch.device("meta")  # rows that take no memory
@@ -52,7 +90,7 @@ def test_tables_of_any_size_have_a_manifest_that_can_be_read(ranks):
         rows, count = rows + rows_of(parts), count + len(parts)
         for number, content in enumerate(parts):
             name = f"rank-{rank}-part-{number}-0123456789abcdef.safetensors"
-            listed.append(Part(name, 2**62, 2**32 - 1, largest_entries(storage, content)))
+            listed.append(largest_part(storage, name, content))
     assert rows == table.rows
     assert MOST_PARTS // 2 < count <= 2 * MOST_PARTS + ranks
     size, values = measure(msgspec.json.encode(listed))

@@ -1,10 +1,9 @@
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
-import numpy as np
-
-from shardwright.runtime.seeds import UniformRows
+from shardwright.runtime.storage import UniformRows
 from shardwright.task import Table
 
 TABLE = Table("t", 400, 16)

@@ -1,10 +1,9 @@
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
-import numpy as np
-
-from shardwright.runtime.traffic import TrafficMeter
+from shardwright.runtime.wire import TrafficMeter
 
 
 def test_totals_by_link_phase_and_kind():
