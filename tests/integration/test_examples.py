@@ -1,5 +1,8 @@
 """The examples run as they stand."""
 
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +23,27 @@ def test_example_program_runs(name, tmp_path):
     run = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    cells = json.loads((EXAMPLES / "from_logs_to_report.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert 10 <= len(cells) <= 15
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    program = "\n".join("".join(cell["source"]) for cell in code)
+    settings = {**os.environ, "MPLBACKEND": "agg"}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=settings, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "doubtful: 'clicked' looks like a label" in run.stdout
+    assert (tmp_path / "shop" / "report.html").stat().st_size > 10_000
+    sw.Plan.load(tmp_path / "shop" / "plan.json").check()
+
+
+def test_the_readme_names_every_example():
+    named = set(re.findall(r"\]\(([\w./]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
+    found = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__", "plugin"}
+    assert named >= found | {"plugin/pyproject.toml"}
 
 
 def test_the_agent_of_the_example_learns_something(tmp_path):

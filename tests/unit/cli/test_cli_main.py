@@ -2,6 +2,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,13 @@ COMMANDS = ("profile", "collect", "train", "learn", "plan", "compare", "verify",
 
 def test_version(cli):
     assert cli("--version").out == f"shardwright {shardwright.__version__}\n"
+
+
+def test_the_version_is_that_of_the_project_and_has_its_notes():
+    root = Path(__file__).parents[3]
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert version == shardwright.__version__
+    assert f"\n## {version} (" in (root / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_without_arguments_the_help_is_printed_and_the_usage_is_bad(cli):
