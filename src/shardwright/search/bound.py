@@ -48,6 +48,7 @@ from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
 from shardwright.search.relaxation import Choice, MasterProgram, Prices, Relaxation, ms_per_byte
+from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
 _ROUNDS = 40
@@ -55,8 +56,8 @@ _EXACT = 1e-4  # of the bound: how close the program and the bound have to come
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
-ALL_PHASES = np.ones(4)  # forward, backward, forward links, backward links
-_OWN_PHASES = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]], dtype=np.float64)
+ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
+_OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -156,14 +157,14 @@ class BoundProof:
         if not choice.everywhere.size:
             calls = min(_least_calls(rest, self._calls), calls + choice.further / devices)
         shared = float(choice.price.sum()) / devices
-        return float(calls + self._pricing.once @ phases[:2]) + shared + self._waits(prices), choice
+        return float(calls + self._pricing.once @ phases[KERNELS]) + shared + self._waits(prices), choice
 
     def _on_one_device(self, prices: Prices, phases: Floats) -> float:
         """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
         least = float(self._relaxation.cheapest(Prices(prices.vector, np.zeros_like(prices.links))).price.sum())
         if least >= 0:
             return np.inf
-        calls = _least_calls(self._intercepts(prices, phases), 1.0) + float(self._pricing.once @ phases[:2])
+        calls = _least_calls(self._intercepts(prices, phases), 1.0) + float(self._pricing.once @ phases[KERNELS])
         return calls + least + self._waits(prices)
 
     def _waits(self, prices: Prices) -> float:
@@ -171,7 +172,7 @@ class BoundProof:
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
         """`(calls,)` ms of each fused call that is made, vectors aside: the c_k of the proof."""
-        found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[:2]
+        found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[KERNELS]
         return found
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
@@ -179,10 +180,10 @@ class BoundProof:
 
         The phases that `own` `(4,)` counts are those of that device, the others those of the mean device.
         """
-        costs, mix = self._relaxation.catalog.forms.costs, own[:2] @ self._pricing.mix
+        costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
         rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
-        if own[:2].any():
+        if own[KERNELS].any():
             bias, calls = self._pricing.hidden_bias, len(prices.vector)
             hidden = costs.vectors[:, :-2] + bias
             largest = np.argsort(-(np.maximum(hidden, 0) @ mix), kind="stable")
@@ -190,7 +191,7 @@ class BoundProof:
             active = np.divide(prices.vector[:, :-2], self._mix, out=np.zeros((calls, mix.size)), where=self._mix > 0)
             idle = np.tile(bias > 0, (calls, 1)).astype(np.float64)
             alone = [np.where(np.arange(calls)[:, None] == costs.call[row], hidden[row] > 0, idle) for row in probes]
-            linear = np.tile(own[:2], (calls, 1))
+            linear = np.tile(own[KERNELS], (calls, 1))
             slopes = [np.hstack([mix * share, linear]) for share in (active, *alone)]
             for of_pieces, of_others in self._least_device_with(slopes, own):
                 pieces, others = np.maximum(pieces, of_pieces), np.maximum(others, of_others)
@@ -218,7 +219,7 @@ class BoundProof:
             np.minimum.at(discount, self._relaxation.table_of_row, price * whole)
             np.minimum.at(discount, self._relaxation.other_tables, other_price)
             made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
-            once = float(self._pricing.once @ phases[:2])
+            once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
             yield base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
@@ -230,7 +231,7 @@ class BoundProof:
             return np.zeros(len(served))
         forward = np.max([latency[link] + np.max(served, axis=1) * each[link] for link in present], axis=0)
         backward = np.max([latency[link] + served[:, 0] * each[link] for link in present], axis=0)
-        both: Floats = own[2] * forward + own[3] * backward
+        both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
 
 
@@ -242,8 +243,8 @@ def _latency(task: Task) -> Floats:
 def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASES) -> Prices:
     """Prices to begin with: half of every hidden unit, all link classes alike."""
     present = (ms_per_byte(task.topology) > 0).astype(float)
-    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[2:, None]
-    return Prices(np.tile(np.append(phases[:2] @ mix / 2, phases[:2]), (calls, 1)), links)
+    links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
+    return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
 
 
 def _least_calls(intercepts: Floats, calls: float) -> float:

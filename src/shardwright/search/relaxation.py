@@ -30,6 +30,7 @@ from shardwright.search.engine.catalog import (
     reduced_bytes,
     row_units,
 )
+from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -346,7 +347,7 @@ class MasterProgram:
     _units: Ints = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._mix = self.phases[:2] @ self.pricing.mix
+        self._mix = self.phases[KERNELS] @ self.pricing.mix
         self._units = np.flatnonzero(self._mix > 0)
         self._links = np.flatnonzero(ms_per_byte(self.task.topology) > 0)
         hidden = self.kinds * self._units.size
@@ -371,7 +372,7 @@ class MasterProgram:
 
     def _add_slacks(self, hidden: int) -> None:
         """All variables but the columns' shares."""
-        made = float(self.pricing.bias @ self.phases[:2])
+        made = float(self.pricing.bias @ self.phases[KERNELS])
         matrix = np.zeros((hidden + self.kinds + 2, self._of_groups + self.groups))
         matrix[np.arange(hidden), np.arange(hidden)] = -1.0
         for call in range(self.kinds):
@@ -385,7 +386,7 @@ class MasterProgram:
         for of_pass in range(2):
             start = self._of_links + of_pass * self._links.size
             matrix[hidden + self.kinds + of_pass, start : start + self._links.size] = -1.0
-        cost = np.concatenate([np.ones(hidden), np.full(self.kinds, made), self.phases[2:]])
+        cost = np.concatenate([np.ones(hidden), np.full(self.kinds, made), self.phases[LINKS]])
         upper = np.concatenate([np.full(hidden, _INFINITE), np.ones(self.kinds), np.full(2, _INFINITE)])
         self._add(cost, upper, matrix)
 
@@ -404,7 +405,7 @@ class MasterProgram:
         group, place = np.nonzero(copied)
         matrix[group, self._of_replicas + place * self.groups + group] = 1.0
         matrix[np.arange(self.groups), self._of_groups + np.arange(self.groups)] = 1.0
-        self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[:2], np.full(self.groups, _INFINITE), matrix)
+        self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[KERNELS], np.full(self.groups, _INFINITE), matrix)
 
     def _add(self, cost: Floats, upper: Floats, matrix: Floats) -> None:
         """Variables with their costs, limits and `(variables, rows)` coefficients."""
@@ -430,6 +431,6 @@ class MasterProgram:
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
         if self._links.size:
             shares[shares.sum(axis=1) < 0.5, self._links[0]] = 1.0
-        vector = np.hstack([mix * weight, np.tile(self.phases[:2], (self.kinds, 1))])
-        least = self._solver.getInfo().objective_function_value + float(self.pricing.once @ self.phases[:2])
-        return least, Prices(vector, shares * self.phases[2:, None])
+        vector = np.hstack([mix * weight, np.tile(self.phases[KERNELS], (self.kinds, 1))])
+        least = self._solver.getInfo().objective_function_value + float(self.pricing.once @ self.phases[KERNELS])
+        return least, Prices(vector, shares * self.phases[LINKS, None])

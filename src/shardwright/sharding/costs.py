@@ -12,6 +12,9 @@ from typing import Literal, TypeAlias
 from shardwright.errors import InvalidPlan
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
+"""The order of phases everywhere, the native engine included."""
+KERNELS, LINKS = slice(0, 4, 3), slice(1, 3)
+"""The phases of kernels, and those of collectives; both forward, then backward."""
 
 BoundScope: TypeAlias = Literal["blocks", "wide", "all", "links"]
 BOUND_SCOPES: dict[str, str] = {
