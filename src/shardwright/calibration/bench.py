@@ -10,7 +10,7 @@ from time import monotonic
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.calibration.calibrating import Visitor
+from shardwright.calibration.observed import Visitor
 from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works

@@ -1,31 +1,31 @@
-"""A cost model of this machine, in minutes."""
+"""A cost model of this machine, in minutes: measure, train, measure what the models disagree about, until error or time is as asked for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import TypeAlias
 
 import numpy as np
 
-from shardwright.calibration.calibrating import Calibrating, Told, Visitor
 from shardwright.calibration.curriculum import Curriculum
-from shardwright.calibration.keeping import calibration_lock, kept_samples
-from shardwright.calibration.observed import Observed
-from shardwright.calibration.sets import fitted_task
+from shardwright.calibration.observed import Observed, Visitor, calibration_lock, kept_observed
+from shardwright.calibration.sets import Group, Set, fitted_task
 from shardwright.cost.accuracy import Accuracy
-from shardwright.cost.adapting import FEWEST_SETS, Validated, error_of, recipes
+from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
 from shardwright.cost.dataset import Samples
 from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.backend import default_backend
+from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.hardware import (
     Fingerprint,
     available_memory,
@@ -35,8 +35,13 @@ from shardwright.measure.hardware import (
     fingerprint,
 )
 from shardwright.measure.measuring import Measurer, control_works
+from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
+from shardwright.threads import one_thread
+
+Told: TypeAlias = Callable[[float, int, float | None, str], None]
+"""Called with seconds since the beginning, sets so far, the held-out error (None before it is known), and what is being done."""
 
 MINUTES = {"cpu": 3.0, "cuda": 8.0}
 AIM = 0.05
@@ -48,6 +53,19 @@ _OPTIMIZER: Optimizer = "rowwise_adagrad"
 _PAGES = 4 << 20  # beside the tables of a set: each begins on a page of its own
 _LESSONS, _THOROUGH = 600, 3.0  # sets that the published figures of a GPU are learned from, and times the usual updates
 _FEWEST_NEW = 20  # sets on which an older model and the new one are compared
+_GROWTH = 2.0  # of the number of sets, from one training to the next
+_HALVES, _FOLDS = 2, 4
+_EFFORT = 0.5  # of trainings but the last one
+_FEW = 60  # with fewer sets, training gains nothing by more effort
+_LAST_TRAINING = 4.5  # what the last one takes, in times of the one before: more parts and updates
+_RESERVE, _MOST_RESERVE_S = (
+    0.2,
+    15.0,
+)  # of the time, and at most, for the last training, until one has told how long it takes
+_BETWEEN_CONTROLS = 40  # visits
+_FEWEST_CHOSEN = 10
+_AGAIN = 3  # one of so many visits may be to a set that was disturbed before
+_MOST_FAILED = 10  # in a row: then the backend is at fault, not a set
 
 
 @dataclass(frozen=True)
@@ -143,15 +161,14 @@ def _calibrated(
     fitted, note = fitted_task(task, room) if task else (None, None)
     optimizer, batch_size = (task.optimizer, task.batch_size) if task else (_OPTIMIZER, _BATCH_SIZE[kind])
     controls = control_works(kind, optimizer)
-    start = _bundled(device)
+    start = _model_at(bundled_models().get(device))
     began = monotonic()
-    with kept_samples(cache_folder() / "samples", machine, optimizer, batch_size) as kept:
-        observed = Observed(kept.add, kept.earlier, kept.usual_ms)
+    with kept_observed(cache_folder() / "samples", machine, optimizer, batch_size) as observed:
         curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(observed))
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
         ways = recipes(start, cache_bytes(kind))
-        with _measuring(kind, room, visitor) as measurer:
+        with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
             run = Calibrating(measurer, curriculum, observed, controls, ways, start, seconds, aim, told)
             run.run()
     result = Calibration(
@@ -164,16 +181,14 @@ def _calibrated(
     if len(observed) >= FEWEST_SETS:
         told(monotonic() - began, len(observed), None, "training the model")
         covered = _coverage(task, machine, optimizer, batch_size, curriculum.kinds)
-        result = _with_model(result, run, covered, path_for(covered, machine), start)
+        result = _with_model(result, run, covered, path_for(covered, machine))
     else:
         few = f"{len(observed)} sets are too few for a model, which needs {FEWEST_SETS}: calibrate again to go on"
         result = replace(result, notes=(*result.notes, few))
     return replace(result, seconds=monotonic() - began)
 
 
-def _with_model(
-    result: Calibration, run: Calibrating, covered: dict[str, str], path: Path, start: ComputeModel | None
-) -> Calibration:
+def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], path: Path) -> Calibration:
     """The result with a model of all sets, saved where it is better than the one before."""
     samples = run.observed.samples()
     found, model = run.finished()
@@ -193,7 +208,7 @@ def _with_model(
         model=model,
         accuracy=found.accuracy,
         recipe=found.name,
-        before=error_of(start, samples) if start is not None else None,
+        before=error_of(run.start, samples) if run.start is not None else None,
         slower=controls.slower_than(older.metadata) if older is not None else None,
     )
     if older is not None and not _better(found, older, samples, result.new_sets):
@@ -227,30 +242,175 @@ def _coverage(
     return covered | ({"task": task_digest(task)} if task is not None else {})
 
 
-def _bundled(device: str) -> ComputeModel | None:
-    """The bundled learned model of a device type."""
-    path = bundled_models().get(device)
-    return _model_at(path) if path is not None else None
-
-
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
     """What is published of a GPU as a model that can be fine-tuned."""
     lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
     return recipes(None, caches)["from nothing"](lessons, 0, _THOROUGH)
 
 
-def _model_at(path: Path) -> ComputeModel | None:
+def _model_at(path: Path | None) -> ComputeModel | None:
+    """The learned model of a file; None where there is none that can be read."""
     try:
-        found = load_model(path)
+        found = load_model(path) if path is not None else None
     except InvalidInput:
         return None
     return found if isinstance(found, ComputeModel) else None
 
 
-@contextmanager
-def _measuring(kind: str, room: int, visitor: Visitor | None) -> Iterator[Visitor]:
-    if visitor is not None:
-        yield visitor
-        return
-    with Measurer(kind, None, room + _PAGES) as measurer:
-        yield measurer
+@dataclass
+class Calibrating(Interruptible):
+    """A calibration under way.
+
+    Attributes:
+        visitor: times kernels.
+        curriculum: what to measure.
+        observed: what was measured.
+        controls: measured first, last, and now and then.
+        ways: recipes for a model.
+        start: a model that says which sets are quick.
+        seconds: how long the whole may take.
+        aim: mean held-out error that is good enough.
+        told: hears of progress.
+    """
+
+    visitor: Visitor
+    curriculum: Curriculum
+    observed: Observed
+    controls: Sequence[DeviceWork]
+    ways: dict[str, Recipe]
+    start: ComputeModel | None
+    seconds: float
+    aim: float
+    told: Told
+
+    def __post_init__(self) -> None:
+        self._began = monotonic()
+        self._error: float | None = None
+        self._reserve = min(_RESERVE * self.seconds, _MOST_RESERVE_S)
+        self._failures = self._visits = 0
+        self.stopped = "time"
+
+    def run(self) -> None:
+        """Measure until the aim is reached, the time is up but for the last training, or Ctrl-C is pressed; `stopped` says which.
+
+        Raises:
+            MeasurementFailed: no measuring process can be started, or ten sets in a row could not be measured.
+        """
+        with self.until_interrupted():
+            try:
+                self._measure()
+            except KeyboardInterrupt:
+                self.stopped = "interrupted"
+
+    def _measure(self) -> None:
+        self._visit_controls()
+        models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
+        queue: list[Group] = []
+        goal = FEWEST_SETS
+        if len(self.observed) >= FEWEST_SETS:  # of earlier calibrations
+            models, goal = self._trained()
+        while not self._over:
+            lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
+            self._tell("choosing sets")
+            if self._error is None:
+                queue = self.curriculum.first_sets(lacking, models[-1] if models else None)
+            else:
+                queue = self.curriculum.next_sets(lacking, models)
+            for group in queue:
+                self._visit_group(group)
+                if self._over:
+                    break
+            self._visit_again(len(queue) // _AGAIN)
+            if len(self.observed) >= goal and self._left > 2 * self._reserve:
+                models, goal = self._trained()
+        self._visit_controls()
+
+    @property
+    def _over(self) -> bool:
+        if self.interrupted:  # where a search answered Ctrl-C with its best plan
+            raise KeyboardInterrupt
+        if self._error is not None and self._error <= self.aim and self.observed.sets:
+            self.stopped = "aim"
+            return True
+        return self._left <= 0
+
+    @property
+    def _left(self) -> float:
+        """Seconds until the last training."""
+        return self.seconds - self._reserve - (monotonic() - self._began)
+
+    def _trained(self) -> tuple[Sequence[ComputeModel], int]:
+        """The models of two halves of the sets, and how many sets the next training is to have."""
+        self._tell("training")
+        began, count = monotonic(), len(self.observed)
+        found = self.validated(_HALVES, _EFFORT)
+        self._error = found.accuracy.mean_error
+        self._reserve = _LAST_TRAINING * (monotonic() - began)
+        self._tell("trained")
+        return found.models, int(_GROWTH * count)
+
+    def validated(self, folds: int, effort: float) -> Validated:
+        """The best recipe for the sets so far, and its held-out error."""
+        with one_thread():
+            return validated(self.observed.samples(), self.ways, folds, self.curriculum.seed, effort)
+
+    def finished(self) -> tuple[Validated, ComputeModel]:
+        """The best recipe for all sets, and the model that it makes of them."""
+        effort = 1.0 if len(self.observed) >= _FEW else _EFFORT
+        best = self.validated(_FOLDS, effort)
+        with one_thread():
+            return best, best.recipe(self.observed.samples(), self.curriculum.seed, effort)
+
+    def _visit_group(self, group: Group) -> None:
+        """Visit the sets of a group once, whole where it is a pair; one that cannot be measured is noted, with its group left out."""
+        for one in group:
+            if self.observed.known(one):
+                self.observed.take(one)
+            elif not self._visit(one):
+                return
+
+    def _visit_again(self, most: int) -> None:
+        """Visit sets again that were disturbed: later, since disturbances last."""
+        for one in self.observed.disturbed()[:most]:
+            if self._over:
+                return
+            self._visit(one)
+
+    def _visit(self, one: Set) -> bool:
+        """Whether a set could be visited.
+
+        Raises:
+            MeasurementFailed: too many in a row could not.
+        """
+        self._visits += 1
+        if self._visits % _BETWEEN_CONTROLS == 0:
+            self._visit_controls()
+        self._tell("measuring")
+        began = monotonic()
+        try:
+            visit = self.visitor.visit(one.work)
+        except MeasurementFailed as error:
+            self._failures += 1
+            self.observed.failed.append(str(error))
+            if self._failures >= _MOST_FAILED:
+                raise MeasurementFailed(
+                    f"{self._failures} sets in a row could not be measured, the last: {error}"
+                ) from error
+            return False
+        self._failures = 0
+        self.observed.add(one, visit)
+        self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, monotonic() - began)
+        return True
+
+    def _visit_controls(self) -> None:
+        for work in self.controls:
+            one = Set(work, "control")
+            try:
+                self.observed.add(one, self.visitor.visit(work))
+            except MeasurementFailed as error:
+                if not self.observed.sets:
+                    raise
+                self.observed.failed.append(str(error))
+
+    def _tell(self, what: str) -> None:
+        self.told(monotonic() - self._began, len(self.observed), self._error, what)

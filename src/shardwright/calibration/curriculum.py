@@ -1,19 +1,28 @@
-"""The lessons of a calibration: which sets come first, and which after each training."""
+"""The lessons of a calibration: quick sets first; then devices of plans, cuts, and what models of halves of the data disagree about.
+
+A set is chosen by what it is worth for the time that measuring it takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import nnls
 
-from shardwright.calibration.choosing import VisitSeconds, disputed_ones, quick_ones
+from shardwright.arrays import Floats
 from shardwright.calibration.sets import Group, Set, cut_pair, plan_sets, random_sets, task_sets
+from shardwright.cost.accuracy import ArrayModel, predict
 from shardwright.cost.dataset import Samples, samples_of_works
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
 from shardwright.cost.score import device_ms
+from shardwright.measure.fused import fresh_batches
+from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import BREADTHS, SampleSpace
+from shardwright.measure.timing import TimingPolicy
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
 from shardwright.workload.generators import random_task, table_pool
@@ -22,6 +31,9 @@ _POOL = "dlrm-2021"
 _CHOICE = 3  # sets to choose each one from
 _PLANS, _PAIRS = 0.35, 0.25  # shares of what is measured after the first training
 _DEVICES, _TABLES = 4, (8, 60)  # of the tasks that are drawn where none is given
+_GUESS = 0.05, 2e-3, 3e-7  # seconds of a visit, a ms of its runs, and a lookup that is drawn, until visits tell
+_RUNS_OF_BATCH = TimingPolicy().passes
+_SPREAD = 0.5  # of the logarithm, by which quick sets are drawn in place of always the quickest
 
 
 @dataclass
@@ -67,17 +79,13 @@ class Curriculum:
 
     def first_sets(self, count: int, model: ComputeModel | None) -> list[Group]:
         """Quick sets of all numbers of shards, with a task some of its own; `model` says which are quick."""
-        sets = self._random(_CHOICE * count)
-        if self.task is not None:
-            sets += list(task_sets(self.task, count, self._rng))
+        sets = self._new_sets(_CHOICE * count, count)
         chosen = quick_ones(sets, model, self.seconds, count, self._rng) if model else sets[:count]
         return [(one,) for one in chosen]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
         """Random sets, and of a task some of its own, with the times that a model tells: to teach another model what this one knows."""
-        sets = list(random_sets(self._space, 0, count))
-        if self.task is not None:
-            sets += list(task_sets(self.task, count, np.random.default_rng(self.seed)))
+        sets = (*random_sets(self._space, 0, count), *self._of_task(count, np.random.default_rng(self.seed)))
         works = [one.work.works for one in sets]
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
@@ -94,9 +102,7 @@ class Curriculum:
         while _size(groups) < limit:
             groups.append(cut_pair(self.task or self._any_task(), self._name("cut"), self._rng))
         left = max(1, count - _size(groups))
-        sets = self._random(_CHOICE * left)
-        if self.task is not None:
-            sets += list(task_sets(self.task, _CHOICE * left, self._rng))
+        sets = self._new_sets(_CHOICE * left, _CHOICE * left)
         groups += [(one,) for one in disputed_ones(sets, models, self.seconds, left)]
         fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
         return [fitting[place] for place in self._rng.permutation(len(fitting))]
@@ -123,9 +129,13 @@ class Curriculum:
         scale = min(1.0, 0.4 * self.room_bytes * _DEVICES / total)
         return task if scale == 1 else replace(task, tables=[table.scaled_rows(scale) for table in task.tables])
 
-    def _random(self, count: int) -> list[Set]:
+    def _new_sets(self, count: int, of_task: int) -> list[Set]:
+        """Random sets that were not drawn before, and some of the task's own."""
         self._drawn += count
-        return list(random_sets(self._space, self._drawn - count, count))
+        return [*random_sets(self._space, self._drawn - count, count), *self._of_task(of_task, self._rng)]
+
+    def _of_task(self, count: int, rng: np.random.Generator) -> Iterable[Set]:
+        return task_sets(self.task, count, rng) if self.task is not None else ()
 
     def _name(self, kind: str) -> str:
         """A name for a pair that no other calibration of this cache folder gives."""
@@ -135,3 +145,75 @@ class Curriculum:
 
 def _size(groups: Sequence[Group]) -> int:
     return sum(map(len, groups))
+
+
+class VisitSeconds:
+    """How long a visit takes: a non-negative mix of one, the time of its runs, and the lookups of its batches."""
+
+    def __init__(self) -> None:
+        self._cache = cache_bytes()[1]
+        self._rows: list[tuple[float, float, float]] = []
+        self._seconds: list[float] = []
+
+    def saw(self, one: Set, ms: float, seconds: float) -> None:
+        """Take note of a visit."""
+        self._rows.append(self._row(one, ms))
+        self._seconds.append(seconds)
+
+    def expected(self, sets: Sequence[Set], ms: Floats) -> Floats:
+        """`(n,)` seconds that visits to sets will take, whose steps take so many ms."""
+        rates = np.array(_GUESS)
+        if len(self._rows) > 2 * len(rates):
+            rows, seconds = np.array(self._rows), np.array(self._seconds)
+            unit = np.maximum(rows.max(axis=0), 1e-30)
+            rates = nnls(rows / unit / seconds[:, None], np.ones(len(seconds)))[0] / unit
+        found: Floats = np.array([self._row(one, time) for one, time in zip(sets, ms.tolist(), strict=True)]) @ rates
+        return np.maximum(found, 1e-3)
+
+    def _row(self, one: Set, ms: float) -> tuple[float, float, float]:
+        works = one.work.works
+        batches = fresh_batches(works, self._cache)
+        return (
+            1.0,
+            ms * max(_RUNS_OF_BATCH * batches, TimingPolicy().runs),
+            batches * sum(work.lookups for work in works),
+        )
+
+
+def step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:
+    """`(models, n)` forward and backward ms that models predict for sets."""
+    samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
+    return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])
+
+
+def quick_ones(
+    sets: Sequence[Set], model: ArrayModel, seconds: VisitSeconds, count: int, rng: np.random.Generator
+) -> list[Set]:
+    """Sets that take little time, of all numbers of shards."""
+    if not sets:
+        return []
+    expected = seconds.expected(sets, step_ms([model], sets)[0])
+    return _best_of_each_size(sets, rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
+
+
+def disputed_ones(sets: Sequence[Set], models: Sequence[ArrayModel], seconds: VisitSeconds, count: int) -> list[Set]:
+    """Sets that models disagree about most for the time that measuring them takes, of all numbers of shards."""
+    if not sets:
+        return []
+    predicted = step_ms(models, sets)
+    spread = np.log(predicted).std(axis=0)
+    return _best_of_each_size(sets, spread / np.sqrt(seconds.expected(sets, predicted.mean(axis=0))), count)
+
+
+def _best_of_each_size(sets: Sequence[Set], value: Floats, count: int) -> list[Set]:
+    """The sets of the highest value, in turn from those of 1, 2 to 3, 4 to 7, … shards."""
+    by_size: defaultdict[int, list[int]] = defaultdict(list)
+    for place in np.argsort(value).tolist():
+        by_size[len(sets[place].work.works).bit_length()].append(place)
+    chosen: list[Set] = []
+    while by_size and len(chosen) < count:
+        for size in sorted(by_size):
+            chosen.append(sets[by_size[size].pop()])
+            if not by_size[size]:
+                del by_size[size]
+    return chosen[:count]

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.calibration.bench import Bench, Candidate
 from shardwright.calibration.moves import Moves
-from shardwright.calibration.tuner import Tuner
+from shardwright.calibration.tuning import Tuner
 from shardwright.cost.score import scored
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
