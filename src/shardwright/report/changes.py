@@ -21,7 +21,7 @@ from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import COLUMN_UNIT, Shard
 from shardwright.sharding.work import numbered_calls, shard_work
 from shardwright.task.table import Table
 from shardwright.task.topology import Topology
@@ -211,7 +211,7 @@ def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[
     home = now[0].devices[0]
     idle = int(np.argmin(np.where(np.arange(devices) == home, np.inf, found.times.sum(axis=1))))
     yield f"{name} on device {idle}", [Shard.whole(table, idle)]
-    half = table.dim // 8 * 4
+    half = table.dim // (2 * COLUMN_UNIT) * COLUMN_UNIT
     if half:
         parts = (((0, half), home), ((half, table.dim), idle))
         shards = [Shard(table.name, (0, table.rows), columns, (rank,)) for columns, rank in parts]

@@ -24,7 +24,7 @@ from shardwright.search.units import Eligible, allowed_devices, equal_blocks, pl
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.memory import block_bytes
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard, even_cuts
+from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls, shard_work
 from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table
@@ -159,7 +159,6 @@ class FusedGreedy:
 
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
-_COLUMNS = 4  # of a block, and what its width is a multiple of
 _BLOCKS_A_DEVICE = 2  # of columns, where tables are few
 
 
@@ -278,7 +277,7 @@ class _Floor:
         if kind == "table_row_wise" and min(table.rows, most) > 1 and near > 1:
             by_host = [ranks[ranks // near == host] for host in np.unique(ranks // near)]
             return [self._rows(table, among, most) for among in by_host if among.size > 1]
-        if kind == "column_wise" and min(table.dim // _COLUMNS, ranks.size, most) > 1:
+        if kind == "column_wise" and min(table.dim // COLUMN_UNIT, ranks.size, most) > 1:
             return list(self._columns(table, ranks, most, tables))
         return whole
 
@@ -292,7 +291,7 @@ class _Floor:
     def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
         """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""
         limits = self._task.constraints.of(table.name)
-        multiple = _COLUMNS if limits.column_multiple is None else unit_width(table, limits)
+        multiple = COLUMN_UNIT if limits.column_multiple is None else unit_width(table, limits)
         width = multiple * -(-(limits.min_columns or 1) // multiple)
         units = max(1, table.dim // width)
         most = min(units, ranks.size, most)

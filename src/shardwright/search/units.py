@@ -7,7 +7,7 @@ fewest first; row blocks over its devices; row blocks over the devices of one ho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,14 +16,12 @@ import numpy as np
 from shardwright.arrays import Bools, Ints
 from shardwright.errors import InfeasibleTask
 from shardwright.sharding.memory import memory_account, shard_bytes
-from shardwright.sharding.shard import Shard, even_cuts
+from shardwright.sharding.shard import COLUMN_UNIT, Shard, even_cuts
 from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 from shardwright.task.units import format_bytes
-
-UNIT = 4  # columns; narrower blocks waste vector units and are not aligned to 16 bytes
 
 
 def unit_width(table: Table, limits: TableConstraint) -> int:
@@ -32,8 +30,8 @@ def unit_width(table: Table, limits: TableConstraint) -> int:
     They are 4, or 1 where the dim is no multiple of 4, and a multiple of the constraint's `column_multiple`. Fused kernels take no block
     narrower than 4 columns, so a table of 4 is cut only if its constraints forbid to leave it whole.
     """
-    narrow = table.dim == UNIT and not limits.allows("table_wise")
-    width = math.lcm(1 if table.dim % UNIT or narrow else UNIT, limits.column_multiple or 1)
+    narrow = table.dim == COLUMN_UNIT and not limits.allows("table_wise")
+    width = math.lcm(1 if table.dim % COLUMN_UNIT or narrow else COLUMN_UNIT, limits.column_multiple or 1)
     return width if table.dim % width == 0 else table.dim
 
 
@@ -276,6 +274,31 @@ def _merge(task: Task, names: list[str], cuts: dict[str, Units]) -> Unit:
             f"use has {format_bytes(largest)}: split the group or use devices with more memory"
         )
     return merged
+
+
+def rivals_of(task: Task, members: Sequence[Collection[str]]) -> Bools:
+    """`(n, n)` which of some sets of tables may not share a device; `(0, 0)` where all may."""
+    pairs = task.constraints.apart_pairs()
+    holders: dict[str, list[int]] = {}
+    for index, names in enumerate(members if pairs else ()):
+        for name in names:
+            holders.setdefault(name, []).append(index)
+    rivals = np.zeros((len(members) if pairs else 0,) * 2, dtype=bool)
+    for pair in pairs:
+        ones, others = (holders.get(name, []) for name in pair)
+        rivals[np.ix_(ones, others)] = rivals[np.ix_(others, ones)] = True
+    return rivals
+
+
+def beside_fixed(task: Task, units: Units) -> Bools:
+    """`(units, devices)` allowed devices, less those with a fixed shard of a table that a table of the unit is kept apart from."""
+    allowed = np.array([unit.allowed for unit in units.free], dtype=bool).reshape(-1, task.topology.devices)
+    pairs = task.constraints.apart_pairs()
+    for shard in units.fixed if pairs else ():
+        for row, unit in zip(allowed, units.free, strict=True):
+            if any(frozenset((shard.table, name)) in pairs for name in unit.tables):
+                row[list(shard.devices)] = False
+    return allowed
 
 
 Eligible = Ints

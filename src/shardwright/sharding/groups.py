@@ -18,11 +18,10 @@ import numpy as np
 
 from shardwright.arrays import Ints
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import COLUMN_UNIT
 from shardwright.sharding.work import ShardWorks
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.task import Task
-
-_UNIT = 4  # columns that blocks are multiples of, where a table's are
 
 
 @dataclass(frozen=True)
@@ -86,4 +85,4 @@ def group_memory(plan: Plan) -> GroupMemory:
 
 def _may_pad(task: Task, count: int) -> bool:
     """Whether a block may have a number of weights that so many replicas do not divide."""
-    return math.gcd(_UNIT, *(table.dim for table in task.tables)) % count != 0
+    return math.gcd(COLUMN_UNIT, *(table.dim for table in task.tables)) % count != 0

@@ -20,6 +20,8 @@ from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 
 RowOrder: TypeAlias = Literal["id", "hotness"]
+COLUMN_UNIT = 4
+"""Columns that the widths of blocks are multiples of: narrower ones waste vector units and are not aligned to 16 bytes."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from shardwright._engine import Problem, Solution, best_order
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.catalog import Added, Catalog, row_units
+from shardwright.search.units import rivals_of
 from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -154,19 +155,6 @@ def allowed_devices(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:
             if pinned:
                 masks[item] &= np.isin(np.arange(task.topology.devices), pinned)
     return masks
-
-
-def rivals_of(task: Task, members: tuple[tuple[int, ...], ...], owner: dict[int, int]) -> Bools:
-    """`(items, items)` which items may not share a device; `(0, 0)` where all may."""
-    pairs = task.constraints.apart_pairs()
-    if not pairs:
-        return np.zeros((0, 0), dtype=bool)
-    position = {table.name: index for index, table in enumerate(task.tables)}
-    rivals = np.zeros((len(members),) * 2, dtype=bool)
-    for one, other in map(tuple, pairs):
-        i, j = owner[position[one]], owner[position[other]]
-        rivals[i, j] = rivals[j, i] = True
-    return rivals
 
 
 NOTHING = -1
@@ -355,7 +343,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         price=own.priced(vector_price) + served @ links_price,
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
         allowed=allowed_devices(task, members),
-        rivals=rivals_of(task, members, owner),
+        rivals=rivals_of(task, [[task.tables[index].name for index in group] for group in members]),
         spread_first=np.searchsorted(spreads.item, np.arange(len(members) + 1)).astype(np.int64),
         spread_range=ranges,
         spread_device=devices,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InfeasibleTask
-from shardwright.search.units import Placement, Units, take_apart
+from shardwright.search.units import Placement, Units, beside_fixed, rivals_of, take_apart
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -70,7 +70,7 @@ class PlacementArrays:
         devices = task.topology.devices
         blocks = [block for unit in units.free for block in unit.blocks]
         sizes = [len(unit.blocks) for unit in units.free]
-        allowed = np.array([unit.allowed for unit in units.free], dtype=bool).reshape(len(sizes), devices)
+        rivals = rivals_of(task, [unit.tables for unit in units.free])
         fixed_on = np.zeros((len(units.fixed), devices), dtype=bool)
         for row, shard in zip(fixed_on, units.fixed, strict=True):
             row[list(shard.devices)] = True
@@ -80,8 +80,8 @@ class PlacementArrays:
             features=table_features([shard_work(task, block) for block in blocks]),
             unit_of=np.repeat(np.arange(len(sizes)), sizes),
             bytes=np.array([unit.bytes for unit in units.free], dtype=np.int64),
-            allowed=_without_rivals_of_fixed(task, units, allowed),
-            rivals=_rivals(task, units),
+            allowed=beside_fixed(task, units),
+            rivals=rivals if rivals.size else np.zeros((len(sizes),) * 2, dtype=bool),
             fixed_features=table_features([shard_work(task, shard) for shard in units.fixed]),
             fixed_on=fixed_on,
             used=np.asarray(memory_account(task, units.fixed).total, dtype=np.int64),
@@ -140,30 +140,3 @@ def table_features(works: Sequence[ShardWork]) -> Floats:
     )
     shares = columns.reuse_rows / np.maximum(columns.distinct, 1e-9)[:, None]
     return np.hstack([np.log(sizes + 1e-3), shares])
-
-
-def _rivals(task: Task, units: Units) -> Bools:
-    """`(n, n)` pairs of units that hold tables to be kept apart."""
-    units_of: dict[str, list[int]] = {}  # several where a table is cut into column blocks
-    for index, unit in enumerate(units.free):
-        for table in unit.tables:
-            units_of.setdefault(table, []).append(index)
-    rivals = np.zeros((len(units.free), len(units.free)), dtype=bool)
-    for pair in task.constraints.apart_pairs():
-        ones, others = (units_of.get(name, []) for name in pair)
-        rivals[np.ix_(ones, others)] = rivals[np.ix_(others, ones)] = True
-    return rivals
-
-
-def _without_rivals_of_fixed(task: Task, units: Units, allowed: Bools) -> Bools:
-    """`(n, d)` allowed devices without those that hold a settled shard of a table to be kept apart."""
-    held: dict[str, set[int]] = {}
-    for shard in units.fixed:
-        held.setdefault(shard.table, set()).update(shard.devices)
-    allowed = allowed.copy()
-    for pair in task.constraints.apart_pairs():
-        for one, other in (sorted(pair), sorted(pair, reverse=True)):
-            for row, unit in zip(allowed, units.free, strict=True):
-                if one in unit.tables:
-                    row[list(held.get(other, ()))] = False
-    return allowed

@@ -25,9 +25,9 @@ from shardwright.cost.score import served_bytes, traffic
 from shardwright.errors import ShardwrightError
 from shardwright.search.engine.assembly import link_facts
 from shardwright.search.engine.catalog import Added, vectors_of
-from shardwright.search.units import Unit, Units
+from shardwright.search.units import Unit, Units, beside_fixed, rivals_of
 from shardwright.sharding.memory import memory_account, shard_bytes
-from shardwright.sharding.shard import Shard
+from shardwright.sharding.shard import COLUMN_UNIT, Shard
 from shardwright.sharding.work import Call, call_of, shard_work
 from shardwright.task.task import Task
 
@@ -91,7 +91,6 @@ def single_ticks(added: Added, cost_model: CostModel) -> Floats:
     return ticks
 
 
-MULTIPLE = 4  # the columns of a half are divisible by it
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -237,7 +236,7 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
     limits = task.constraints.of(block.table)
     if limits.allows("column_wise") and limits.max_shards != 1:
         left, dim = block.columns[0], block.dim
-        multiple = math.lcm(MULTIPLE, limits.column_multiple or 1)
+        multiple = math.lcm(COLUMN_UNIT, limits.column_multiple or 1)
         # Halves of some blocks and not of others are no equal blocks: of these there are two, or those that the table was cut into before.
         narrowest = dim // (2 if dim == task.table_by_name[block.table].dim else 1) if limits.equal_columns else 1
         while dim % (2 * multiple) == 0 and dim // 2 >= max(limits.min_columns or 1, narrowest):
@@ -275,8 +274,8 @@ def _pieces(
         dims=arrays.dims,
         served=np.ascontiguousarray(arrays.served),
         unit=unit,
-        forbidden=_forbidden(task, units),
-        rivals=_rivals(task, units),
+        forbidden=~beside_fixed(task, units),
+        rivals=rivals_of(task, [unit.tables for unit in units.free]),
         mix=np.ascontiguousarray(pricing.mix),
         base=base,
         once=pricing.once,
@@ -291,30 +290,6 @@ def _pieces(
         used=memory_account(task, units.fixed).total,
         occupied=occupied,
     )
-
-
-def _forbidden(task: Task, units: Units) -> Bools:
-    """Pinning, and devices with a fixed shard of a table that the unit is to be kept apart from."""
-    masks = np.array([~unit.allowed for unit in units.free], dtype=bool).reshape(-1, task.topology.devices)
-    pairs = task.constraints.apart_pairs()
-    for shard in units.fixed if pairs else ():
-        for index, unit in enumerate(units.free):
-            if any(frozenset((shard.table, name)) in pairs for name in unit.tables):
-                masks[index, list(shard.devices)] = True
-    return masks
-
-
-def _rivals(task: Task, units: Units) -> Bools:
-    pairs = task.constraints.apart_pairs()
-    holders: dict[str, list[int]] = {}
-    for index, unit in enumerate(units.free if pairs else ()):
-        for name in unit.tables:
-            holders.setdefault(name, []).append(index)
-    rivals = np.zeros((len(units.free) if pairs else 0,) * 2, dtype=bool)
-    for one, other in map(sorted, pairs):
-        for index in holders.get(one, ()):
-            rivals[index, holders.get(other, [])] = rivals[holders.get(other, []), index] = True
-    return rivals
 
 
 Score: TypeAlias = Callable[[Pieces, Ints, Ints], float]
