@@ -1,8 +1,16 @@
 """Tables and tasks from somewhere: synthetic pools, the papers' generators, public models, dlrm_datasets files, training logs."""
 
 from shardwright.workload.dlrm_datasets import iter_tables, read_tables
-from shardwright.workload.generators import POOLS, paper_tasks, random_task, split_pool, table_pool
-from shardwright.workload.models import PUBLIC_MODELS, public_model, public_task
+from shardwright.workload.generators import (
+    POOLS,
+    PUBLIC_MODELS,
+    paper_tasks,
+    public_model,
+    public_task,
+    random_task,
+    split_pool,
+    table_pool,
+)
 
 __all__ = [
     "POOLS",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.sharding.work import ShardWork
-
-Ids: TypeAlias = npt.NDArray[np.int64]
 
 _INT64_MAX = np.iinfo(np.int64).max
 
@@ -25,8 +22,8 @@ class Batch:
         offsets: `(samples + 1,)` where each sample's ids start; the last is n.
     """
 
-    indices: Ids
-    offsets: Ids
+    indices: Ints
+    offsets: Ints
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,8 @@ class Scatter:
             multiplier = 1 + int(rng.integers(largest))
         return cls(rows, multiplier, int(rng.integers(rows)))
 
-    def __call__(self, ranks: Ids) -> Ids:
-        """Ids of `(n,)` hotness ranks."""
+    def __call__(self, ranks: Ints) -> Ints:
+        """Ints of `(n,)` hotness ranks."""
         return (ranks * self.multiplier + self.shift) % self.rows
 
 
@@ -73,14 +70,14 @@ def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | Non
     return Batch((scatter or Scatter.draw(work.rows, rng))(ranks), _draw_offsets(work, total, rng))
 
 
-def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ids:
+def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ints:
     """`(count,)` hotness ranks in `[0, work.rows)`, hottest 0, drawn independently by the access profile."""
     positions = np.interp(rng.random(count), work.access.share, work.access.rows)
     ranks = positions.astype(np.int64)
     return np.minimum(ranks, work.rows - 1, out=ranks)
 
 
-def _draw_offsets(work: ShardWork, total: int, rng: np.random.Generator) -> Ids:
+def _draw_offsets(work: ShardWork, total: int, rng: np.random.Generator) -> Ints:
     """`(samples + 1,)` starts of the bags."""
     if work.pooled:
         sizes = np.full(work.samples, total // work.samples)

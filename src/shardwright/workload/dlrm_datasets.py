@@ -21,11 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput, MissingDependency
 from shardwright.files import input_size
 from shardwright.task import AccessProfile, Table
 from shardwright.task.units import format_bytes
-from shardwright.workload.batches import Batch, Ids
+from shardwright.workload.batches import Batch
 from shardwright.workload.generators import POOL_DIM
 
 MOST_EXPANSION, LEAST_LIMIT = 20, 64_000_000
@@ -250,7 +251,7 @@ def _check_shapes(file: str, indices: Any, offsets: Any, lengths: Any) -> None:
         )
 
 
-def _table_batch(where: str, indices: Any, bounds: Ids, lengths: Any) -> Batch:
+def _table_batch(where: str, indices: Any, bounds: Ints, lengths: Any) -> Batch:
     """The lookups of one table, checked; `bounds` is `(samples + 1,)`, positions in `indices`."""
     sizes = np.diff(bounds)
     if (sizes < 0).any() or bounds[0] < 0 or bounds[-1] > indices.numel():
@@ -282,7 +283,7 @@ def _table(name: str, batch: Batch, rows: int | None, dim: int, unseen: str) -> 
     return Table(name, rows, dim, batch.indices.size / (batch.offsets.size - 1), access=access)
 
 
-def _counts(indices: Ids, rows: int) -> Ids:
+def _counts(indices: Ints, rows: int) -> Ints:
     """Accesses of each row that occurs. Counting in an array is faster, unless a few large ids would make it huge."""
     if rows <= 8 * indices.size + 1_000_000:
         counts = np.bincount(indices)

@@ -29,6 +29,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import DataType
 
+from shardwright.arrays import Ints
 from shardwright.cost.published import GPUS
 from shardwright.errors import InvalidInput
 from shardwright.search.torchrec import SHARDING_TYPES, compute_device, expressible_types, why_not_expressible
@@ -36,7 +37,7 @@ from shardwright.sharding.work import ShardWork
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-from shardwright.workload.batches import Ids, Scatter, draw_ranks
+from shardwright.workload.batches import Scatter, draw_ranks
 
 OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
@@ -248,7 +249,7 @@ class Batches:
             lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in lookups])),
         )
 
-    def _table(self, index: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+    def _table(self, index: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """`(n,)` ids and `(samples,)` lengths of one table."""
         table, samples = self._task.tables[index], self._samples
         lookups = table.pooling * samples

@@ -10,15 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.jobs import WorkerPool
-from shardwright.workload.profile.kinds import ColumnKind, is_empty_type, is_text_type
-from shardwright.workload.profile.readers import Part, Span
+from shardwright.workload.profile.formats import ColumnKind, is_empty_type, is_text_type
+from shardwright.workload.profile.readers import Part
 from shardwright.workload.profile.sketch import AccessSketch, Keys, integer_keys, text_keys
 
 if TYPE_CHECKING:
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 SEQUENCE_LENGTH = 100
 """A list column is taken for a sequence where a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
 
+
+_AHEAD = 4
+"""Parts for each worker that may be counted ahead of the first one that is missing: so many wait here to be merged, at most."""
 
 _ROW_NUMBERS = 2**40
 _EXAMPLES = 20
@@ -195,10 +197,6 @@ def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
     return text_keys(ids, where), None, None
 
 
-_AHEAD = 4
-"""Parts for each worker that may be counted ahead of the first one that is missing: so many wait here to be merged, at most."""
-
-
 @dataclass(frozen=True, eq=False)
 class CountingJob:
     """One part to count.
@@ -262,7 +260,7 @@ def count_part(
     counters = {name: ColumnCounter(column, job.pending) for name, column in job.columns.items()}
     rows = 0
     with ThreadPoolExecutor(max_workers=threads or len(os.sched_getaffinity(0))) as pool:
-        for span in job.part.spans:
+        for span in job.part:
             log = span.open(job.list_separator)
             for batch in log.batches(names, range(span.first, span.stop)):
                 found = [name for name in names if name in batch.schema.names]
@@ -270,11 +268,6 @@ def count_part(
                 counted(sum(pool.map(ColumnCounter.add, *zip(*work, strict=True))))
                 rows += batch.num_rows * (first in found)
     return Counts({name: counter.finish() for name, counter in counters.items()}, rows)
-
-
-def counts_here(jobs: Sequence[CountingJob], counted: Callable[[int], None]) -> Iterator[Counts]:
-    """The counts of parts in their order, counted one after another in this process; see `count_part`."""
-    return (count_part(job, counted=counted) for job in jobs)
 
 
 def counts_by(pool: WorkerPool, jobs: Sequence[CountingJob], counted: Callable[[int], None]) -> Iterator[Counts]:
@@ -321,17 +314,14 @@ def _counted_or_refused(_: None, job: CountingJob) -> Counts | str:
 
 def _with_absolute_paths(job: CountingJob) -> CountingJob:
     """For workers, which run in another folder."""
-    return replace(job, part=Part(tuple(map(_absolute, job.part.spans))))
-
-
-def _absolute(span: Span) -> Span:
-    return replace(span, file=replace(span.file, path=span.file.path.absolute()))
+    files = ((span, replace(span.file, path=span.file.path.absolute())) for span in job.part)
+    return replace(job, part=tuple(replace(span, file=file) for span, file in files))
 
 
 def _as_named(message: str, part: Part) -> str:
     """A worker's complaint with the paths as the user named them."""
-    names: dict[Path, Path] = {span.file.path.absolute(): span.file.path for span in part.spans}
-    for absolute, named in names.items():
+    for span in part:
+        named, absolute = span.file.path, str(span.file.path.absolute())
         if message.startswith(f"{absolute}: "):
-            return f"{named}{message.removeprefix(str(absolute))}"
+            return f"{named}{message.removeprefix(absolute)}"
     return message

@@ -11,12 +11,18 @@ from typing import TypeAlias
 
 from shardwright.errors import InvalidInput, require
 from shardwright.jobs import WorkerPool
-from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, counts_by, counts_here, merge_all
-from shardwright.workload.profile.kinds import ColumnKind, column_kind, is_empty_type, is_nested
+from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
+from shardwright.workload.profile.formats import ColumnKind, column_kind, is_empty_type, is_nested
 from shardwright.workload.profile.readers import LogFile, LogReader, open_log, parts_of
 from shardwright.workload.profile.result import ProfileResult
 from shardwright.workload.profile.sketch import BYTES_PER_ID, AccessSketch
 
+Progress: TypeAlias = Callable[[int, int | None], None]
+
+SKETCH_BYTES = 192 * 2**20
+_PENDING_BYTES = 96 * 2**20
+_MOST_IDS = 1 << 20
+_FEWEST_IDS = 64
 _NAMED = 20
 
 
@@ -126,14 +132,6 @@ def _listed(items: Iterable[str]) -> str:
     return ", ".join(texts[:_NAMED]) + more
 
 
-Progress: TypeAlias = Callable[[int, int | None], None]
-
-SKETCH_BYTES = 192 * 2**20
-_PENDING_BYTES = 96 * 2**20
-_MOST_IDS = 1 << 20
-_FEWEST_IDS = 64
-
-
 def profile_logs(
     paths: str | Path | Sequence[str | Path],
     *,
@@ -153,7 +151,7 @@ def profile_logs(
     any size: up to `sketch_bytes` / 28 / columns distinct ids a column (at most 1,048,576) are counted exactly; beyond that hot
     ids are, and a hash sample stands for the rest.
 
-    The log is counted in parts that follow from its files alone (`parts.parts_of`), and the sketches of the parts are merged in the
+    The log is counted in parts that follow from its files alone (`readers.parts_of`), and the sketches of the parts are merged in the
     order of the log. So the result is the same, bit by bit, whether this process counts them or the workers of a `pool`, however many
     there are, and whatever order they finish in. Files have to be named in the same order: where not all ids are counted exactly,
     another order gives other heavy hitters within the sketch's error, though the same sample and number of distinct ids.
@@ -195,7 +193,8 @@ def profile_logs(
     jobs = [CountingJob(part, empty, pending, list_separator) for part in parts_of(looked_at)]
     total = _total_lookups(files, list_separator, list(kinds)) if progress and pool is None else None
     counted = _Counted(progress, total)
-    found = counts_here(jobs, counted) if pool is None else counts_by(pool, jobs, counted)
+    here = (count_part(job, counted=counted) for job in jobs)
+    found = here if pool is None else counts_by(pool, jobs, counted)
     return _result(files, selection, merge_all(empty, found))
 
 

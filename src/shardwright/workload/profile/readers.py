@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.files import input_size
+from shardwright.workload.profile.formats import CsvLog, EventLog, ParquetLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LEAST_BYTES = 128 * 2**20
+MOST_PARTS = 256
 _CSV_SUFFIXES = (".csv", ".tsv")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst", ".lz4")
 
@@ -61,9 +64,6 @@ def open_log(path: Path, list_separator: str | None = None) -> LogReader:
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
     """
-    from shardwright.workload.profile.parquet_log import ParquetLog
-    from shardwright.workload.profile.text_logs import CsvLog, EventLog
-
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED_SUFFIXES]
     if _first_bytes(path) == b"PAR1" or path.suffix in {".parquet", ".pq"}:
         return ParquetLog(path)
@@ -84,10 +84,6 @@ def _first_bytes(path: Path) -> bytes:
         raise InvalidInput(f"{path}: its name is not UTF-8, by which logs are opened; rename it") from None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from error
-
-
-LEAST_BYTES = 128 * 2**20
-MOST_PARTS = 256
 
 
 @dataclass(frozen=True)
@@ -147,11 +143,8 @@ class Span:
         return log
 
 
-@dataclass(frozen=True)
-class Part:
-    """Spans of one or more files, in the order of the log."""
-
-    spans: tuple[Span, ...]
+Part: TypeAlias = tuple[Span, ...]
+"""Spans of one or more files, in the order of the log."""
 
 
 def parts_of(files: Iterable[LogFile]) -> list[Part]:
@@ -170,8 +163,8 @@ def parts_of(files: Iterable[LogFile]) -> list[Part]:
         for piece in range(file.pieces):
             held += file.bytes / file.pieces
             if held >= most:
-                parts.append(Part((*spans, Span(file, first, piece + 1))))
+                parts.append((*spans, Span(file, first, piece + 1)))
                 spans, held, first = [], 0.0, piece + 1
         if first < file.pieces:
             spans.append(Span(file, first, file.pieces))
-    return [*parts, Part(tuple(spans))] if spans else parts
+    return [*parts, tuple(spans)] if spans else parts

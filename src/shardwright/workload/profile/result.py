@@ -22,10 +22,15 @@ from shardwright.task.units import format_bytes
 from shardwright.workload.profile.counting import ColumnProfile
 from shardwright.workload.profile.sketch import access_profile, flat_profile, hottest_ids
 
+RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
+
+LARGEST_ROW = 2**48
+"""Largest id that is taken for the number of a row."""
+
 _UNITS = {"seconds": 10**9, "milliseconds": 10**12, "microseconds": 10**15, "nanoseconds": 10**18}
 _LATEST = 2.2  # billions of seconds since 1970: the range is 2001 to 2039, where few ids of other kinds all lie
 _MOST_NANOSECONDS = (
-    4e16  # 15 months: ids that begin with a time, as those of posts do, are as large and spread over years
+    4e16  # 15 months: ids that begin with a time, such as those of posts, are as large and spread over years
 )
 _TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d:\d\d(:\d\d.*)?")
 _NUMBER_TEXT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
@@ -125,12 +130,6 @@ def _always_new(column: ColumnProfile) -> str | None:
         return None
     share = min(sketch.distinct / sketch.events, 1.0)
     return f"has a new id in nearly every lookup ({share:.1%} of {sketch.events:,}), as the key of a session has"
-
-
-RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
-
-LARGEST_ROW = 2**48
-"""Largest id that is taken for the number of a row."""
 
 
 @dataclass(frozen=True, eq=False)

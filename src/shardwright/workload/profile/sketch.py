@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats, Ints
 from shardwright.errors import InvalidInput
 from shardwright.task import AccessProfile
 
@@ -31,17 +32,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
-Counts: TypeAlias = npt.NDArray[np.int64]
 
 BYTES_PER_ID = 28
 """Memory of a full sketch by id of its limit: 16 bytes in the sample, and half as often 24 among the heavy hitters."""
+
+SHARE_DIGITS = 7
+_POINTS = 100
+MAX_TEXT_BYTES = 4096
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIXERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 
 
 def _no_keys() -> Keys:
     return np.zeros(0, dtype=np.uint64)
 
 
-def _no_counts() -> Counts:
+def _no_counts() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
@@ -65,10 +73,10 @@ class AccessSketch:
     events: int = 0
     level: int = 0
     sample_keys: Keys = field(default_factory=_no_keys)
-    sample_counts: Counts = field(default_factory=_no_counts)
+    sample_counts: Ints = field(default_factory=_no_counts)
     heavy_keys: Keys = field(default_factory=_no_keys)
-    heavy_counts: Counts = field(default_factory=_no_counts)
-    heavy_missed: Counts = field(default_factory=_no_counts)
+    heavy_counts: Ints = field(default_factory=_no_counts)
+    heavy_missed: Ints = field(default_factory=_no_counts)
     error: int = 0
 
     @classmethod
@@ -168,7 +176,7 @@ def _run_starts(ordered: Keys) -> npt.NDArray[np.intp]:
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
 
 
-def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Counts, Counts]]) -> tuple[Keys, list[Counts]]:
+def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Ints, Ints]]) -> tuple[Keys, list[Ints]]:
     """Union of two sorted key arrays, and for each pair of value arrays the sums by key."""
     if not left.size or not right.size:
         side = 0 if left.size else 1
@@ -178,13 +186,6 @@ def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Counts, Counts]]) ->
     keys = keys[order]
     starts = _run_starts(keys)
     return keys[starts], [np.add.reduceat(np.concatenate(pair)[order], starts) for pair in values]
-
-
-MAX_TEXT_BYTES = 4096
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIXERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 
 
 def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
@@ -272,7 +273,7 @@ def _inverse(odd: np.uint64) -> np.uint64:
     return np.uint64(pow(int(odd), -1, 1 << 64))
 
 
-def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], Ints, Ints]:
     """The eight bytes from every position of the ids' text as a little-endian number, and `(n,)` starts and lengths of the ids."""
     import pyarrow as pa
 
@@ -287,12 +288,6 @@ def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64
         padded[: stop - start] = np.frombuffer(data, dtype=np.uint8)[start:stop]
     windows: npt.NDArray[Any] = np.ndarray((stop - start + 1,), dtype="<u8", buffer=padded, strides=(1,))
     return windows, ends[:-1] - start, np.diff(ends)
-
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-
-SHARE_DIGITS = 7
-_POINTS = 100
 
 
 def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfile:
@@ -322,7 +317,7 @@ def flat_profile(seen: int, rows: int) -> AccessProfile:
 
 
 def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
-    """Counts of ids, hottest first, and how many ids of the table each of them stands for.
+    """Ints of ids, hottest first, and how many ids of the table each of them stands for.
 
     In a sketch that is not exact, hot ids (count above twice the sketch's error: none of them can be unknown) stand for
     themselves. The cold rest is that of the sample, scaled so that the distinct ids and the events of all add up.
@@ -360,7 +355,7 @@ def _upper_hull(x: Floats, y: Floats) -> list[int]:
     return corners
 
 
-def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> npt.NDArray[np.int64]:
+def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> Ints:
     """`(n,)` ids hottest first, those with the same count in ascending order.
 
     In a sketch that is not exact only ids that occurred more often than any id it does not hold: of others the order is unknown. Those

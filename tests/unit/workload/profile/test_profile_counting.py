@@ -26,8 +26,8 @@ from shardwright.workload.profile.counting import (
     counts_by,
     merge_all,
 )
-from shardwright.workload.profile.kinds import ColumnKind
-from shardwright.workload.profile.readers import LogFile, Part, Span, parts_of
+from shardwright.workload.profile.formats import ColumnKind
+from shardwright.workload.profile.readers import LogFile, Span, parts_of
 from shardwright.workload.profile.sketch import AccessSketch, scramble
 
 SMALL_SKETCHES = 28 * 64 * 3  # 64 ids of each of three columns: most are not counted exactly
@@ -143,7 +143,7 @@ def test_parts_cover_every_piece_once_in_order():
     ]
     parts = parts_of(files)
     covered = [
-        (span.file.path.name, piece) for part in parts for span in part.spans for piece in range(span.first, span.stop)
+        (span.file.path.name, piece) for part in parts for span in part for piece in range(span.first, span.stop)
     ]
     assert covered == [("a", 0), *(("b", piece) for piece in range(7)), ("c", 0), ("e", 0)]
     assert len(parts) == 5
@@ -158,7 +158,7 @@ def test_parts_are_few_and_not_small(files):
     total = sum(size for size, _ in files)
     least = max(1500, -(-total // 256))
     for part in parts[:-1]:
-        held = sum((span.stop - span.first) * span.file.bytes / span.file.pieces for span in part.spans)
+        held = sum((span.stop - span.first) * span.file.bytes / span.file.pieces for span in part)
         assert held >= least * (1 - 1e-9)
 
 
@@ -240,7 +240,7 @@ def test_a_file_that_changed_meanwhile_is_refused(logs):
     job = CountingJob(part, jobs_of(logs, 64)[0].columns, 500, None)
     with pytest.raises(InvalidInput, match=r"b\.csv: has [0-9,]+ bytes in 1 pieces, and had .* that all of them share"):
         count_part(job)
-    other = Part((Span(LogFile(logs[0], logs[0].stat().st_size, 3), 0, 3),))
+    other = (Span(LogFile(logs[0], logs[0].stat().st_size, 3), 0, 3),)
     with pytest.raises(InvalidInput, match="in 12 pieces, and had"):
         count_part(CountingJob(other, job.columns, 500, None))
 

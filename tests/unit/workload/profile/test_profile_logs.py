@@ -5,7 +5,7 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.workload.profile import profile_logs
-from shardwright.workload.profile.kinds import ColumnKind
+from shardwright.workload.profile.formats import ColumnKind
 from shardwright.workload.profile.profiler import SKETCH_BYTES, _empty_columns
 
 
