@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal, TypeAlias
 
@@ -170,27 +170,18 @@ def paper_tasks(
     Raises:
         InvalidInput: no such paper, or an option breaks a rule.
     """
-    settings: dict[str, object] = {
-        "devices": devices,
-        "pool": pool,
-        "batch_size": batch_size,
-        "device": device,
-        "scale": scale,
-    }
     if paper == "neuroshard":
-        settings |= {"tables": tables or (5 * devices // 2, 15 * devices), "max_dim": max_dim, "memory": "4 GB"}
+        draw = partial(random_task, tables=tables or (5 * devices // 2, 15 * devices), max_dim=max_dim, memory="4 GB")
     elif paper == "dreamshard":
-        settings |= {
-            "tables": tables or 50,
-            "dims": (16,),
-            "memory": "5 GB",
-            "dtype": "fp16",
-            "replacement": False,
-            "fill": None,
-        }
+        draw = partial(
+            random_task, tables=tables or 50, dims=(16,), memory="5 GB", dtype="fp16", replacement=False, fill=None
+        )
     else:
         raise InvalidInput(f"paper {paper!r} has no task generator; known are neuroshard, dreamshard")
-    return [random_task(_generator([seed, number]), **settings) for number in range(count)]  # type: ignore[arg-type]
+    return [
+        draw(_generator([seed, number]), devices=devices, pool=pool, batch_size=batch_size, device=device, scale=scale)
+        for number in range(count)
+    ]
 
 
 def split_pool(pool: Pool, share: float, seed: int = 0) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
@@ -212,6 +203,39 @@ def split_pool(pool: Pool, share: float, seed: int = 0) -> tuple[tuple[Table, ..
         for side in (True, False)
     ]
     return sides[0], sides[1]
+
+
+def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) -> tuple[Table, ...]:
+    """The tables of a public model.
+
+    Args:
+        name: `mlperf-dlrm-dcnv2` (26 tables), `hugectr-180` (177 tables, as its groups
+            are published), `hugectr-200` (200 tables) or `hugectr-7` (7 giant ones).
+        scale: factor on the rows of every table (a table keeps at least 1).
+        zipf: Zipf exponent of the accesses, instead of the model's in `ZIPF`.
+
+    Raises:
+        InvalidInput: no model has this name, or scale or zipf breaks a rule.
+    """
+    facts = _facts(name)
+    exponent = ZIPF[name] if zipf is None else zipf
+    tables = [
+        Table(table_name, rows, dim, float(pooling), access=AccessProfile.zipf(rows, exponent))
+        for table_name, rows, pooling, dim in _specifications(facts)
+    ]
+    return tuple(tables) if scale == 1 else tuple(table.scaled_rows(scale) for table in tables)
+
+
+def public_task(name: str, topology: Topology, *, scale: float = 1.0, batch_size: int | None = None) -> Task:
+    """A public model on a cluster, with its published optimizer and batch size (65,536 where none is published).
+
+    Raises:
+        InvalidInput: no model has this name, or an argument breaks a rule.
+    """
+    facts = _facts(name)
+    if batch_size is None:
+        batch_size = facts.get("global_batch_size", BATCH_SIZE)
+    return Task(public_model(name, scale=scale), topology, batch_size, facts["optimizer"])
 
 
 def halved_dims(max_dim: int) -> tuple[int, ...]:
@@ -274,39 +298,6 @@ def _with_unique_names(tables: Sequence[Table]) -> list[Table]:
         taken.add(name)
         result.append(replace(table, name=name))
     return result
-
-
-def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) -> tuple[Table, ...]:
-    """The tables of a public model.
-
-    Args:
-        name: `mlperf-dlrm-dcnv2` (26 tables), `hugectr-180` (177 tables, as its groups
-            are published), `hugectr-200` (200 tables) or `hugectr-7` (7 giant ones).
-        scale: factor on the rows of every table (a table keeps at least 1).
-        zipf: Zipf exponent of the accesses, instead of the model's in `ZIPF`.
-
-    Raises:
-        InvalidInput: no model has this name, or scale or zipf breaks a rule.
-    """
-    facts = _facts(name)
-    exponent = ZIPF[name] if zipf is None else zipf
-    tables = [
-        Table(table_name, rows, dim, float(pooling), access=AccessProfile.zipf(rows, exponent))
-        for table_name, rows, pooling, dim in _specifications(facts)
-    ]
-    return tuple(tables) if scale == 1 else tuple(table.scaled_rows(scale) for table in tables)
-
-
-def public_task(name: str, topology: Topology, *, scale: float = 1.0, batch_size: int | None = None) -> Task:
-    """A public model on a cluster, with its published optimizer and batch size (65,536 where none is published).
-
-    Raises:
-        InvalidInput: no model has this name, or an argument breaks a rule.
-    """
-    facts = _facts(name)
-    if batch_size is None:
-        batch_size = facts.get("global_batch_size", BATCH_SIZE)
-    return Task(public_model(name, scale=scale), topology, batch_size, facts["optimizer"])
 
 
 def _specifications(facts: dict[str, Any]) -> list[tuple[str, int, float, int]]:

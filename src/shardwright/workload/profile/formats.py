@@ -105,17 +105,47 @@ def _value_type(column_type: pa.DataType) -> pa.DataType:
     return column_type.value_type if is_list_type(column_type) else column_type
 
 
-class ParquetLog:
-    """A Parquet file; see `LogReader`."""
+class LogReader:
+    """One log file.
 
+    Attributes:
+        path: the file.
+        schema: names and Arrow types of its columns.
+        is_events: whether a line is one event of a user, not one sample.
+        pieces: how many pieces of it can be read apart; 1 where it is read as a whole, 0 where it holds nothing.
+    """
+
+    path: Path
+    schema: pa.Schema
     is_events = False
+    pieces = 1
+
+    def lookups(self, columns: Sequence[str]) -> int | None:
+        """Lookups in the columns, if the file says without being read."""
+        return None
+
+    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
+        """The columns, in batches that take at most tens of MB; a batch may hold some of them, but a column comes once for each row.
+
+        Args:
+            columns: their names.
+            pieces: the pieces to read; by default all. The batches of a piece do not depend on what else is read.
+
+        Raises:
+            InvalidInput: the file is damaged or breaks its format; the message names the place.
+        """
+        raise NotImplementedError
+
+
+class ParquetLog(LogReader):
+    """A Parquet file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._metadata: Any = None
         with self._damage_named(), self._open() as file:
             self._metadata = file.metadata
-            self.schema: pa.Schema = file.schema_arrow
+            self.schema = file.schema_arrow
             self._chunks_of = self._find_chunks()
             self.pieces = int(self._metadata.num_row_groups)
 
@@ -241,17 +271,14 @@ def _place(group: int, columns: Sequence[str]) -> str:
     return f"row group {group}, {'column' if len(columns) == 1 else 'one of the columns'} {', '.join(columns)}: "
 
 
-class CsvLog:
-    """A CSV file with a header line; see `LogReader`.
+class CsvLog(LogReader):
+    """A CSV file with a header line.
 
     Its columns are separated by `delimiter`, or by another of comma, semicolon, tab and bar where the header shows that.
 
     A text column is one of lists where every value in the file's first block is a list of integers, such as `1 2 3`,
     `[1, 2, 3]`, `1|2|3` or `1;2;3`; or, where a `list_separator` is given, where a value contains it.
     """
-
-    is_events = False
-    pieces = 1
 
     def __init__(self, path: Path, delimiter: str, list_separator: str | None) -> None:
         import pyarrow as pa
@@ -261,11 +288,7 @@ class CsvLog:
         self._separator = list_separator
         first = self._first_batch()
         types = [self._list_type(values) or values.type for values in first.columns]
-        self.schema: pa.Schema = pa.schema(list(zip(first.schema.names, types, strict=True)))
-
-    def lookups(self, columns: Sequence[str]) -> int | None:
-        """Unknown before the file is read."""
-        return None
+        self.schema = pa.schema(list(zip(first.schema.names, types, strict=True)))
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """The columns, one block of the file at a time."""
@@ -397,21 +420,16 @@ def _shortened(error: Exception) -> str:
     return str(error)[:_MESSAGE]
 
 
-class EventLog:
-    """A text file of `user item` lines, one event each, in time order per user; see `LogReader`."""
+class EventLog(LogReader):
+    """A text file of `user item` lines, one event each, in time order per user."""
 
     is_events = True
-    pieces = 1
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
 
         self.path = path
-        self.schema: pa.Schema = pa.schema(dict.fromkeys(EVENT_COLUMNS, pa.int64()))
-
-    def lookups(self, columns: Sequence[str]) -> int | None:
-        """Unknown before the file is read."""
-        return None
+        self.schema = pa.schema(dict.fromkeys(EVENT_COLUMNS, pa.int64()))
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
         """Users and items, one block of the file at a time."""

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from shardwright.errors import InvalidInput, require
 from shardwright.jobs import WorkerPool
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
-from shardwright.workload.profile.formats import ColumnKind, column_kind, is_empty_type, is_nested
-from shardwright.workload.profile.readers import LogFile, LogReader, open_log, parts_of
+from shardwright.workload.profile.formats import ColumnKind, LogReader, column_kind, is_empty_type, is_nested
+from shardwright.workload.profile.readers import LogFile, open_log, parts_of
 from shardwright.workload.profile.result import ProfileResult
 from shardwright.workload.profile.sketch import BYTES_PER_ID, AccessSketch
 
@@ -192,7 +192,14 @@ def profile_logs(
     pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))
     jobs = [CountingJob(part, empty, pending, list_separator) for part in parts_of(looked_at)]
     total = _total_lookups(files, list_separator, list(kinds)) if progress and pool is None else None
-    counted = _Counted(progress, total)
+    lookups = 0
+
+    def counted(more: int) -> None:
+        nonlocal lookups
+        lookups += more
+        if progress:
+            progress(lookups, total)
+
     here = (count_part(job, counted=counted) for job in jobs)
     found = here if pool is None else counts_by(pool, jobs, counted)
     return _result(files, selection, merge_all(empty, found))
@@ -231,18 +238,6 @@ def _empty_columns(
     """The columns with nothing counted; they share the memory evenly."""
     limit = max(_FEWEST_IDS, min(_MOST_IDS, sketch_bytes // BYTES_PER_ID // len(kinds)))
     return {name: ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)) for name, kind in kinds.items()}
-
-
-class _Counted:
-    """Adds up lookups, and tells."""
-
-    def __init__(self, progress: Progress | None, total: int | None) -> None:
-        self._progress, self._total, self._lookups = progress, total, 0
-
-    def __call__(self, lookups: int) -> None:
-        self._lookups += lookups
-        if self._progress:
-            self._progress(self._lookups, self._total)
 
 
 def _total_lookups(files: Sequence[Path], list_separator: str | None, names: Sequence[str]) -> int | None:

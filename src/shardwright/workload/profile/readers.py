@@ -1,4 +1,4 @@
-"""Logs of three kinds, read in batches of bounded size, and the parts in which they are counted.
+"""Opening logs, and the parts in which they are counted.
 
 A part is counted by itself, in one process or on many, and parts are merged in the order of the log. The parts follow from the files
 alone, never from who counts them, so that the profile of a log is one and the same.
@@ -6,52 +6,19 @@ alone, never from who counts them, so that the profile of a log is one and the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.files import input_size
-from shardwright.workload.profile.formats import CsvLog, EventLog, ParquetLog
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from shardwright.workload.profile.formats import CsvLog, EventLog, LogReader, ParquetLog
 
 LEAST_BYTES = 128 * 2**20
 MOST_PARTS = 256
 _CSV_SUFFIXES = (".csv", ".tsv")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst", ".lz4")
-
-
-class LogReader(Protocol):
-    """One log file.
-
-    Attributes:
-        path: the file.
-        schema: names and Arrow types of its columns.
-        is_events: whether a line is one event of a user, not one sample.
-        pieces: how many pieces of it can be read apart; 1 where it is read as a whole, 0 where it holds nothing.
-    """
-
-    path: Path
-    schema: pa.Schema
-    is_events: bool
-    pieces: int
-
-    def lookups(self, columns: Sequence[str]) -> int | None:
-        """Lookups in the columns, if the file says without being read."""
-
-    def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
-        """The columns, in batches that take at most tens of MB; a batch may hold some of them, but a column comes once for each row.
-
-        Args:
-            columns: their names.
-            pieces: the pieces to read; by default all. The batches of a piece do not depend on what else is read.
-
-        Raises:
-            InvalidInput: the file is damaged or breaks its format; the message names the place.
-        """
 
 
 def open_log(path: Path, list_separator: str | None = None) -> LogReader:

@@ -7,7 +7,7 @@ costs memory and learns nothing, or learns the answer. The rules are made for fe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -64,21 +64,6 @@ class Doubt:
             f"{self.column!r} {self.reason}; its table takes {format_bytes(one.weight_bytes)} "
             f"({one.rows:,} rows x dim {one.dim} x {DTYPE_BYTES[one.dtype]} bytes)"
         )
-
-
-def doubts(columns: Iterable[ColumnProfile], tables: Iterable[Table]) -> list[Doubt]:
-    """The columns that are hardly features, each with the first reason that applies.
-
-    Args:
-        columns: the columns.
-        tables: the table of each.
-    """
-    found = []
-    for column, table in zip(columns, tables, strict=True):
-        reason = _like_time(column) or _like_number(column) or _like_label(column) or _always_new(column)
-        if reason:
-            found.append(Doubt(column.name, reason, table))
-    return found
 
 
 def _like_time(column: ColumnProfile) -> str | None:
@@ -218,7 +203,14 @@ class ProfileResult:
         Args:
             tables: what `tables` returned.
         """
-        return [] if self.is_events else doubts(self.columns.values(), tables)
+        if self.is_events:
+            return []
+        found = []
+        for column, table in zip(self.columns.values(), tables, strict=True):
+            reason = _like_time(column) or _like_number(column) or _like_label(column) or _always_new(column)
+            if reason:
+                found.append(Doubt(column.name, reason, table))
+        return found
 
     def notes(self) -> list[str]:
         """What was found, a line for the log and one for each column, for people."""
