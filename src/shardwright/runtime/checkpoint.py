@@ -20,10 +20,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.files import MAX_BYTES, MAX_VALUES, parse_document, read_bytes, write_atomically
 from shardwright.runtime.embedding import TieredEmbedding
-from shardwright.runtime.placement import Ints
 from shardwright.runtime.storage import Cut, Storage
 from shardwright.schema import Place, check_format, convert
 

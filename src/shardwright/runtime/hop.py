@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from shardwright._engine import sort_by_place
-from shardwright.runtime.placement import Ints
+from shardwright.arrays import Ints
 from shardwright.runtime.process_groups import Members
 from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from shardwright._engine import find_codes as native_find_codes
+from shardwright.arrays import Ints
 from shardwright.runtime.hop import Fill, Hop, Route, sum_equal
-from shardwright.runtime.placement import Ints, Placement
+from shardwright.runtime.placement import Placement
 from shardwright.runtime.process_groups import Ranks
 from shardwright.runtime.ranking import Ranking
 from shardwright.runtime.storage import Storage

@@ -11,19 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import RowLayout, Shard
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 ALONE, TOUCHED, WHOLE = 0, 1, 2
 """How replicas agree on a gradient: there is one holder only; the touched rows; the whole block."""

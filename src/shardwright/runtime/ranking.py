@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from shardwright.arrays import Ints
 from shardwright.errors import InvalidInput
-from shardwright.runtime.placement import Ints, Placement
+from shardwright.runtime.placement import Placement
 from shardwright.sharding.rank_map import RankMap
 
 

@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from shardwright.arrays import Ints
 from shardwright.runtime.hop import Buffers, Hop, sum_equal
-from shardwright.runtime.placement import TOUCHED, WHOLE, Ints, Placement
+from shardwright.runtime.placement import TOUCHED, WHOLE, Placement
 from shardwright.runtime.process_groups import Members, Ranks
 from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
 

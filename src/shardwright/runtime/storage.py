@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shardwright.arrays import Ints
 from shardwright.runtime.optimizers import STATES, OptimizerOptions, state_width, update
-from shardwright.runtime.placement import Ints, Placement
+from shardwright.runtime.placement import Placement
 from shardwright.runtime.ranking import Ranking
 from shardwright.task.table import Table
 
-Floats: TypeAlias = npt.NDArray[np.float32]
-
-InitialRows: TypeAlias = Callable[[Table, Ints], Floats]
+InitialRows: TypeAlias = Callable[[Table, Ints], npt.NDArray[np.float32]]
 """From a table and `(n,)` ids to `(n, dim)` weights."""
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -159,14 +158,14 @@ class UniformRows:
 
     seed: int = 0
 
-    def __call__(self, table: Table, ids: Ints) -> Floats:
+    def __call__(self, table: Table, ids: Ints) -> npt.NDArray[np.float32]:
         """`(n, dim)` weights of `(n,)` ids."""
         salt = zlib.crc32(table.name.encode("utf-8")) ^ ((self.seed & 0xFFFFFFFF) << 32)
         start = _mixed(np.asarray(ids, dtype=np.uint64) ^ _mixed(np.full(1, salt, dtype=np.uint64)))
         steps = np.arange(1, table.dim + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         numbers = _mixed(start[:, None] + steps)
         share = (numbers >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
-        weights: Floats = (share * 2 - 1) * np.float32(table.rows**-0.5)
+        weights: npt.NDArray[np.float32] = (share * 2 - 1) * np.float32(table.rows**-0.5)
         return weights
 
 

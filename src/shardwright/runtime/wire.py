@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shardwright.runtime.placement import Ints
+from shardwright.arrays import Ints
 from shardwright.runtime.process_groups import Members, explained
 
 Rows: TypeAlias = list[torch.Tensor]
