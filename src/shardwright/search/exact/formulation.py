@@ -35,6 +35,7 @@ from shardwright.search.exact.placement import (
     ways_of,
 )
 from shardwright.search.program import Program
+from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import numbered_calls, shard_work
@@ -45,27 +46,36 @@ from shardwright.task.topology import Topology
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class Phases:
-    """Variables of the four phases, whose sum is minimised, in multiples of a unit of time.
+EACH_PHASE = ((0,), (1,), (2,), (3,))
+"""The objective of a plan: the maximum over devices of each phase by itself, summed."""
 
-    Attributes:
-        kernels: `(2,)` forward and backward.
-        links: `(2,)` forward and backward.
+
+def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] = EACH_PHASE) -> Ints:
+    """Variables above the times of phases, whose sum is minimised, in multiples of a unit of time.
+
+    Args:
+        program: the program.
+        devices: how many devices there are.
+        maxima: groups of phases; each counts with the maximum over devices of its sum. Fewer groups make a weaker objective, none that of
+            the mean device: what stronger bounds can gain is seen from these.
+
+    Returns:
+        `(devices, 4)` a variable for each device and phase, in the order of `sharding.costs.PHASES`.
     """
-
-    kernels: Ints
-    links: Ints
-
-
-def add_phases(program: Program) -> Phases:
-    """The four phases: the objective."""
-    free = np.full(2, np.inf)
-    return Phases(program.variables(free, cost=1.0), program.variables(free, cost=1.0))
+    phases = len(EACH_PHASE)
+    if maxima == EACH_PHASE:
+        return np.tile(program.variables(np.full(phases, np.inf), cost=1.0), (devices, 1))
+    mean = 0.0 if maxima else 1.0 / devices
+    times = program.variables(np.full(devices * phases, np.inf), cost=mean).reshape(devices, phases)
+    for group in maxima:
+        (largest,) = program.variables([np.inf], cost=1.0)
+        for of_device in times[:, list(group)]:
+            program.row([largest, *of_device], [1.0, *-np.ones(len(group))], low=0.0)
+    return times
 
 
 def add_kernels(
-    program: Program, task: Task, cost_model: CostModel, placement: Placement, phases: Phases, unit_ms: float
+    program: Program, task: Task, cost_model: CostModel, placement: Placement, times: Ints, unit_ms: float
 ) -> None:
     """Forward and backward kernels of every device.
 
@@ -93,9 +103,9 @@ def add_kernels(
             lift = (add_present(program, placement, held), empty) if lifted else None
             of_calls.append(program.variables(np.full(2, np.inf)))
             _add_head(program, pricing, sums, (low, high), of_calls[-1], lift)
-        for kind, phase in enumerate(phases.kernels):
-            times = [variables[kind] for variables in of_calls]
-            program.row([phase, *times], [1.0, *-np.ones(len(times))], low=pricing.once[kind])
+        for kind, phase in enumerate(times[rank, KERNELS]):
+            calls = [variables[kind] for variables in of_calls]
+            program.row([phase, *calls], [1.0, *-np.ones(len(calls))], low=pricing.once[kind])
 
 
 def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) -> bool:
@@ -117,7 +127,7 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
     )
 
 
-def add_links(program: Program, task: Task, placement: Placement, phases: Phases, unit_ms: float) -> None:
+def add_links(program: Program, task: Task, placement: Placement, times: Ints, unit_ms: float) -> None:
     """Forward and backward collectives of every device."""
     topology = task.topology
     if topology.devices == 1:
@@ -131,10 +141,10 @@ def add_links(program: Program, task: Task, placement: Placement, phases: Phases
         if _peers(topology)[link] == 0:
             continue
         for way, rank in np.ndindex(2, topology.devices):
-            times = sent[:, phase, way, link, rank] * milliseconds[link]
-            some = np.flatnonzero(times)
-            columns = [*placement.taken[some], phases.links[phase], waiting[phase]]
-            program.row(columns, [*-times[some], 1.0, -waits[link]], low=0.0)
+            each = sent[:, phase, way, link, rank] * milliseconds[link]
+            some = np.flatnonzero(each)
+            columns = [*placement.taken[some], times[rank, LINKS][phase], waiting[phase]]
+            program.row(columns, [*-each[some], 1.0, -waits[link]], low=0.0)
 
 
 def _in_units(pricing: Pricing, unit_ms: float) -> Pricing:
@@ -263,8 +273,14 @@ def all_ways(task: Task, cost_model: CostModel, units_per_table: int | None) -> 
     return ways
 
 
-def solve(task: Task, cost_model: CostModel, ways: Sequence[Way], effort: Effort) -> Answer:
-    """The best plan made of these ways.
+def solve(
+    task: Task,
+    cost_model: CostModel,
+    ways: Sequence[Way],
+    effort: Effort,
+    maxima: Sequence[Sequence[int]] = EACH_PHASE,
+) -> Answer:
+    """The best plan made of these ways; with other `maxima`, by the weaker objective of `add_phases`.
 
     The solver keeps memory up to its tolerance only. A plan that takes a few bytes too many is given back so many fewer to try again;
     the bound of the first try stays valid.
@@ -279,7 +295,7 @@ def solve(task: Task, cost_model: CostModel, ways: Sequence[Way], effort: Effort
         return Answer(None, np.inf)
     allowed, bound_ms = memory.copy(), None
     for _ in range(_ROUNDS):
-        program, placement = _programme(task, cost_model, ways, allowed.tolist(), unit_ms)
+        program, placement = _program(task, cost_model, ways, allowed.tolist(), unit_ms, maxima)
         solution = program.solve(seconds=effort.seconds, nodes=effort.max_nodes, tolerance=effort.tolerance)
         bound_ms = solution.bound * unit_ms if bound_ms is None else bound_ms
         if solution.values is None:
@@ -292,17 +308,22 @@ def solve(task: Task, cost_model: CostModel, ways: Sequence[Way], effort: Effort
     return Answer(None, -np.inf if bound_ms is None else bound_ms)
 
 
-def _programme(
-    task: Task, cost_model: CostModel, ways: Sequence[Way], memory: Sequence[int], unit_ms: float
+def _program(
+    task: Task,
+    cost_model: CostModel,
+    ways: Sequence[Way],
+    memory: Sequence[int],
+    unit_ms: float,
+    maxima: Sequence[Sequence[int]] = EACH_PHASE,
 ) -> tuple[Program, Placement]:
     program = Program()
     placement = add_placement(program, task, ways)
     add_memory(program, placement, memory)
     add_relations(program, task, placement)
     add_order(program, task, placement)
-    phases = add_phases(program)
-    add_kernels(program, task, cost_model, placement, phases, unit_ms)
-    add_links(program, task, placement, phases, unit_ms)
+    times = add_phases(program, task.topology.devices, maxima)
+    add_kernels(program, task, cost_model, placement, times, unit_ms)
+    add_links(program, task, placement, times, unit_ms)
     return program, placement
 
 
@@ -313,5 +334,5 @@ def _unit_ms(task: Task, cost_model: CostModel, ways: Sequence[Way]) -> float:
     """
     dealt = [Shard.whole(table, turn % task.topology.devices) for turn, table in enumerate(task.tables)]
     first = score(task, dealt, cost_model).step_ms or 1.0
-    program, _ = _programme(task, cost_model, ways, task.topology.memory_bytes, first)
+    program, _ = _program(task, cost_model, ways, task.topology.memory_bytes, first)
     return max(program.relaxed().objective, _SMALLEST) * first
