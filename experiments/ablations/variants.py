@@ -14,9 +14,8 @@ from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.certified import Certified
 from shardwright.search.engine.session import SearchSession, prepare
-from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.strategy import Strategy
+from shardwright.search.strategy import Strategy, WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task import Constraints, TableConstraint, Task
@@ -75,7 +74,7 @@ class AblatedCertified(Certified):
         with ThreadPoolExecutor(self.threads) as pool:
             session = SearchSession(
                 prepared.assembly,
-                prepared.strain,
+                prepared.peak_shares,
                 prepared.spread_price,
                 pool,
                 deadline,

@@ -12,7 +12,7 @@ from shardwright.cost.published import PublishedModel
 from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.flexshard import tier_plan
-from shardwright.search.flexshard.bound import Relaxation, communication_bound, plans_bound, rates_of, tier_bound
+from shardwright.search.flexshard.bound import TierRelaxation, communication_bound, plans_bound, rates_of, tier_bound
 from shardwright.search.flexshard.dealing import Level, deals
 from shardwright.search.registry import strategy_named
 from shardwright.sharding import Plan, memory_account
@@ -99,7 +99,7 @@ def test_no_tiers_communicate_less_than_the_bound_of_tiers(data):
     shards = [shard for deal in deals(task, task.tables, np.array(ends), everywhere) for shard in deal.shards()]
     tight = with_memory(task, np.full(task.topology.devices, memory_account(task, shards).total.max()))
     memory = np.array(tight.topology.memory_bytes)
-    bound = tier_bound(tight, memory, Relaxation(rates_of(tight, tight.tables)))
+    bound = tier_bound(tight, memory, TierRelaxation(rates_of(tight, tight.tables)))
     assert bound <= communication(tight, shards) * (1 + 1e-6) + 1e-12
 
 

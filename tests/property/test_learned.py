@@ -13,7 +13,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import UNPLACED, Environment, PlacementBatch
 from shardwright.search.learned.worlds import SimulatedWorld, embedding_cost_ms, step_ms
-from shardwright.search.units import Placement
+from shardwright.search.units import PartialPlan
 from shardwright.sharding.memory import shard_bytes
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks
@@ -31,7 +31,7 @@ def placeable(draw: st.DrawFn, tight: bool = True) -> PlacementArrays:
         task = replace(task, topology=replace(task.topology, memory=memory))
     try:
         arrays = PlacementArrays.of(task)
-        Placement(task, arrays.units)
+        PartialPlan(task, arrays.units)
     except InfeasibleTask:  # without limits there is always room
         arrays = PlacementArrays.of(replace(roomy, constraints=sw.Constraints()))
     assume(len(arrays))
@@ -59,7 +59,7 @@ def test_a_rollout_keeps_every_rule(arrays, seed):
     """The mask is what the reference placement finds eligible, and a placement of all units is a valid plan."""
     batch = PlacementBatch.of([arrays])
     order = orders(batch, seed)
-    environment, reference = Environment(batch, order), Placement(arrays.task, arrays.units)
+    environment, reference = Environment(batch, order), PartialPlan(arrays.task, arrays.units)
     while not environment.done:
         unit = arrays.units.free[int(environment.current_e[0])]
         mask = environment.mask()

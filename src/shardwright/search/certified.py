@@ -28,9 +28,8 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
-from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.strategy import ROUNDING, BestPlan, is_interrupt, why_not_counted
+from shardwright.search.strategy import ROUNDING, BestPlan, WarmStart, is_interrupt, why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -138,7 +137,7 @@ class Certified:
         if warm:
             warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = SearchSession(prepared.assembly, prepared.strain, prepared.spread_price, pool, deadline)
+            session = SearchSession(prepared.assembly, prepared.peak_shares, prepared.spread_price, pool, deadline)
             try:
                 if warm is None or warm.resume(session, prepared, late=session.late):
                     stuck = self._starts(task, prepared, session)

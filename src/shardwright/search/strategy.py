@@ -6,16 +6,18 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import PLACEABLE
+from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.sharding.plan import Plan
+from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 from shardwright.task.topology import AS_TORCHREC
 
@@ -93,6 +95,10 @@ def why_not_whole(task: Task) -> str | None:
         if not any(limits.allows(kind) for kind in PLACEABLE):
             return f"table '{name}' allows only {', '.join(limits.sharding_types or ())}, which this strategy does not make"
     return None
+
+
+if TYPE_CHECKING:
+    from shardwright.search.engine.session import Prepared, SearchSession
 
 
 ROUNDING = 1e-9  # of a step: sums of the same floats in other orders
@@ -195,3 +201,55 @@ class BestPlan(Interruptible):
 def is_interrupt(error: BaseException) -> bool:
     """Whether an error is Ctrl-C; one that comes while a compiled function returns is a SystemError."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
+
+
+GB = 1e9
+_FORBIDDING = 1e9
+"""Ms per GB from which on a price is as good as infinite: 1 ms a byte, which no step can gain."""
+
+
+class WarmStart:
+    """A plan to start from.
+
+    Args:
+        task: the task.
+        cost_model: scores plans.
+        start: the plan; its task may have other tables and devices.
+        move_cost: ms of step time that a GB to be moved counts for.
+
+    Attributes:
+        kept: the plan's own shards, where they are a plan of the task; None where something must change.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
+        self._task, self._model = task, cost_model
+        self._carried = carry(start, task)
+        self._ms_per_byte = min(move_cost, _FORBIDDING) / GB
+        self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
+
+    def settle(self, prepared: Prepared) -> None:
+        """Let a search know what devices hold."""
+        from shardwright.search.engine.warm import home_of, with_home
+
+        home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
+        prepared.assembly = with_home(prepared.assembly, home)
+
+    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
+        """Take up the plan, and improve it unless it is late; whether starting anew as well may pay."""
+        if not session.resume(self._carried, self._task, improve=not late):
+            return True
+        # A plan made anew holds few tables where they were: it pays only if it gains more than moving half of everything costs.
+        return not late and session.best_ms - prepared.bound_ms > 0.5 * session.everything_ms
+
+    def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
+        """The shards that a search has found, or those of the plan to start from if they cost no more; and their step time."""
+        found, moved = self._scored(shards)
+        if self.kept is None:
+            return shards, found
+        kept, _ = self._scored(self.kept)
+        worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
+        return (shards, found) if worth else (self.kept, kept)
+
+    def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
+        by_table = Plan(self._task, shards).by_table
+        return score(self._task, shards, self._model).step_ms, moved_bytes(self._task, self._carried, by_table)

@@ -304,7 +304,7 @@ def beside_fixed(task: Task, units: Units) -> Bools:
 Eligible = Ints
 
 
-class Placement:
+class PartialPlan:
     """Shards placed so far, the memory they take, and where a further unit may go."""
 
     def __init__(self, task: Task, units: Units) -> None:
@@ -377,7 +377,7 @@ def place_all(task: Task, units: Units, order: Iterable[int], choose: Callable[[
     Raises:
         InfeasibleTask: a unit finds no device.
     """
-    placement = Placement(task, units)
+    placement = PartialPlan(task, units)
     for index in order:
         unit = units.free[index]
         placement.place(unit, choose(index, placement.eligible(unit)))

@@ -21,10 +21,10 @@ from shardwright.files import is_missing, status
 from shardwright.schema import Place
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy, why_not_placed
-from shardwright.search.engine.warm import WarmStart
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
+from shardwright.search.strategy import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes

@@ -27,7 +27,7 @@ from shardwright.task.constraints import ANY
 from shardwright.task.task import Task
 
 
-class Strain(NamedTuple):
+class PeakShares(NamedTuple):
     """The largest share of what the mean device spends on a phase that a piece or a spread takes.
 
     Attributes:
@@ -44,7 +44,7 @@ class Start:
     """How to make a first solution.
 
     Attributes:
-        limit: most strain that a piece or a spread may put on a device; an item that cannot meet it takes the way that strains least.
+        limit: largest peak share of a piece or a spread; an item that cannot meet it takes the way with the least.
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
         spreading: factor on the prices of spreads; infinite for none.
         memory_share: share of the largest device's memory that a piece may take, likewise.
@@ -58,13 +58,13 @@ class Start:
     kind: str | None = None
 
 
-def start(assembly: Assembly, how: Start, strain: Strain, spread_price: Floats) -> tuple[Solution, int]:
+def start(assembly: Assembly, how: Start, peak_shares: PeakShares, spread_price: Floats) -> tuple[Solution, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
     Args:
         assembly: the search.
         how: limits and order.
-        strain: what pieces and spreads put on their devices.
+        peak_shares: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
 
     Returns:
@@ -75,8 +75,8 @@ def start(assembly: Assembly, how: Start, strain: Strain, spread_price: Floats) 
     if how.kind is not None:
         price, spread_price = _of_one_kind(assembly, price, spread_price, how.kind)
     room = how.memory_share * float(arrays.memory.max())
-    load = np.maximum(strain.pieces / how.limit, arrays.bytes / room)
-    spread_load = np.maximum(strain.spreads / how.limit, arrays.spread_bytes / room)
+    load = np.maximum(peak_shares.pieces / how.limit, arrays.bytes / room)
+    spread_load = np.maximum(peak_shares.spreads / how.limit, arrays.spread_bytes / room)
     smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), arrays.first[:-1])
     within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(arrays.first))
     of_form, uses = cheapest_widths(arrays.first, np.where(within, price, np.inf))
@@ -212,7 +212,7 @@ class SearchSession:
 
     Args:
         assembly: the arrays of the search.
-        strain: as in `Prepared`.
+        peak_shares: as in `Prepared`.
         spread_price: `(spreads,)` likewise.
         pool: runs starts and kicks.
         deadline: `time.monotonic()` at which improving ends; None for no limit.
@@ -228,7 +228,7 @@ class SearchSession:
     def __init__(
         self,
         assembly: Assembly,
-        strain: Strain,
+        peak_shares: PeakShares,
         spread_price: Floats,
         pool: ThreadPoolExecutor,
         deadline: float | None = None,
@@ -237,7 +237,7 @@ class SearchSession:
         strain_limits: bool = True,
     ) -> None:
         self.assembly = assembly
-        self._strain, self._spread_price, self._pool = strain, spread_price, pool
+        self._peak_shares, self._spread_price, self._pool = peak_shares, spread_price, pool
         self._local_search, self._strain_limits = local_search, strain_limits
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
@@ -337,7 +337,7 @@ class SearchSession:
         return best
 
     def _made(self, how: Start) -> tuple[Solution | None, int]:
-        solution, stuck = start(self.assembly, how, self._strain, self._spread_price)
+        solution, stuck = start(self.assembly, how, self._peak_shares, self._spread_price)
         return (solution, NOTHING) if stuck < 0 else (None, stuck)
 
     def _started(self, how: Start) -> tuple[Solution | None, int]:
@@ -351,7 +351,7 @@ class SearchSession:
 
     def _adopted(self, carried: Carried, task: Task) -> Solution | None:
         """A plan as a full solution; what the plan does not settle lies as in a start of the search."""
-        cold, _ = start(self.assembly, _BESIDE, self._strain, self._spread_price)
+        cold, _ = start(self.assembly, _BESIDE, self._peak_shares, self._spread_price)
         if (cold.pieces_of + (cold.spread_of >= 0) == 0).any():
             return None  # an item found no way in this start
         return resumed(carried, task, self.assembly, cold)
@@ -389,14 +389,14 @@ class Prepared:
     Attributes:
         task: the task.
         assembly: the arrays of the engine.
-        strain: what pieces and spreads put on their devices.
+        peak_shares: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
         price_ms: rough step time of a good plan: the bound, or what all items cost alone, shared out.
     """
 
     task: Task
     assembly: Assembly
-    strain: Strain
+    peak_shares: PeakShares
     spread_price: Floats
     price_ms: float
     _proof: BoundProof | None = field(repr=False)
@@ -468,7 +468,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     return Prepared(
         task,
         assembly,
-        _strain(assembly, task, cost_model, prices),
+        _peak_shares(assembly, task, cost_model, prices),
         _spread_prices(assembly, task, prices),
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
@@ -486,8 +486,8 @@ def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
     return total
 
 
-def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> Strain:
-    """Strain by phase, if every table takes its cheapest form."""
+def _peak_shares(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> PeakShares:
+    """Peak shares, if every table takes its cheapest form."""
     arrays, pricing = assembly.arrays, cost_model.pricing
     both = pricing.mix.sum(axis=0)
     active = np.divide(prices.vector[:, :-2], both, out=np.zeros_like(prices.vector[:, :-2]), where=both > 0)
@@ -510,7 +510,7 @@ def _strain(assembly: Assembly, task: Task, cost_model: CostModel, prices: Price
         goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
         if goal > 0:
             pieces, spreads = np.maximum(pieces, ms / goal), np.maximum(spreads, spread_ms / goal)
-    return Strain(pieces, spreads)
+    return PeakShares(pieces, spreads)
 
 
 def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:

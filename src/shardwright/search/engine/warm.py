@@ -15,18 +15,15 @@ import numpy as np
 
 from shardwright._engine import Solution
 from shardwright.arrays import Floats, Ints
-from shardwright.cost.model import CostModel
-from shardwright.cost.score import score
 from shardwright.search.engine.assembly import NOTHING, Assembly, Home, spread_shards
 from shardwright.search.engine.catalog import row_units
-from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
-from shardwright.sharding.plan import Plan
+from shardwright.sharding.diff import Carried, by_holder, element_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.search.engine.session import Prepared, SearchSession
+    pass
 
 
 @dataclass(frozen=True)
@@ -436,53 +433,3 @@ def _halve(solution: Solution, assembly: Assembly, piece: int) -> bool:
     solution.add(form, half)
     solution.add(form, width - half)
     return True
-
-
-GB = 1e9
-_FORBIDDING = 1e9
-"""Ms per GB from which on a price is as good as infinite: 1 ms a byte, which no step can gain."""
-
-
-class WarmStart:
-    """A plan to start from.
-
-    Args:
-        task: the task.
-        cost_model: scores plans.
-        start: the plan; its task may have other tables and devices.
-        move_cost: ms of step time that a GB to be moved counts for.
-
-    Attributes:
-        kept: the plan's own shards, where they are a plan of the task; None where something must change.
-    """
-
-    def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
-        self._task, self._model = task, cost_model
-        self._carried = carry(start, task)
-        self._ms_per_byte = min(move_cost, _FORBIDDING) / GB
-        self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
-
-    def settle(self, prepared: Prepared) -> None:
-        """Let a search know what devices hold."""
-        home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
-        prepared.assembly = with_home(prepared.assembly, home)
-
-    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
-        """Take up the plan, and improve it unless it is late; whether starting anew as well may pay."""
-        if not session.resume(self._carried, self._task, improve=not late):
-            return True
-        # A plan made anew holds few tables where they were: it pays only if it gains more than moving half of everything costs.
-        return not late and session.best_ms - prepared.bound_ms > 0.5 * session.everything_ms
-
-    def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
-        """The shards that a search has found, or those of the plan to start from if they cost no more; and their step time."""
-        found, moved = self._scored(shards)
-        if self.kept is None:
-            return shards, found
-        kept, _ = self._scored(self.kept)
-        worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
-        return (shards, found) if worth else (self.kept, kept)
-
-    def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
-        by_table = Plan(self._task, shards).by_table
-        return score(self._task, shards, self._model).step_ms, moved_bytes(self._task, self._carried, by_table)

@@ -24,7 +24,7 @@ from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
 from shardwright.errors import ShardwrightError
 from shardwright.search.exact.placement import (
-    Placement,
+    PlacementVariables,
     Way,
     add_memory,
     add_order,
@@ -75,7 +75,7 @@ def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] =
 
 
 def add_kernels(
-    program: Program, task: Task, cost_model: CostModel, placement: Placement, times: Ints, unit_ms: float
+    program: Program, task: Task, cost_model: CostModel, placement: PlacementVariables, times: Ints, unit_ms: float
 ) -> None:
     """Forward and backward kernels of every device.
 
@@ -127,7 +127,7 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
     )
 
 
-def add_links(program: Program, task: Task, placement: Placement, times: Ints, unit_ms: float) -> None:
+def add_links(program: Program, task: Task, placement: PlacementVariables, times: Ints, unit_ms: float) -> None:
     """Forward and backward collectives of every device."""
     topology = task.topology
     if topology.devices == 1:
@@ -164,7 +164,7 @@ def _only_grows(pricing: Pricing, latents: Floats) -> bool:
     return bool((latents @ pricing.hidden[counts].T >= 0).all() and (latents @ pricing.linear.T >= 0).all())
 
 
-def _ranges(placement: Placement, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
+def _ranges(placement: PlacementVariables, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
     """`(h,)` least and greatest sums of `(held, h)` vectors over all placements in a call of a device, each table's ways apart."""
     shares = np.array([placement.pieces[i].share for i in held])
     per_table = (
@@ -205,7 +205,7 @@ def _add_head(
         program.row(columns, values, low=constant)
 
 
-def _add_waiting(program: Program, placement: Placement) -> tuple[int, int]:
+def _add_waiting(program: Program, placement: PlacementVariables) -> tuple[int, int]:
     """Variables that are 1 where the forward and the backward pass send something: if some table is not replicated, and always."""
     replicated = {
         way.table.name: way.kind == "replica" for way in placement.ways
@@ -315,7 +315,7 @@ def _program(
     memory: Sequence[int],
     unit_ms: float,
     maxima: Sequence[Sequence[int]] = EACH_PHASE,
-) -> tuple[Program, Placement]:
+) -> tuple[Program, PlacementVariables]:
     program = Program()
     placement = add_placement(program, task, ways)
     add_memory(program, placement, memory)

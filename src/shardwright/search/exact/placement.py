@@ -269,7 +269,7 @@ _ORDERED = 6  # tables that tell equal devices apart
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class PlacementVariables:
     """Variables of a placement.
 
     Attributes:
@@ -302,7 +302,7 @@ class Placement:
         return shards
 
 
-def add_placement(program: Program, task: Task, ways: Sequence[Way]) -> Placement:
+def add_placement(program: Program, task: Task, ways: Sequence[Way]) -> PlacementVariables:
     """Variables and tiling rules: every table is made in one way, whose pieces tile it."""
     memory = task.topology.memory_bytes
     chosen = program.variables(np.ones(len(ways)), integer=True)
@@ -326,10 +326,10 @@ def add_placement(program: Program, task: Task, ways: Sequence[Way]) -> Placemen
             if rule.low > 0:
                 program.row([*columns, variable], [*weights, -rule.low], low=0.0)
         first += len(way.pieces)
-    return Placement(tuple(ways), chosen, pieces, taken, sizes)
+    return PlacementVariables(tuple(ways), chosen, pieces, taken, sizes)
 
 
-def add_memory(program: Program, placement: Placement, memory: Sequence[int]) -> None:
+def add_memory(program: Program, placement: PlacementVariables, memory: Sequence[int]) -> None:
     """No device holds more than its memory."""
     for rank, limit in enumerate(memory):
         held = placement.on(rank)
@@ -337,7 +337,7 @@ def add_memory(program: Program, placement: Placement, memory: Sequence[int]) ->
         program.row(placement.taken[held], sizes * _STEPS, high=_STEPS)
 
 
-def add_relations(program: Program, task: Task, placement: Placement) -> None:
+def add_relations(program: Program, task: Task, placement: PlacementVariables) -> None:
     """Colocated tables lie on the same devices; of tables kept apart no two share a device."""
     constraints = task.constraints
     group_of = {name: group for group in constraints.colocated_groups() for name in group}
@@ -355,7 +355,7 @@ def add_relations(program: Program, task: Task, placement: Placement) -> None:
             program.row(variables[:, rank], 1.0, high=1.0)
 
 
-def add_order(program: Program, task: Task, placement: Placement) -> None:
+def add_order(program: Program, task: Task, placement: PlacementVariables) -> None:
     """Devices that can be swapped hold non-increasing shares of the busiest tables: one order of each set of equal plans is enough."""
     busiest = sorted(task.tables, key=lambda table: -table.pooling * table.dim)[:_ORDERED]
     weight = {table.name: 3.0**-place for place, table in enumerate(busiest)}
@@ -379,7 +379,7 @@ def _alike(task: Task) -> dict[Hashable, list[int]]:
     return groups
 
 
-def add_present(program: Program, placement: Placement, held: Ints) -> int:
+def add_present(program: Program, placement: PlacementVariables, held: Ints) -> int:
     """A variable that is 1 where some of the pieces `held`, all on one device, are taken."""
     (present,) = program.variables([1.0], integer=True)
     names = np.array([placement.pieces[i].shard.table for i in held])
@@ -390,7 +390,7 @@ def add_present(program: Program, placement: Placement, held: Ints) -> int:
     return int(present)
 
 
-def _tie(program: Program, placement: Placement, name: str, lies: Ints) -> None:
+def _tie(program: Program, placement: PlacementVariables, name: str, lies: Ints) -> None:
     """`lies` is 1 exactly on the devices that hold a piece of the table."""
     for rank, variable in enumerate(lies):
         held = _held(placement, name, rank)
@@ -400,6 +400,6 @@ def _tie(program: Program, placement: Placement, name: str, lies: Ints) -> None:
         program.row(columns, [*np.ones(held.size), -1.0], low=0.0)
 
 
-def _held(placement: Placement, name: str, rank: int) -> Ints:
+def _held(placement: PlacementVariables, name: str, rank: int) -> Ints:
     on_device = placement.on(rank)
     return np.array([i for i in on_device if placement.pieces[i].shard.table == name], dtype=np.int64)

@@ -232,10 +232,10 @@ class _Answer:
     sums: Floats
 
 
-class Relaxation:
+class TierRelaxation:
     """The program of some tables; answers found under some limits serve under others too."""
 
-    def __init__(self, rates: Rates, known: Relaxation | None = None) -> None:
+    def __init__(self, rates: Rates, known: TierRelaxation | None = None) -> None:
         """Of some rates; answers of `known`, whose ways are these and some more, are taken over where they can be."""
         self.rates = rates
         memory = np.stack([rates.bytes, rates.each], axis=2)
@@ -322,12 +322,12 @@ def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Float
 _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")
 
 
-def communication_bound(task: Task) -> tuple[float, Relaxation | None]:
+def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
     """Ms below which no plan's forward plus backward communication is, and the program that says so; 0 where nothing need be sent."""
     sequences = [table for table in task.tables if not table.pooled]
     if not sequences or task.topology.devices == 1:
         return 0.0, None
-    relaxation = Relaxation(rates_of(task, sequences, _EVERY_WAY))
+    relaxation = TierRelaxation(rates_of(task, sequences, _EVERY_WAY))
     memory = float(sum(task.topology.memory_bytes)) - sum(_least_besides(task, table) for table in task.tables)
     rows = sum(_looked_up(table) * row_memory(task, table) for table in sequences)
     found = relaxation.solve(Limits(memory, None, _least_waits(task, rows, memory)))
@@ -350,7 +350,7 @@ def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
     return kernels + links, "all"
 
 
-def tier_bound(task: Task, memory: Ints, relaxation: Relaxation) -> float:
+def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
     """Ms below which the communication is in no tiers of some tables.
 
     Cold rows lie on all devices, each of which then takes the offsets of a whole batch: charged to each cold row in part, which is at most
@@ -368,7 +368,7 @@ def tier_bound(task: Task, memory: Ints, relaxation: Relaxation) -> float:
         total = np.array([table.rows for table in rates.tables], dtype=np.float64)[rates.table]
         offsets = 8 * task.batch_size * (np.minimum(total, task.topology.devices) - 1) * rates.rows / total
         cold = np.array([way.tier == "cold" for way in rates.ways])
-        relaxation = Relaxation(replace(rates, bytes=rates.bytes + np.outer(cold, offsets)), relaxation)
+        relaxation = TierRelaxation(replace(rates, bytes=rates.bytes + np.outer(cold, offsets)), relaxation)
     free = float(memory.sum()) - sum(_least_besides(task, table) for table in rates.tables)
     looked_up = sum(_looked_up(table) * row_memory(task, table) for table in rates.tables)
     found = relaxation.solve(Limits(free, None, _least_waits(task, looked_up, free)))

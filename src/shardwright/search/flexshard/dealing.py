@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InfeasibleTask
-from shardwright.search.flexshard.bound import Limits, Mixture, Rates, Relaxation, gradient_memory, row_memory
+from shardwright.search.flexshard.bound import Limits, Mixture, Rates, TierRelaxation, gradient_memory, row_memory
 from shardwright.sharding.memory import buffer_bytes, memory_account
 from shardwright.sharding.shard import Shard, dealt_ranges
 from shardwright.sharding.work import ShardWork
@@ -185,7 +185,7 @@ class Dealer:
         self._waits = _waits(task, others)
         self._levels = 1
 
-    def best(self, relaxation: Relaxation) -> Fitted:
+    def best(self, relaxation: TierRelaxation) -> Fitted:
         """The best tiers found.
 
         Where devices have unequal memory, cold rows on all alike come first: further levels of cold rows need buffers of their own.
@@ -215,7 +215,7 @@ class Dealer:
         shards = [*self._others, *(shard for deal in one.dealt for shard in deal.shards())]
         return sum(float(ms.max()) for ms in communication_ms(self._task, shards))
 
-    def _fitted(self, relaxation: Relaxation, memory: Ints) -> Fitted:
+    def _fitted(self, relaxation: TierRelaxation, memory: Ints) -> Fitted:
         """The best tiers found that no device's memory is too small for.
 
         Buffers depend on the tiers: at first a device is thought to have a block of each tier of each table, then what it has.
@@ -252,7 +252,7 @@ class Dealer:
             "and none of them twice: use more devices or memory, a smaller batch, or an optimizer with less state"
         )
 
-    def _boundaries(self, relaxation: Relaxation, budget: Floats) -> tuple[Ints, float]:
+    def _boundaries(self, relaxation: TierRelaxation, budget: Floats) -> tuple[Ints, float]:
         """`(tables, 2)` ends of the hot and the warm rows under budgets, and what they should cost."""
         each = float(budget.min()) if np.ptp(budget) > 0 else None
         mixture: Mixture | None = None

@@ -14,7 +14,14 @@ from shardwright.cost.score import communication_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import KINDS, place_uniformly, why_not_uniform
 from shardwright.search.certified import Certified
-from shardwright.search.flexshard.bound import Relaxation, Tier, communication_bound, rates_of, row_memory, tier_bound
+from shardwright.search.flexshard.bound import (
+    Tier,
+    TierRelaxation,
+    communication_bound,
+    rates_of,
+    row_memory,
+    tier_bound,
+)
 from shardwright.search.flexshard.dealing import Dealer, Fitted, bytes_of, cold_levels, deals
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
@@ -76,7 +83,7 @@ def tier_plan(task: Task, *, tiers: Sequence[Tier] = ALL_TIERS, others: Sequence
         return TierPlan(task, {}, tuple(others), plans_bound, plans_bound)
     rates = rates_of(task, tables, tiers)
     of_these = len(tables) == sum(not table.pooled for table in task.tables) and tuple(tiers) == ALL_TIERS
-    found = Relaxation(rates, relaxation if of_these else None)
+    found = TierRelaxation(rates, relaxation if of_these else None)
     dealer = Dealer(task, tables, rates, others)
     bound = max(plans_bound, tier_bound(task, dealer.memory, found))
     best = dealer.best(found)
@@ -95,7 +102,7 @@ def _with_fewer_tiers(
     for left_out in tiers[1:] if len(tiers) > 2 else ():
         rates = rates_of(task, tables, [tier for tier in tiers if tier != left_out])
         dealer = Dealer(task, tables, rates, others)
-        found.append(dealer.best(Relaxation(rates)))
+        found.append(dealer.best(TierRelaxation(rates)))
     return found[0] if len(found) == 1 else min(found, key=dealer.communication)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardwright.cost.features import WorkArrays
 from shardwright.errors import InfeasibleTask
-from shardwright.search.units import Placement, Units, beside_fixed, rivals_of, take_apart
+from shardwright.search.units import PartialPlan, Units, beside_fixed, rivals_of, take_apart
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -66,7 +66,7 @@ class PlacementArrays:
             InfeasibleTask: a table fits no device in any allowed way, or settled shards alone break a rule.
         """
         units = take_apart(task)
-        Placement(task, units)
+        PartialPlan(task, units)
         devices = task.topology.devices
         blocks = [block for unit in units.free for block in unit.blocks]
         sizes = [len(unit.blocks) for unit in units.free]

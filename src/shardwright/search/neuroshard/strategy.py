@@ -38,7 +38,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Cuts, Pieces, Placed, make_pieces, shards_of, step_ticks
 from shardwright.search.strategy import why_not_counted
-from shardwright.search.units import Placement, Units, take_apart
+from shardwright.search.units import PartialPlan, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
@@ -269,7 +269,7 @@ class NeuroShard:
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""
         units = take_apart(task)
-        Placement(task, units)  # raises where the fixed shards alone break a rule
+        PartialPlan(task, units)  # raises where the fixed shards alone break a rule
         if not units.free:
             return Plan(task, units.fixed, self.name, seed)
         pieces, cuts = make_pieces(task, units, cost_model)

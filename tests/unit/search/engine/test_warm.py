@@ -24,7 +24,7 @@ def warm(plan: Plan, task=None):
     carried = carry(plan, task)
     prepared, _ = session_of(task)
     prepared.assembly = with_home(prepared.assembly, home_of(carried, task, prepared.assembly, PRICE))
-    cold, _ = start(prepared.assembly, Start(0.5), prepared.strain, prepared.spread_price)
+    cold, _ = start(prepared.assembly, Start(0.5), prepared.peak_shares, prepared.spread_price)
     state = resumed(carried, task, prepared.assembly, cold)
     if state is not None:
         state.refresh()

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from shardwright.cost.score import traffic
-from shardwright.search.flexshard.bound import Limits, Relaxation, rates_of, ways_of
+from shardwright.search.flexshard.bound import Limits, TierRelaxation, rates_of, ways_of
 from shardwright.sharding import Shard, memory_account, shard_work
 from shardwright.sharding.memory import gradient_bytes
 from shardwright.sharding.shard import dealt_ranges
@@ -94,7 +94,7 @@ def test_the_mixture_is_the_best_there_is(exchange, factor, each):
     rates = rates_of(task, task.tables, ("cold", "hot", "warm", "host"))
     memory = factor * float(rates.bytes[0].sum())
     limits = Limits(memory, each, np.array([0.01, 0.02, 0.0, 0.3]))
-    found, best = Relaxation(rates).solve(limits), written_out(rates, limits)
+    found, best = TierRelaxation(rates).solve(limits), written_out(rates, limits)
     assert found.bound_ms <= best * (1 + 1e-7)
     assert found.ms == pytest.approx(best, rel=1e-3)
     assert found.bound_ms == pytest.approx(best, rel=1e-3)
@@ -105,7 +105,7 @@ def test_the_mixture_is_the_best_there_is(exchange, factor, each):
 def test_too_little_memory_has_no_mixture():
     task = task_of(1.0)
     rates = rates_of(task, task.tables)
-    assert Relaxation(rates).solve(Limits(float(rates.bytes[0].sum()) - 1, None, np.zeros(4))) is None
+    assert TierRelaxation(rates).solve(Limits(float(rates.bytes[0].sum()) - 1, None, np.zeros(4))) is None
 
 
 def test_places_that_are_the_same_are_one_way():
