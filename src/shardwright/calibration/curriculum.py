@@ -80,7 +80,7 @@ class Curriculum:
     def first_sets(self, count: int, model: ComputeModel | None) -> list[Group]:
         """Quick sets of all numbers of shards, with a task some of its own; `model` says which are quick."""
         sets = self._new_sets(_CHOICE * count, count)
-        chosen = quick_ones(sets, model, self.seconds, count, self._rng) if model else sets[:count]
+        chosen = self._quick(sets, model, count) if model else sets[:count]
         return [(one,) for one in chosen]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
@@ -103,9 +103,20 @@ class Curriculum:
             groups.append(cut_pair(self.task or self._any_task(), self._name("cut"), self._rng))
         left = max(1, count - _size(groups))
         sets = self._new_sets(_CHOICE * left, _CHOICE * left)
-        groups += [(one,) for one in disputed_ones(sets, models, self.seconds, left)]
+        groups += [(one,) for one in self._disputed(sets, models, left)]
         fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
         return [fitting[place] for place in self._rng.permutation(len(fitting))]
+
+    def _quick(self, sets: Sequence[Set], model: ArrayModel, count: int) -> list[Set]:
+        """Sets that take little time, of all numbers of shards."""
+        expected = self.seconds.expected(sets, _step_ms([model], sets)[0])
+        return _best_of_each_size(sets, self._rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
+
+    def _disputed(self, sets: Sequence[Set], models: Sequence[ArrayModel], count: int) -> list[Set]:
+        """Sets that models disagree about most for the time that measuring them takes, of all numbers of shards."""
+        predicted = _step_ms(models, sets)
+        spread = np.log(predicted).std(axis=0)
+        return _best_of_each_size(sets, spread / np.sqrt(self.seconds.expected(sets, predicted.mean(axis=0))), count)
 
     def _plans(self, model: CostModel) -> list[Group]:
         name = self._name("plan")
@@ -173,36 +184,14 @@ class VisitSeconds:
     def _row(self, one: Set, ms: float) -> tuple[float, float, float]:
         works = one.work.works
         batches = fresh_batches(works, self._cache)
-        return (
-            1.0,
-            ms * max(_RUNS_OF_BATCH * batches, TimingPolicy().runs),
-            batches * sum(work.lookups for work in works),
-        )
+        runs = max(_RUNS_OF_BATCH * batches, TimingPolicy().runs)
+        return 1.0, ms * runs, batches * sum(work.lookups for work in works)
 
 
-def step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:
+def _step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:
     """`(models, n)` forward and backward ms that models predict for sets."""
     samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
     return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])
-
-
-def quick_ones(
-    sets: Sequence[Set], model: ArrayModel, seconds: VisitSeconds, count: int, rng: np.random.Generator
-) -> list[Set]:
-    """Sets that take little time, of all numbers of shards."""
-    if not sets:
-        return []
-    expected = seconds.expected(sets, step_ms([model], sets)[0])
-    return _best_of_each_size(sets, rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
-
-
-def disputed_ones(sets: Sequence[Set], models: Sequence[ArrayModel], seconds: VisitSeconds, count: int) -> list[Set]:
-    """Sets that models disagree about most for the time that measuring them takes, of all numbers of shards."""
-    if not sets:
-        return []
-    predicted = step_ms(models, sets)
-    spread = np.log(predicted).std(axis=0)
-    return _best_of_each_size(sets, spread / np.sqrt(seconds.expected(sets, predicted.mean(axis=0))), count)
 
 
 def _best_of_each_size(sets: Sequence[Set], value: Floats, count: int) -> list[Set]:

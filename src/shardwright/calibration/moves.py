@@ -62,8 +62,7 @@ class Moves:
 
     def promised_ms(self, shards: Sequence[Shard]) -> float:
         """Step of a plan: what was measured, and what the model says of the difference."""
-        times = np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
-        return self._step_ms(times, shards)
+        return float(self._times(shards).max(axis=0).sum()) + self._links_ms(shards)
 
     def best(self, count: int) -> list[Shard] | None:
         """The shards after so many moves, each the best of all; fewer where none helps, None where the first does not."""
@@ -75,24 +74,26 @@ class Moves:
             shards = found
         return None if shards is self._start else shards
 
-    def _step_ms(self, times: Floats, shards: Sequence[Shard]) -> float:
-        return float(times.max(axis=0).sum()) + sum(float(part.max()) for part in communication_ms(self._task, shards))
+    def _times(self, shards: Sequence[Shard]) -> Floats:
+        """`(devices, 2)` kernel ms: those that were measured, and what the model says of the difference."""
+        return np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
+
+    def _links_ms(self, shards: Sequence[Shard]) -> float:
+        return sum(float(part.max()) for part in communication_ms(self._task, shards))
 
     def _moved(self, shards: list[Shard]) -> list[Shard] | None:
         """The shards after the best move; None where none helps."""
-        times = np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
+        times = self._times(shards)
         slow = sorted({int(device) for phase in (0, 1) for device in np.argsort(-times[:, phase])[:_SLOWEST]})
         pieces = list(shards)
         changes = list(self._changes(shards, slow, pieces))
         if not changes:
             return None
         values = _soft(self._priced(changes, shards, pieces, times))
-        present, links = float(_soft(times[None])[0]), self._step_ms(np.zeros_like(times), shards)
+        less = (float(_soft(times[None])[0]) + self._links_ms(shards)) * (1 - 1e-6)
         for place in np.argsort(values)[:_CHECKED]:
             found = _applied(changes[place], shards, pieces)
-            if values[place] + self._step_ms(np.zeros_like(times), found) < (present + links) * (
-                1 - 1e-6
-            ) and self._valid(found):
+            if values[place] + self._links_ms(found) < less and self._valid(found):
                 return found
         return None
 
@@ -195,6 +196,6 @@ def _joined(one: Shard, other: Shard) -> Shard | None:
     if one.rows != other.rows or one.row_order != other.row_order or one.tier != other.tier:
         return None
     first, second = sorted((one, other), key=lambda shard: shard.columns)
-    return (
-        replace(other, columns=(first.columns[0], second.columns[1])) if first.columns[1] == second.columns[0] else None
-    )
+    if first.columns[1] != second.columns[0]:
+        return None
+    return replace(other, columns=(first.columns[0], second.columns[1]))

@@ -102,7 +102,8 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
     moved = tuple(Set(work, "neighbour") for work in _moved(variants[-1], rng))
     distinct = [variant for place, variant in enumerate(variants) if variant not in variants[:place]]
     if task.topology.devices > _MOST_DEVICES:
-        return tuple(Set(variant[place], "policy") for variant in distinct for place in _few(variant, rng)), moved
+        few = ((some, rng.choice(len(some), min(len(some), _MOST_DEVICES // 2), replace=False)) for some in distinct)
+        return tuple(Set(some[place], "policy") for some, places in few for place in places), moved
     return _pair(name, distinct, "policy"), moved
 
 
@@ -167,8 +168,3 @@ def _moved(devices: Sequence[DeviceWork], rng: np.random.Generator) -> Iterator[
 def _device(held: Sequence[tuple[ShardWork, int]], optimizer: str) -> DeviceWork:
     works, seeds = zip(*held, strict=True)
     return DeviceWork(works, seeds, optimizer)
-
-
-def _few(devices: Sequence[DeviceWork], rng: np.random.Generator) -> list[int]:
-    chosen: list[int] = rng.choice(len(devices), min(len(devices), _MOST_DEVICES // 2), replace=False).tolist()
-    return chosen

@@ -426,9 +426,8 @@ class Tuner(Interruptible):
                 works = [work for work in (*one.works, *self.best.works) if work in different]
                 self.bench.visit(works, quiet, self._until(1 - _RESERVE))
                 quiet += 1
-            better = self.bench.chance(one, self.best) >= _SURE and self.bench.step_ms(one) < self.bench.step_ms(
-                self.best
-            )
+            shorter = self.bench.step_ms(one) < self.bench.step_ms(self.best)
+            better = shorter and self.bench.chance(one, self.best) >= _SURE
             self._note(number, one, accepted=better)
             if better:
                 gained, self.best = True, one
