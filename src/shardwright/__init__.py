@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.search import plan, plan_groups, register, strategy_names
+    from shardwright.search.review import Review, review
     from shardwright.sharding import Plan, PlanCost, Shard
     from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidPlan",
     "Plan",
     "PlanCost",
+    "Review",
     "Shard",
     "ShardwrightError",
     "Table",
@@ -39,6 +41,7 @@ __all__ = [
     "plan",
     "plan_groups",
     "register",
+    "review",
     "strategy_names",
     "tune",
 ]
@@ -47,6 +50,7 @@ _HOMES = {
     "calibration": ("Calibration", "Tuned", "calibrate", "tune"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
     "search": ("plan", "plan_groups", "register", "strategy_names"),
+    "search.review": ("Review", "review"),
     "sharding": ("Plan", "PlanCost", "Shard"),
     "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
 }

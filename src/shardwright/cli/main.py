@@ -25,6 +25,7 @@ COMMANDS = (
     "learn",
     "plan",
     "tune",
+    "review",
     "compare",
     "verify",
     "show",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,18 @@ from torchrec.distributed.types import (
 )
 from torchrec.modules.embedding_configs import DataType
 
+from shardwright.cli.main import main
+from shardwright.cost import resolve_cost_model
+from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
-from shardwright.integrations.torchrec import SavedPlanLoader, load_sharding_plan, save_sharding_plan
+from shardwright.integrations.torchrec import (
+    SavedPlanLoader,
+    load_sharding_plan,
+    plan_of,
+    problem_of,
+    save_sharding_plan,
+)
+from shardwright.sharding.torchrec_files import plan_from_sharding_plan
 
 from .made import SHARDERS, Model, bags, planner, tables_of, topology
 
@@ -274,3 +285,36 @@ def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
         hash_of(constraints={"t2": GIVEN["t2"]}),
     ]
     assert len({plain, *others}) == len(others) + 1
+
+
+def test_a_saved_plan_is_reviewed_without_torchrec_and_loads_again(tmp_path):
+    where, model = topology(4, 2), Model(sequence=())
+    storage = FixedPercentageStorageReservation(0.0)
+    theirs = EmbeddingShardingPlanner(topology=where, batch_size=64, storage_reservation=storage).plan(model, SHARDERS)
+    save_sharding_plan(theirs, tmp_path / "theirs.json")
+    problem = problem_of(model, SHARDERS, where, batch_size=64)
+    task = replace(problem.task, topology=replace(problem.task.topology, device="h100"))
+    task.save(tmp_path / "task.yaml")
+    assert (
+        main(
+            [
+                "review",
+                str(tmp_path / "theirs.json"),
+                "--task",
+                str(tmp_path / "task.yaml"),
+                "-o",
+                str(tmp_path / "ours.json"),
+            ]
+        )
+        == 0
+    )
+    document = json.loads((tmp_path / "theirs.json").read_text())
+    assert plan_from_sharding_plan(document, task, "theirs").by_table == plan_of(theirs, problem).by_table
+    ours = plan_of(load_sharding_plan(tmp_path / "ours.json"), problem)
+    ours.check()
+    model, plans = (
+        resolve_cost_model(None, task),
+        [replace(plan, task=task) for plan in (ours, plan_of(theirs, problem))],
+    )
+    step_ms = [scored(plan, model).cost.step_ms for plan in plans]
+    assert step_ms[0] <= step_ms[1] * (1 + 1e-9)

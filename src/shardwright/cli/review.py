@@ -1,0 +1,213 @@
+"""`shardwright review`: a plan of ours or of TorchRec's planner beside the best plan found, and the proven bound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from shardwright.cli.checks import check_target, other_device
+from shardwright.cli.compare import truth_line
+from shardwright.cli.model_notes import print_hardware_note, print_model_notes
+from shardwright.cli.options import AsJson, Device, ModelFile, Rounds, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
+from shardwright.errors import InvalidInput, require
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.measure.measuring import MeasuredPlan
+    from shardwright.report import Entry
+    from shardwright.search.review import Review
+    from shardwright.sharding import Plan
+
+_MOST_TABLES = 10
+_COLUMNS = ("table", "step saved without it", "now", "better", "moves")
+
+
+def run(
+    *,
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan file, or a saved plan of TorchRec.", show_default=False)
+    ],
+    task: Annotated[
+        Path | None,
+        option(
+            "--task", metavar="FILE", text="Tables and cluster of a saved plan of TorchRec; a plan file has its own."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output", "-o", metavar="FILE", text="Save the better plan here, in the format of PLAN.")
+    ] = None,
+    move_cost: Annotated[
+        float | None,
+        option(
+            "--move-cost", metavar="MS_PER_GB", text="Start from PLAN; a GB moves only if a step gets shorter by more."
+        ),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure both plans' kernels on this machine, interleaved.")
+    ] = False,
+    device: Device = "cpu",
+    rounds: Rounds = 5,
+    model: ModelFile = None,
+    seed: Seed = 0,
+    time_limit: TimeLimit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how good a plan is: what it takes, what the best plan found takes, and what no plan can go below.
+
+    The table names the tables that the slowest devices are busy with, how both plans shard them, and what the better plan would ship.
+
+    Example:
+        shardwright review plan.json
+        shardwright review torchrec_plan.json --task task.yaml --measure -o better.json
+    """
+    from shardwright.report import entry_of
+    from shardwright.search.review import review
+
+    check_target(output, inputs=[plan, task, model])
+    if measure:
+        require("measure", "measuring")
+    given, document = _read(plan, task)
+    cost_model = cost_model_for(model, given.task, task or plan)
+    print_model_notes(cost_model, given.task, task or plan)
+    with progress("searching"):
+        found = review(
+            given,
+            cost_model=cost_model,
+            seed=seed,
+            time_limit=time_limit,
+            runs_on="shardwright" if document is None else "torchrec",
+            move_cost=move_cost,
+        )
+    if output is not None:
+        _save(found.better, output, document, plan)
+    measured = _measured(found, rounds, device) if measure else []
+    if measure:
+        print_hardware_note(cost_model, device)
+    rows = _tables(found, entry_of(found.plan, str(plan), cost_model=cost_model))
+    unlike = other_device(given.task.topology.device, device) if measure else None
+    emit(
+        _document(plan, found, rows, measured, output),
+        f"{plan}: {found.sentence()}",
+        *_views(found, rows),
+        *_measured_lines(measured, unlike, getattr(cost_model, "metadata", {})),
+        saved(output),
+        as_json=as_json,
+    )
+
+
+def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
+    """The plan, and the content of the file where it is one of TorchRec."""
+    from shardwright.files import parse_document
+    from shardwright.sharding import Plan
+    from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
+    from shardwright.task import Task
+
+    document = parse_document(path, "plan file")
+    if not isinstance(document, dict) or not is_sharding_plan(document):
+        if task is not None:
+            raise InvalidInput(f"{path}: a plan file holds its own task; leave --task out")
+        return Plan.load(path), None
+    if task is None:
+        raise InvalidInput(
+            f"{path}: a sharding plan of TorchRec says nothing of lookups and memory; name its task with --task"
+        )
+    return plan_from_sharding_plan(document, Task.load(task), str(path)), document
+
+
+def _save(better: Plan, output: Path, document: dict[str, Any] | None, source: Path) -> None:
+    from shardwright.files import write_atomically
+    from shardwright.sharding.torchrec_files import sharding_plan_from_plan
+
+    if document is None:
+        better.save(output)
+    else:
+        write_atomically(output, json.dumps(sharding_plan_from_plan(better, document, str(source)), indent=1) + "\n")
+
+
+def _measured(found: Review, rounds: int, device: str) -> list[MeasuredPlan]:
+    from shardwright.measure.measuring import measure_plans
+
+    plans = [found.plan] if found.better is found.plan else [found.plan, found.better]
+    with progress("measuring") as report:
+        return measure_plans(plans, rounds=rounds, device=device, progress=report)
+
+
+def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
+    """The tables that the slowest devices are busy with, most first."""
+    if entry.marginals is None:
+        return []
+    names = [one.name for one in found.plan.task.tables]
+    saves = dict(zip(names, entry.marginals.phase_ms.sum(axis=1).tolist(), strict=True))
+    changes = {one.table: one for one in found.diff.tables}
+    chosen = sorted((name for name in names if saves[name] > 0), key=lambda name: -saves[name])
+    return [
+        {
+            "table": name,
+            "saves_ms": saves[name],
+            "now": changes[name].before,
+            "better": changes[name].after,
+            "moved_bytes": changes[name].moved_bytes,
+        }
+        for name in chosen[:_MOST_TABLES]
+    ]
+
+
+def _views(found: Review, rows: list[dict[str, Any]]) -> list[RenderableType]:
+    from shardwright.sharding import BOUND_SCOPES
+
+    cells = [
+        [
+            row["table"],
+            ms(row["saves_ms"]),
+            row["now"],
+            row["better"],
+            format_bytes(row["moved_bytes"]) if row["moved_bytes"] else MISSING,
+        ]
+        for row in rows
+    ]
+    views: list[RenderableType] = []
+    if cells:
+        views.append(table("what the step waits for, ms", _COLUMNS, cells, texts={0, 2, 3}))
+    if found.better is not found.plan:
+        moved, kept = found.diff.moved_bytes, found.diff.kept_bytes
+        views.append(
+            f"the better plan saves {percent(found.gain)} of a step; it moves {format_bytes(moved)} of "
+            f"{format_bytes(moved + kept)}"
+        )
+    if found.bound_ms is not None:
+        views.append(f"the bound holds {BOUND_SCOPES[found.better.bound_scope]}")
+    return views
+
+
+def _measured_lines(measured: list[MeasuredPlan], unlike: str | None, metadata: dict[str, str]) -> list[str]:
+    if not measured:
+        return []
+    names = ("your plan", "ours")
+    times = "; ".join(f"{name} {ms(one.compute_ms)} ms" for name, one in zip(names, measured, strict=False))
+    ratios = [one.compute_ms / one.plan.cost.compute_ms for one in measured if one.plan.cost]
+    return [f"measured kernels: {times}", unlike or truth_line("plans", ratios, measured[0].controls, metadata)]
+
+
+def _document(
+    path: Path, found: Review, rows: list[dict[str, Any]], measured: list[MeasuredPlan], output: Path | None
+) -> dict[str, Any]:
+    diff = found.diff
+    return {
+        "plan": str(path),
+        "step_ms": found.step_ms,
+        "better_ms": found.better_ms,
+        "gain": found.gain,
+        "bound_ms": found.bound_ms,
+        "bound_scope": found.better.bound_scope if found.bound_ms is not None else None,
+        "strategy": found.better.strategy,
+        "moved_bytes": diff.moved_bytes,
+        "kept_bytes": diff.kept_bytes,
+        "tables": rows,
+        "measured_compute_ms": [one.compute_ms for one in measured] or None,
+        "saved": str(output) if output is not None else None,
+    }

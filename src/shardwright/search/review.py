@@ -1,0 +1,112 @@
+"""Reviewing a plan: what it takes, what the best plan found takes, and what no plan can go below, all by one cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwright.cost.choice import resolve_cost_model
+from shardwright.cost.groups import with_groups
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import scored
+from shardwright.search.solve import plan as find_plan
+from shardwright.search.strategy import Strategy
+from shardwright.sharding.diff import PlanDiff
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Runtime
+
+_LEAST_GAIN = 1e-6  # of a step: less is rounding
+
+
+@dataclass(frozen=True)
+class Review:
+    """A plan beside the best one found.
+
+    Attributes:
+        plan: the plan under review, scored.
+        better: the best plan found; the plan itself where none is better.
+        bound_ms: no plan of the kinds that `better.bound_scope` names takes less; None where nothing is proven, or where the plan under
+            review takes less itself, being of another kind.
+    """
+
+    plan: Plan
+    better: Plan
+    bound_ms: float | None
+
+    @property
+    def step_ms(self) -> float:
+        """Predicted step of the plan under review."""
+        assert self.plan.cost is not None
+        return self.plan.cost.step_ms
+
+    @property
+    def better_ms(self) -> float:
+        """Predicted step of the best plan found."""
+        assert self.better.cost is not None
+        return self.better.cost.step_ms
+
+    @property
+    def gain(self) -> float:
+        """What the best plan saves, as a share of the step under review."""
+        return 1 - self.better_ms / self.step_ms if self.step_ms else 0.0
+
+    @property
+    def diff(self) -> PlanDiff:
+        """What devices must fetch to go from the plan to the better one."""
+        return self.plan.diff(self.better)
+
+    def sentence(self) -> str:
+        """The review in one line."""
+        bound = "" if self.bound_ms is None else f"; no plan is below {self.bound_ms:.3f}"
+        if self.better is self.plan:
+            return f"your plan takes {self.step_ms:.3f} ms; no better one was found{bound}"
+        return f"your plan takes {self.step_ms:.3f} ms; ours {self.better_ms:.3f}{bound}"
+
+
+def review(
+    given: Plan,
+    *,
+    strategy: str | Strategy = "auto",
+    cost_model: CostModel | str | Path | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    runs_on: Runtime = "shardwright",
+    move_cost: float | None = None,
+) -> Review:
+    """Look for a better plan than a given one.
+
+    Args:
+        given: a plan, of whatever planner.
+        strategy: finds the better plan.
+        cost_model: prices both plans; by default as for `plan`.
+        seed: of the search.
+        time_limit: of the search, in seconds.
+        runs_on: the runtime of the better plan.
+        move_cost: ms of a step that moving a GB counts for, so that the better plan starts from the given one; None to plan anew.
+
+    Raises:
+        InvalidPlan: the given plan does not answer its task.
+        InfeasibleTask: no plan was found for the runtime.
+        InvalidInput: an option breaks a rule.
+    """
+    given.check()
+    model = with_groups(resolve_cost_model(cost_model, given.task), given.task)
+    found = find_plan(
+        given.task,
+        strategy=strategy,
+        cost_model=model,
+        seed=seed,
+        time_limit=time_limit,
+        runs_on=runs_on,
+        start=None if move_cost is None else given,
+        move_cost=move_cost or 0.0,
+    )
+    ours = scored(given, model)
+    assert ours.cost is not None
+    assert found.cost is not None
+    step_ms = ours.cost.step_ms
+    better = found if found.cost.step_ms < step_ms * (1 - _LEAST_GAIN) else ours
+    bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= step_ms else None
+    if better is ours and bound_ms is not None:
+        ours = better = replace(ours, bound_ms=bound_ms, bound_scope=found.bound_scope)
+    return Review(ours, better, bound_ms)

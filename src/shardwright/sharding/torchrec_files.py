@@ -1,0 +1,143 @@
+"""TorchRec's sharding plans as `save_sharding_plan` writes them, read and written without TorchRec: for those who plan elsewhere.
+
+Fields that a plan of ours does not have (context hash, output types, bounds checks) are kept as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+from shardwright.errors import InvalidInput, InvalidPlan
+from shardwright.schema import Place, check_format, convert
+from shardwright.sharding.plan import Plan
+from shardwright.sharding.runtimes import Pattern, pattern_of
+from shardwright.sharding.shard import Shard
+from shardwright.task.table import Table
+from shardwright.task.task import Task
+
+FORMAT = 1
+_PLACEMENT = re.compile(r"rank:(\d{1,9})/(\w{1,40})(?::\d{1,9})?")
+_KERNELS = ("dense", "fused")  # others keep rows outside of the device, which a plan of ours does not say
+_TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel")
+
+
+class _ShardFile(msgspec.Struct):
+    offsets: tuple[int, int]
+    sizes: tuple[int, int]
+    placement: str
+
+
+class _TableFile(msgspec.Struct):
+    sharding_type: str
+    compute_kernel: str
+    shards: list[_ShardFile] | None = None
+
+
+def is_sharding_plan(document: object) -> bool:
+    """Whether the content of a file is a sharding plan of TorchRec."""
+    return isinstance(document, dict) and "sharding_plan" in document
+
+
+def plan_from_sharding_plan(document: dict[str, Any], task: Task, where: str) -> Plan:
+    """A sharding plan as a plan of a task with the same tables, neither checked against memory nor scored.
+
+    Args:
+        document: the content of the file.
+        task: tables of the same names, in any order, and the cluster.
+        where: the file's path, for messages.
+
+    Raises:
+        InvalidInput: the document breaks a rule.
+        InvalidPlan: its tables are not those of the task.
+    """
+    check_format(document, Place(where), "sharding plan file", FORMAT)
+    shards: dict[str, list[Shard]] = {}
+    for name, content, place in _tables(document, task, where):
+        if name not in task.table_by_name or name in shards:
+            raise InvalidPlan(
+                f"{place}: the task has no such table, or this plan has it twice; name the task that this plan was made for"
+            )
+        shards[name] = _shards(convert(content, _TableFile, place), task.table_by_name[name], task, place)
+    missing = [table.name for table in task.tables if table.name not in shards]
+    if missing:
+        raise InvalidPlan(
+            f"{where}: table '{missing[0]}' of the task is not in this plan; name the task that this plan was made for"
+        )
+    return Plan(task, [shard for table in task.tables for shard in shards[table.name]], strategy="torchrec")
+
+
+def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) -> dict[str, Any]:
+    """A sharding plan with the blocks of a plan, and all else of another sharding plan of the same tables.
+
+    Raises:
+        InvalidPlan: TorchRec cannot run the blocks, or a table has a compute kernel that keeps rows outside of its device.
+    """
+    result = deepcopy(document)
+    for name, content, place in _tables(result, plan.task, where):
+        if content.get("compute_kernel") not in _KERNELS:
+            raise InvalidPlan(
+                f"{place}: compute_kernel is {content.get('compute_kernel')!r}, which keeps rows outside of the device; "
+                "plan such models with ShardwrightPlanner"
+            )
+        placed = [shard["placement"] for shard in content.get("shards") or ()]
+        pattern = pattern_of(plan.by_table[name], plan.task.table_by_name[name], plan.task.topology, _TYPES)
+        content.update(_blocks(pattern, plan, placed))
+    return result
+
+
+def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str, dict[str, Any], Place]]:
+    """Name in the task, content and place of each table; tables of one name in several modules have the module's path before it."""
+    modules = document["sharding_plan"]
+    found = []
+    for module, tables in modules.items() if isinstance(modules, dict) else ():
+        for name, content in tables.items() if isinstance(tables, dict) else ():
+            place = Place(where, f"sharding_plan.{module}.{name}")
+            if not isinstance(content, dict):
+                raise InvalidInput(f"{place}: must be a mapping that says how the table is sharded")
+            found.append((name if name in task.table_by_name else f"{module}.{name}", content, place))
+    if not found:
+        raise InvalidInput(f"{where}: sharding_plan holds no tables; name a file written by save_sharding_plan")
+    return found
+
+
+def _shards(content: _TableFile, table: Table, task: Task, place: Place) -> list[Shard]:
+    devices = task.topology.devices
+    if content.sharding_type == "data_parallel":
+        return [Shard.whole(table, *range(devices))]
+    if not content.shards:
+        raise InvalidInput(f"{place}: shards is missing; only data_parallel tables have none")
+    found = []
+    for shard in content.shards:
+        match = _PLACEMENT.fullmatch(shard.placement)
+        if match is None or int(match[1]) >= devices:
+            raise InvalidInput(
+                f"{place}: placement is {shard.placement!r}, must be one of {devices} ranks, written like rank:0/cuda:0"
+            )
+        (row, column), (rows, columns) = shard.offsets, shard.sizes
+        if rows > 0 and columns > 0:  # TorchRec writes empty blocks out
+            found.append(Shard(table.name, (row, row + rows), (column, column + columns), (int(match[1]),)))
+    return found
+
+
+def _blocks(pattern: Pattern, plan: Plan, placed: list[str]) -> dict[str, Any]:
+    """The fields of a table that say where it lies."""
+    topology = plan.task.topology
+    if pattern.kind == "data_parallel":
+        ranks = list(range(topology.devices))
+        return {"sharding_type": pattern.kind, "compute_kernel": "dense", "ranks": ranks, "shards": None}
+    kinds = [match[2] for text in placed if (match := _PLACEMENT.fullmatch(text))]
+    kind = kinds[0] if kinds else ("cpu" if topology.device == "cpu" else "cuda")
+    shards = [
+        {
+            "offsets": [rows[0], columns[0]],
+            "sizes": [rows[1] - rows[0], columns[1] - columns[0]],
+            "placement": f"rank:{rank}/{kind}" + (f":{rank % topology.devices_per_host}" if kind != "cpu" else ""),
+        }
+        for rows, columns, rank in pattern.blocks
+    ]
+    ranks = [rank for _, _, rank in pattern.blocks]
+    return {"sharding_type": pattern.kind, "compute_kernel": "fused", "ranks": ranks, "shards": shards}

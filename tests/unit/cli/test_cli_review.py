@@ -1,0 +1,90 @@
+import json
+
+import pytest
+
+import shardwright as sw
+from shardwright.sharding.torchrec_files import plan_from_sharding_plan
+
+
+@pytest.fixture
+def plan_file(cli, task_file, model_file, tmp_path):
+    cli("plan", task_file, "-o", tmp_path / "plan.json", "--model", model_file, "--strategy", "random")
+    return tmp_path / "plan.json"
+
+
+@pytest.fixture
+def torchrec_file(plan_file, tmp_path):
+    plan = sw.Plan.load(plan_file)
+    tables = {
+        one.table: {
+            "sharding_type": "table_wise",
+            "compute_kernel": "fused",
+            "ranks": list(one.devices),
+            "shards": [
+                {"offsets": [0, 0], "sizes": [one.rows[1], one.columns[1]], "placement": f"rank:{one.devices[0]}/cpu"}
+            ],
+        }
+        for one in plan.shards
+    }
+    path = tmp_path / "torchrec.json"
+    path.write_text(json.dumps({"format": 1, "sharding_plan": {"bags": tables}}))
+    return path
+
+
+def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file, tmp_path):
+    outcome = cli("review", plan_file, "--model", model_file, "-o", tmp_path / "better.json")
+    assert outcome.code == 0
+    assert f"{plan_file}: your plan takes" in outcome.out
+    assert "no plan is below" in outcome.out
+    assert "what the step waits for" in outcome.out
+    assert "the bound holds over all plans" in outcome.out
+    older, better = sw.Plan.load(plan_file), sw.Plan.load(tmp_path / "better.json")
+    assert better.cost.step_ms < older.cost.step_ms
+    assert f"{better.cost.step_ms:.3f}" in outcome.out
+
+
+def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, model_file):
+    found = cli("review", plan_file, "--model", model_file, "--json").document
+    assert found["bound_ms"] <= found["better_ms"] < found["step_ms"]
+    assert found["moved_bytes"] > 0
+    assert found["saved"] is found["measured_compute_ms"] is None
+    saves = [one["saves_ms"] for one in found["tables"]]
+    assert saves == sorted(saves, reverse=True)
+    assert 0 < saves[0] < found["step_ms"]
+
+
+def test_a_plan_of_torchrec_comes_back_in_its_format(cli, torchrec_file, task_file, model_file, tmp_path):
+    better = tmp_path / "better.json"
+    outcome = cli("review", torchrec_file, "--task", task_file, "--model", model_file, "-o", better)
+    assert outcome.code == 0
+    task = sw.Task.load(task_file)
+    plan = plan_from_sharding_plan(json.loads(better.read_text()), task, "better")
+    plan.check()
+    assert "torchrec" in plan.runs_on
+
+
+def test_both_plans_are_measured(cli, plan_file, model_file):
+    pytest.importorskip("torch")
+    outcome = cli("review", plan_file, "--model", model_file, "--measure", "--rounds", 1)
+    assert outcome.code == 0
+    assert "measured kernels: your plan" in outcome.out
+    assert "; ours" in outcome.out
+
+
+def test_bad_input_is_one_line(cli, plan_file, torchrec_file, task_file, tmp_path):
+    (tmp_path / "empty.json").write_text("")
+    other = tmp_path / "other.yaml"
+    sw.Task([sw.Table("x", 10, 8)], sw.Topology(1, 4, "cpu"), 64).save(other)
+    for arguments, says in (
+        ([torchrec_file], "name its task with --task"),
+        ([plan_file, "--task", task_file], "leave --task out"),
+        ([torchrec_file, "--task", other], "no such table"),
+        ([tmp_path / "empty.json"], "empty.json"),
+        ([tmp_path / "none.json"], "none.json"),
+        ([task_file], "unknown field"),
+        ([plan_file, "-o", plan_file], "plan.json"),
+    ):
+        outcome = cli("review", *arguments)
+        assert outcome.code == 2
+        assert says in outcome.err
+        assert outcome.err.count("\n") == 1

@@ -1,0 +1,64 @@
+import math
+
+import pytest
+
+import shardwright as sw
+from shardwright.errors import InvalidPlan
+from shardwright.sharding import Shard
+from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
+
+MODEL = SimpleCostModel()
+
+
+def planned(strategy, task=None):
+    return sw.plan(task or task_of(12, 4), strategy=strategy, cost_model=MODEL)
+
+
+def test_a_poor_plan_is_improved_and_what_moves_is_told():
+    poor = planned("random")
+    found = sw.review(poor, cost_model=MODEL)
+    assert found.plan.shards == poor.shards
+    assert found.better_ms < found.step_ms == poor.cost.step_ms
+    assert found.gain == pytest.approx(1 - found.better_ms / found.step_ms)
+    assert found.bound_ms <= found.better_ms
+    assert found.diff.moved_bytes == poor.diff(found.better).moved_bytes > 0
+    assert found.sentence() == (
+        f"your plan takes {found.step_ms:.3f} ms; ours {found.better_ms:.3f}; no plan is below {found.bound_ms:.3f}"
+    )
+
+
+def test_a_plan_that_cannot_be_improved_is_its_own_best():
+    best = sw.review(planned("auto"), cost_model=MODEL).better
+    found = sw.review(best, cost_model=MODEL)
+    assert found.better.shards == best.shards
+    assert found.gain == 0
+    assert found.diff.moved_bytes == 0
+    assert "no better one was found" in found.sentence()
+
+
+def test_a_price_on_moves_keeps_tables_where_they_are():
+    poor = planned("size")
+    free, dear = (sw.review(poor, cost_model=MODEL, move_cost=cost) for cost in (0.0, math.inf))
+    assert dear.diff.moved_bytes == 0
+    assert free.better_ms <= dear.better_ms == dear.step_ms
+
+
+def test_a_bound_of_other_plans_than_the_one_under_review_is_not_told():
+    table = sw.Table("t0", 1 << 20, 64, 20.0)
+    task = sw.Task([table], sw.Topology(1, 4, "cpu"), 1024)
+    blocks = [(0, 16), (16, 32), (32, 48), (48, 64)]
+    grid = [
+        Shard("t0", rows, columns, ((2 * row + column) % 4,))
+        for row, rows in enumerate(((0, 1 << 19), (1 << 19, 1 << 20)))
+        for column, columns in enumerate(((0, 32), (32, 64)))
+    ]
+    assert len(blocks) == 4
+    found = sw.review(sw.Plan(task, grid), cost_model=MODEL)
+    assert found.bound_ms is None or found.bound_ms <= found.step_ms
+
+
+def test_a_plan_that_breaks_a_rule_is_refused():
+    task = task_of(3, 2)
+    with pytest.raises(InvalidPlan):
+        sw.review(sw.Plan(task, planned("size", task).shards[:-1]), cost_model=MODEL)
