@@ -5,13 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test setup lint types docs check sanitize reproduce model clean
+.PHONY: demo test test-fast setup lint types docs check sanitize reproduce model clean
 
 demo: setup
 	$(BIN)/shardwright demo
 
 test: setup
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+# The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
+PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard $(addprefix search/,autoshard dreamshard learned rnn)
+test-fast: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PARTS_LEFT_OUT:%=--ignore=tests/unit/%) tests/unit tests/golden
 
 setup: $(READY)
 

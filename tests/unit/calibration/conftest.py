@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shardwright.cost import device_ms
+from shardwright.cost import adapting, device_ms
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
 from shardwright.testing.model import SimpleCostModel
@@ -25,6 +25,13 @@ class FakeVisitor:
             self._noise * self._rng.standard_normal(2)
         )
         return Visit(float(forward), float(backward), 4, 1.0, 1.0, 1e9, {"runs": 0.01})
+
+
+@pytest.fixture
+def brief_training(monkeypatch):
+    """Models are trained in a tenth of the usual updates: for tests of what is kept, said and left out, not of how well is predicted."""
+    for name in ("_UPDATES", "_FINE_UPDATES"):
+        monkeypatch.setattr(adapting, name, getattr(adapting, name) // 10)
 
 
 @pytest.fixture

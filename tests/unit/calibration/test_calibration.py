@@ -43,14 +43,14 @@ def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder
     assert len(kept.metadata["controls"].split(",")) == 3
 
 
-def test_ctrl_c_keeps_what_there_is(cache_folder):
+def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
     found = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
     assert found.stopped == "interrupted"
     assert found.new_sets >= 30
     assert found.path.exists()
 
 
-def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder):
+def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder, brief_training):
     """Earlier sets count with the same batch size and optimizer only; those measured later are others."""
     first = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=20))
     second = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=24))
@@ -62,7 +62,7 @@ def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder):
     assert other.sets == other.new_sets < 5
 
 
-def test_a_clock_that_jumps_changes_nothing(cache_folder, monkeypatch):
+def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkeypatch):
     class Jumping(FakeVisitor):
         def visit(self, work):
             found = super().visit(work)
@@ -84,7 +84,7 @@ def test_too_few_sets_make_no_model_and_say_so(cache_folder):
     assert not user_models()
 
 
-def test_sets_that_the_backend_fails_on_are_left_out(cache_folder):
+def test_sets_that_the_backend_fails_on_are_left_out(cache_folder, brief_training):
     visitor = FakeVisitor(fails=lambda number: number > 5 and number % 5 == 0, interrupt_at=60)
     found = calibrate(minutes=3, aim=0.001, visitor=visitor)
     assert found.failed

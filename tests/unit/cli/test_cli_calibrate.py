@@ -16,6 +16,7 @@ def fake_kernels(monkeypatch):
     monkeypatch.setattr(calibration.Measurer, "visit", lambda _, work: visitor.visit(work))
 
 
+@pytest.mark.slow
 def test_what_was_measured_until_ctrl_c_is_a_model_that_is_listed_shown_and_removed(cli, fake_kernels, cache_folder):
     outcome = cli("calibrate", "--json")
     assert outcome.code == 130

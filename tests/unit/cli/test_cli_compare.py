@@ -144,7 +144,7 @@ def test_a_task_unlike_the_samples_of_the_model_is_noted(cli, task_file, model_f
     model = load_model(model_file)
     model.metadata.update(batch_sizes="1024, 2048", optimizer="sgd")
     save_model(model, model_file)
-    outcome = cli("compare", task_file, "--model", model_file, "--json")
+    outcome = cli("compare", task_file, "--model", model_file, "--strategies", "greedy", "--json")
     assert outcome.code == 0
     assert outcome.document["cost_model"] == "cpu/convex"
     batch, optimizer, remedy = sorted(outcome.err.splitlines())

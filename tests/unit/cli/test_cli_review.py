@@ -63,6 +63,7 @@ def test_a_plan_of_torchrec_comes_back_in_its_format(cli, torchrec_file, task_fi
     assert "torchrec" in plan.runs_on
 
 
+@pytest.mark.slow
 def test_both_plans_are_measured(cli, plan_file, model_file):
     pytest.importorskip("torch")
     outcome = cli("review", plan_file, "--model", model_file, "--measure", "--rounds", 1)

@@ -29,6 +29,7 @@ def hidden(monkeypatch):
     return machine
 
 
+@pytest.mark.slow
 def test_a_tuned_plan_is_saved_with_what_was_measured(cli, tmp_path, task_file, hidden):
     path = tmp_path / "plan.json"
     document = cli("tune", task_file, "--minutes", "0.1", "-o", path, "--json").document

@@ -26,6 +26,7 @@ def test_a_scaled_model_keeps_its_ratios_and_finds_the_factor(trained_convex, fe
     assert error_of(found, times) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_recipe_that_predicts_best_what_it_has_not_seen_is_taken(trained_convex, few):
     """On a machine twice as slow as the one a model is of, scaling that model is as good as it gets, and training from 60 sets is not."""
     start = trained_convex.model
