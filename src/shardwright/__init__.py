@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.search import plan, plan_groups, register, strategy_names
     from shardwright.search.review import Review, review
+    from shardwright.search.scale import Scaling, scale
     from shardwright.sharding import Plan, PlanCost, Shard
     from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 
@@ -30,6 +31,7 @@ __all__ = [
     "Plan",
     "PlanCost",
     "Review",
+    "Scaling",
     "Shard",
     "ShardwrightError",
     "Table",
@@ -42,6 +44,7 @@ __all__ = [
     "plan_groups",
     "register",
     "review",
+    "scale",
     "strategy_names",
     "tune",
 ]
@@ -51,6 +54,7 @@ _HOMES = {
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
     "search": ("plan", "plan_groups", "register", "strategy_names"),
     "search.review": ("Review", "review"),
+    "search.scale": ("Scaling", "scale"),
     "sharding": ("Plan", "PlanCost", "Shard"),
     "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
 }

@@ -25,6 +25,7 @@ COMMANDS = (
     "learn",
     "plan",
     "tune",
+    "scale",
     "review",
     "compare",
     "verify",

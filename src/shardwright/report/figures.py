@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
 
+if TYPE_CHECKING:
+    from shardwright.search.scale import Scaling
+
 if find_spec("matplotlib") is None:
     raise MissingDependency(
         "figures need matplotlib, which is not installed; install it with: pip install 'shardwright[report]'"
@@ -42,7 +46,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-__all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "time_bars"]
+__all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "scaling", "time_bars"]
 
 FORMATS = (".png", ".svg", ".pdf")
 _NARROW, _WIDEST = 6.5, 12.0  # inches
@@ -88,9 +92,7 @@ def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
         InvalidInput: another ending.
     """
     target = Path(path)
-    kind = target.suffix.lower()
-    if kind not in FORMATS:
-        raise InvalidInput(f"{path}: the name must end in one of {', '.join(FORMATS)}, which decides the format")
+    kind = check_format(path)
     metadata: dict[str, Any] = {
         ".png": {"Software": None},
         ".svg": {"Date": None, "Creator": None},
@@ -100,6 +102,18 @@ def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
     with mpl.rc_context(style):
         figure.savefig(target, dpi=dpi, metadata=metadata)
     return target
+
+
+def check_format(path: str | Path) -> str:
+    """The ending of a figure's name.
+
+    Raises:
+        InvalidInput: it is of no format that a figure can have.
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in FORMATS:
+        raise InvalidInput(f"{path}: the name must end in one of {', '.join(FORMATS)}, which decides the format")
+    return kind
 
 
 def shown_name(text: str) -> str:
@@ -304,5 +318,37 @@ def comparison(
     one.set_yticks(places, [shown_name(name) for name in names])
     one.invert_yaxis()
     label(one, palette, title, x="ms")
+    legend(figure, palette)
+    return figure
+
+
+def scaling(found: Scaling, *, title: str = "Throughput over devices", palette: Palette = LIGHT) -> Figure:
+    """Samples a second over devices, a line for each type of device; thin lines are what the proven bounds allow.
+
+    Args:
+        found: a task on several clusters.
+        title: what to write above.
+        palette: colours.
+
+    Raises:
+        InvalidInput: there is a plan on no cluster.
+    """
+    if not found.planned:
+        raise InvalidInput("there is a plan on no cluster; nothing can be drawn")
+    figure, one = axes(palette)
+    for kind, colour in zip(
+        dict.fromkeys(size.topology.device for size in found.planned), cycle(palette.kinds), strict=False
+    ):
+        sizes = sorted(
+            (size for size in found.planned if size.topology.device == kind), key=lambda size: size.topology.devices
+        )
+        devices = [size.topology.devices for size in sizes]
+        one.plot(devices, [size.throughput for size in sizes], color=colour, marker="o", markersize=4, label=kind)
+        most = [size.most_throughput if np.isfinite(size.most_throughput) else np.nan for size in sizes]
+        one.plot(devices, most, color=colour, linewidth=0.8, linestyle="--")
+    one.set_xscale("log", base=2)
+    one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    one.set_ylim(bottom=0)
+    label(one, palette, title, x="devices", y="samples a second; dashed: at most")
     legend(figure, palette)
     return figure

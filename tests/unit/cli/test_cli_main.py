@@ -10,7 +10,20 @@ import pytest
 import shardwright
 from shardwright.cli.main import main
 
-COMMANDS = ("profile", "collect", "train", "learn", "plan", "review", "compare", "verify", "show", "report", "demo")
+COMMANDS = (
+    "profile",
+    "collect",
+    "train",
+    "learn",
+    "plan",
+    "scale",
+    "review",
+    "compare",
+    "verify",
+    "show",
+    "report",
+    "demo",
+)
 
 
 def test_version(cli):

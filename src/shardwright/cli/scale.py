@@ -1,0 +1,242 @@
+"""`shardwright scale`: one task on several clusters: step, throughput, memory and cost, with the proven bound beside each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import RenderableType
+
+from shardwright.cli.checks import check_target, make_folder
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
+from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
+from shardwright.errors import InvalidInput
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.search.scale import ClusterSize, Scaling
+    from shardwright.sharding.runtimes import Runtime
+    from shardwright.task import Task, Topology
+
+_MOST_SIZES = 64
+_COLUMNS = (
+    "cluster",
+    "batch",
+    "step",
+    "bound",
+    "samples/s",
+    "at most",
+    "efficiency",
+    "memory",
+    "$/million",
+    "at least",
+)
+
+
+def run(
+    *,
+    task: TaskFile,
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="N,N,…", help="Numbers of hosts to plan for.")
+    ] = "1,2,4,8,16",
+    devices: Annotated[
+        str | None,
+        option(
+            "--devices",
+            metavar="PRESET,…",
+            text="Types of hosts by preset, such as h100-8,h200-8; by default the task's own.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, option("--batch", metavar="N", text="Samples of a step over all devices; by default the task's.")
+    ] = None,
+    batch_per_device: Annotated[
+        int | None,
+        option("--batch-per-device", metavar="N", text="Samples of a step on each device, in place of --batch."),
+    ] = None,
+    dense_ms: Annotated[float, typer.Option("--dense-ms", help="Time of a step's dense layers.")] = 0.0,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Embeddings run beside the dense layers; the longer counts.")
+    ] = False,
+    price: Annotated[
+        list[str] | None,
+        option(
+            "--price",
+            metavar="DEVICE=PRICE",
+            text="Price of a device for an hour, as in h100=2.5; may be given several times.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, option("--output", "-o", metavar="FOLDER", text="Save the plans here.")] = None,
+    figure: Annotated[
+        Path | None,
+        option("--figure", metavar="FILE", text="Draw throughput and cost over devices: .png, .svg or .pdf."),
+    ] = None,
+    model: ModelFile = None,
+    seed: Seed = 0,
+    time_limit: Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Of each search.")] = 1.0,
+    runs_on: RunsOn = "shardwright",
+    as_json: AsJson = False,
+) -> None:
+    """Plan a task on several clusters: how many devices, and of which type, does it need?
+
+    'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table say from which size on no plan can be
+    faster, or cheaper. Where the batch is that of the task, more devices share the same samples.
+
+    Example:
+        shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
+    """
+    from shardwright.search.scale import DenseWork, scale
+    from shardwright.task import Task
+
+    check_target(figure, inputs=[task, model])
+    if figure is not None:
+        from shardwright.report import figures
+
+        figures.check_format(figure)
+    if batch is not None and batch_per_device is not None:
+        raise InvalidInput("--batch and --batch-per-device exclude each other; give one")
+    prices, dense = _prices(price or []), DenseWork(dense_ms, overlap)
+    placed = Task.load(task)
+    placed = placed if batch is None else replace(placed, batch_size=batch)
+    topologies = _topologies(placed, hosts, devices)
+    if output is not None:
+        make_folder(output)
+    with progress("planning", len(topologies)) as report:
+        found = scale(
+            placed,
+            topologies,
+            batch_per_device=batch_per_device,
+            dense=dense,
+            prices=prices,
+            cost_model=model,
+            seed=seed,
+            time_limit=time_limit,
+            runs_on=cast("Runtime", runs_on),
+            progress=report,
+        )
+    files = [_save(size, output) for size in found.planned] if output is not None else []
+    if figure is not None:
+        files.append(str(figures.save(figures.scaling(found), figure)))
+    emit(
+        {
+            "task": str(task),
+            "sizes": [_document(found, size) for size in found.sizes],
+            **_settled(found),
+            "saved": files,
+        },
+        *_views(found, str(task)),
+        *(f"saved {file}" for file in files),
+        as_json=as_json,
+    )
+    if not found.planned:
+        raise typer.Exit(1)
+
+
+def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
+    from shardwright.task import Topology
+
+    counts = []
+    for text in hosts.split(","):
+        if not text.strip().isascii() or not text.strip().isdigit() or not 0 < int(text) < 10**6:
+            raise InvalidInput(f"--hosts: {text!r} must be a number of hosts of at least 1; write 1,2,4")
+        counts.append(int(text))
+    own = task.topology
+    if devices is None and len(set(own.memory_bytes)) > 1:
+        raise InvalidInput(
+            "topology: memory differs from device to device, so it says nothing of other clusters; use --devices"
+        )
+    bases = [replace(own, memory=own.memory_bytes[0], hosts=1)] if devices is None else []
+    bases += [Topology.preset(name.strip()) for name in (devices or "").split(",") if devices is not None]
+    found = [replace(base, hosts=count, memory=base.memory_bytes[0]) for base in bases for count in sorted(set(counts))]
+    if len(found) > _MOST_SIZES:
+        raise InvalidInput(f"{len(found)} clusters are more than {_MOST_SIZES}; name fewer")
+    return found
+
+
+def _prices(given: list[str]) -> dict[str, float]:
+    prices = {}
+    for text in given:
+        device, _, value = text.partition("=")
+        try:
+            prices[device] = float(value)
+        except ValueError:
+            raise InvalidInput(f"--price: {text!r} must be a device type and a number, as in h100=2.5") from None
+    return prices
+
+
+def _save(size: ClusterSize, folder: Path) -> str:
+    assert size.plan is not None
+    name = f"{size.topology.hosts}x{size.topology.devices_per_host}-{size.topology.device}.json"
+    size.plan.save(folder / name)
+    return str(folder / name)
+
+
+def cluster_name(topology: Topology) -> str:
+    """As in "4 × 8 h100"."""
+    return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
+
+
+def _views(found: Scaling, title: str) -> list[RenderableType]:
+    priced = any(size.cost is not None for size in found.sizes)
+    shown = len(_COLUMNS) if priced else len(_COLUMNS) - 2
+    rows = [_row(found, size)[:shown] for size in found.sizes]
+    views: list[RenderableType] = [table(title, _COLUMNS[:shown], rows)]
+    views += [f"{cluster_name(size.topology)}: {size.why_not}" for size in found.sizes if size.plan is None]
+    for size, what in ((found.fast_enough, "faster"), (found.cheap_enough if priced else None, "cheaper")):
+        if size is not None:
+            views.append(f"no plan on more devices than {cluster_name(size.topology)} can be {what}, by proof")
+    return views
+
+
+def _row(found: Scaling, size: ClusterSize) -> list[str]:
+    name, batch = cluster_name(size.topology), str(size.batch_size)
+    if size.plan is None:
+        return [name, batch, *[MISSING] * (len(_COLUMNS) - 2)]
+    most = MISSING if size.bound_ms is None else f"{size.most_throughput:,.0f}"
+    costs = [MISSING if cost is None else f"{cost:.4g}" for cost in (size.cost, size.least_cost)]
+    return [
+        name,
+        batch,
+        ms(size.step_ms),
+        ms(size.bound_ms),
+        f"{size.throughput:,.0f}",
+        most,
+        percent(found.efficiency(size)),
+        format_bytes(_fullest(size)),
+        *costs,
+    ]
+
+
+def _fullest(size: ClusterSize) -> int:
+    assert size.plan is not None
+    assert size.plan.cost is not None
+    return max(device.memory_bytes for device in size.plan.cost.devices)
+
+
+def _document(found: Scaling, size: ClusterSize) -> dict[str, Any]:
+    topology, planned = size.topology, size.plan is not None
+    return {
+        "hosts": topology.hosts,
+        "devices_per_host": topology.devices_per_host,
+        "device": topology.device,
+        "batch_size": size.batch_size,
+        "why_no_plan": size.why_not or None,
+        "step_ms": size.step_ms if planned else None,
+        "bound_ms": size.bound_ms,
+        "samples_per_second": size.throughput if planned else None,
+        "most_samples_per_second": size.most_throughput if size.bound_ms is not None else None,
+        "efficiency": found.efficiency(size),
+        "memory_bytes": _fullest(size) if planned else None,
+        "cost_per_million": size.cost,
+        "least_cost_per_million": size.least_cost,
+    }
+
+
+def _settled(found: Scaling) -> dict[str, int | None]:
+    fast, cheap = found.fast_enough, found.cheap_enough
+    return {
+        "no_faster_than_devices": fast.topology.devices if fast else None,
+        "no_cheaper_than_devices": cheap.topology.devices if cheap else None,
+    }

@@ -1,0 +1,68 @@
+import pytest
+
+import shardwright as sw
+
+
+def test_clusters_are_planned_and_shown(cli, task_file, model_file):
+    outcome = cli("scale", task_file, "--hosts", "2,1", "--model", model_file, "--price", "cpu=1.5")
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines() if " × " in line]
+    assert [row[0] for row in rows if row[1] == "×"][:2] == ["1", "2"]
+    assert "$/million" in outcome.out
+
+
+def test_the_document_says_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
+    found = cli(
+        "scale", task_file, "--hosts", "1,2", "--model", model_file, "-o", tmp_path / "plans", "--json"
+    ).document
+    assert [one["hosts"] for one in found["sizes"]] == [1, 2]
+    for one, file in zip(found["sizes"], found["saved"], strict=True):
+        plan = sw.Plan.load(file)
+        assert plan.task.topology.hosts == one["hosts"]
+        assert one["bound_ms"] <= one["step_ms"] == plan.cost.step_ms
+        assert one["samples_per_second"] <= one["most_samples_per_second"]
+        assert one["cost_per_million"] is None
+
+
+def test_other_devices_by_preset(cli, task_file):
+    found = cli(
+        "scale", task_file, "--hosts", "1", "--devices", "h100-8,a100-8", "--batch-per-device", 64, "--json"
+    ).document
+    assert [one["device"] for one in found["sizes"]] == ["h100", "a100"]
+    assert [one["batch_size"] for one in found["sizes"]] == [512, 512]
+
+
+def test_a_figure_is_drawn(cli, task_file, model_file, tmp_path):
+    pytest.importorskip("matplotlib")
+    outcome = cli("scale", task_file, "--hosts", "1,2", "--model", model_file, "--figure", tmp_path / "scale.svg")
+    assert outcome.code == 0
+    text = (tmp_path / "scale.svg").read_text()
+    assert "samples a second" in text
+    assert "cpu" in text
+
+
+def test_no_plan_on_any_cluster_is_a_failure(cli, model_file, tmp_path):
+    sw.Task([sw.Table("t", 1_000_000, 64)], sw.Topology(1, 2, "cpu", "1 MB"), 64).save(tmp_path / "task.yaml")
+    outcome = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", "--model", model_file)
+    assert outcome.code == 1
+    assert "1 × 2 cpu: " in outcome.out
+
+
+def test_bad_input_is_one_line(cli, task_file, tmp_path):
+    uneven = tmp_path / "uneven.yaml"
+    sw.Task([sw.Table("t", 10, 8)], sw.Topology(1, 2, "cpu", ["1 GB", "2 GB"]), 64).save(uneven)
+    for arguments, says in (
+        ([task_file, "--hosts", "1,x"], "must be a number of hosts"),
+        ([task_file, "--hosts", "0"], "must be a number of hosts"),
+        ([task_file, "--hosts", ",".join(map(str, range(1, 70)))], "more than 64"),
+        ([task_file, "--devices", "h100"], "unknown preset"),
+        ([task_file, "--price", "3"], "a device type and a number"),
+        ([task_file, "--batch", 5, "--batch-per-device", 5], "exclude each other"),
+        ([task_file, "--dense-ms", "-1"], "dense_ms is -1.0"),
+        ([task_file, "--hosts", "1", "--figure", tmp_path / "x.gif"], "must end in one of"),
+        ([uneven], "memory differs"),
+        ([tmp_path / "none.yaml"], "none.yaml"),
+    ):
+        outcome = cli("scale", *arguments)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert says in outcome.err
