@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
     from shardwright.search import plan, plan_groups, register, strategy_names
+    from shardwright.search.drift import Drift, drift
     from shardwright.search.review import Review, review
     from shardwright.search.scale import Scaling, scale
     from shardwright.sharding import Plan, PlanCost, Shard
@@ -25,6 +26,7 @@ __all__ = [
     "AccessProfile",
     "Calibration",
     "Constraints",
+    "Drift",
     "InfeasibleTask",
     "InvalidInput",
     "InvalidPlan",
@@ -40,6 +42,7 @@ __all__ = [
     "Topology",
     "Tuned",
     "calibrate",
+    "drift",
     "plan",
     "plan_groups",
     "register",
@@ -53,6 +56,7 @@ _HOMES = {
     "calibration": ("Calibration", "Tuned", "calibrate", "tune"),
     "errors": ("InfeasibleTask", "InvalidInput", "InvalidPlan", "ShardwrightError"),
     "search": ("plan", "plan_groups", "register", "strategy_names"),
+    "search.drift": ("Drift", "drift"),
     "search.review": ("Review", "review"),
     "search.scale": ("Scaling", "scale"),
     "sharding": ("Plan", "PlanCost", "Shard"),

@@ -27,6 +27,7 @@ COMMANDS = (
     "tune",
     "scale",
     "review",
+    "drift",
     "compare",
     "verify",
     "show",

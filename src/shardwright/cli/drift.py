@@ -1,0 +1,161 @@
+"""`shardwright drift`: newer logs against the tables that a plan was made for, with an exit code for schedulers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import RenderableType
+
+from shardwright.cli.checks import check_target
+from shardwright.cli.model_notes import print_model_notes
+from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TimeLimit, cost_model_for, option
+from shardwright.cli.output import emit, ms, percent, progress, saved, signed, table
+from shardwright.errors import InvalidInput, some_of
+from shardwright.task.units import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.search.drift import Drift
+    from shardwright.sharding.runtimes import Runtime
+    from shardwright.task import Table
+
+EXIT_WORTH_IT = 3
+_MOST_TABLES = 20
+_COLUMNS = ("table", "lookups before", "now", "change", "lookups that changed rows")
+
+
+def run(
+    *,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that is in use.", show_default=False)],
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOGS...",
+            help="Newer logs, or one file of tables that 'shardwright profile' made of them.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path | None, option("--output", "-o", metavar="FILE", text="Save the better plan here.")] = None,
+    worth_it: Annotated[
+        float, typer.Option("--worth-it", metavar="SHARE", help="Share of a step that a new plan must save.")
+    ] = 0.05,
+    move_cost: Annotated[
+        float,
+        typer.Option(
+            "--move-cost", metavar="MS_PER_GB", help="A GB is moved only if a step gets shorter by more than this."
+        ),
+    ] = 0.0,
+    sequence: Annotated[
+        list[str] | None, option("--sequence", metavar="NAME", text="List column whose rows stay separate.")
+    ] = None,
+    list_separator: Annotated[
+        str | None, option("--list-separator", metavar="TEXT", text="Separates ids in a CSV field.")
+    ] = None,
+    model: ModelFile = None,
+    seed: Seed = 0,
+    time_limit: TimeLimit = None,
+    runs_on: RunsOn = "shardwright",
+    as_json: AsJson = False,
+) -> None:
+    """Say whether newer logs have moved away from a plan: what it costs now, what a new one gains, and what that moves.
+
+    Exit code 0: nothing to do. Exit code 3: a new plan is worth it, or the old one does not fit any more.
+
+    Example:
+        shardwright drift plan.json logs/today/*.parquet -o next.json || echo "a new plan is worth it"
+    """
+    import shardwright as sw
+    from shardwright.search.drift import drift
+
+    check_target(output, inputs=[plan, *logs, model])
+    older = sw.Plan.load(plan)
+    tables = _tables(logs, {one.name for one in older.task.tables}, sequence or [], list_separator)
+    cost_model = cost_model_for(model, older.task, plan)
+    print_model_notes(cost_model, older.task, plan)
+    with progress("searching"):
+        found = drift(
+            older,
+            tables,
+            cost_model=cost_model,
+            seed=seed,
+            time_limit=time_limit,
+            runs_on=cast("Runtime", runs_on),
+            move_cost=move_cost,
+            worth_it=worth_it,
+        )
+    if output is not None:
+        found.better.save(output)
+    emit(_document(plan, found), *_views(plan, found), saved(output), as_json=as_json)
+    if found.is_worth_it:
+        raise typer.Exit(EXIT_WORTH_IT)
+
+
+def _tables(logs: list[Path], known: set[str], sequence: list[str], list_separator: str | None) -> list[Table]:
+    """The tables of a tables file, or of logs: those columns of them that the plan knows."""
+    from shardwright.task.files import load_tables
+    from shardwright.workload.profile import profile_logs
+
+    if len(logs) == 1 and logs[0].suffix in (".yaml", ".yml", ".json"):
+        if sequence or list_separator is not None:
+            raise InvalidInput(f"{logs[0]} is a file of tables; --sequence and --list-separator are for logs")
+        return list(load_tables(logs[0]))
+    with progress("counting lookups") as report:
+        return profile_logs(logs, sequence=sequence, list_separator=list_separator, progress=report).tables()
+
+
+def _views(plan: Path, found: Drift) -> list[RenderableType]:
+    shown = found.tables[:_MOST_TABLES]
+    rows = [
+        [one.before.name, f"{one.before.pooling:.3g}", f"{one.now.pooling:.3g}", signed(one.lookups), percent(one.skew)]
+        for one in shown
+    ]
+    caption = (
+        None if len(shown) == len(found.tables) else f"the {len(shown)} of {len(found.tables)} tables that changed most"
+    )
+    views: list[RenderableType] = [table("lookups of a sample", _COLUMNS, rows, caption)]
+    if found.absent:
+        views.append(f"not in the logs, so counted as before: {some_of(found.absent)}")
+    if found.unknown:
+        views.append(f"in the logs alone, so left out: {some_of(found.unknown)}")
+    return [*views, _sentence(plan, found)]
+
+
+def _sentence(plan: Path, found: Drift) -> str:
+    from shardwright.search.drift import moves
+
+    if found.now_ms is None:
+        return f"{plan} cannot run any more: {found.why_not}; a new plan takes {ms(found.better_ms)} ms"
+    if found.better is found.plan:
+        return f"{plan} took {ms(found.before_ms)} ms, takes {ms(found.now_ms)} now, and no better plan was found: nothing to do"
+    diff = moves(found)
+    return (
+        f"{plan} took {ms(found.before_ms)} ms, takes {ms(found.now_ms)} now; a new plan takes {ms(found.better_ms)} "
+        f"({percent(found.gain)} less) and moves {format_bytes(diff.moved_bytes)}: {'worth it' if found.is_worth_it else 'nothing to do'}"
+    )
+
+
+def _document(plan: Path, found: Drift) -> dict[str, Any]:
+    from shardwright.search.drift import moves
+
+    return {
+        "plan": str(plan),
+        "before_ms": found.before_ms,
+        "now_ms": found.now_ms,
+        "why_not": found.why_not or None,
+        "better_ms": found.better_ms,
+        "gain": found.gain,
+        "worth_it": found.is_worth_it,
+        "moved_bytes": moves(found).moved_bytes if found.plan is not None else None,
+        "absent": list(found.absent),
+        "unknown": list(found.unknown),
+        "tables": [
+            {
+                "table": one.before.name,
+                "pooling_before": one.before.pooling,
+                "pooling_now": one.now.pooling,
+                "skew": one.skew,
+            }
+            for one in found.tables
+        ],
+    }

@@ -1,0 +1,97 @@
+"""Two weeks of made-up drift, of a click log and of a log of films watched, and the exit code that a scheduler reads."""
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.cost import save_model
+from tests.unit.cli.models import linear_model
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+DAYS = 14
+COLUMNS = ("ad", "page", "user", "campaign")
+
+
+def click_log(path, day):
+    """A day of clicks, in which ads are looked up more each day: lists of ads that grow, over fewer and fewer hot ones."""
+    rng = np.random.default_rng(day)
+    samples = 400
+    table = {name: rng.zipf(1.3, samples) % 3000 for name in COLUMNS[1:]}
+    table["ad"] = [(rng.zipf(1.2 + day / 20, 2 + 4 * day) % 3000).tolist() for _ in range(samples)]
+    pq.write_table(pa.table(table), path)
+
+
+def film_log(path, day):
+    """A day of films watched, a `user item` event a line; users watch more of fewer films each day."""
+    rng = np.random.default_rng(day)
+    users = rng.integers(0, 100, 600 * (1 + day))
+    films = rng.zipf(1.2 + day / 20, users.size) % 2000
+    path.write_text("".join(f"{user} {film}\n" for user, film in zip(users, films, strict=True)))
+
+
+@pytest.fixture(params=[(click_log, ".parquet", ()), (film_log, ".txt", ())], ids=["clicks", "films"])
+def fortnight(request, cli, tmp_path):
+    """A plan for the first day, and the logs of two weeks."""
+    write, ending, options = request.param
+    files = []
+    for day in range(DAYS):
+        files.append(tmp_path / f"day{day:02}{ending}")
+        write(files[-1], day)
+    save_model(linear_model(), tmp_path / "model.safetensors")
+    cli("profile", files[0], "-o", tmp_path / "tables.yaml", *options)
+    (tmp_path / "task.yaml").write_text(
+        "batch_size: 256\ntopology: {devices_per_host: 4, device: cpu, memory: 1 GB}\ntables: {file: tables.yaml}\n"
+    )
+    model = ("--model", tmp_path / "model.safetensors")
+    cli("plan", tmp_path / "task.yaml", "-o", tmp_path / "plan.json", *model)
+    return tmp_path / "plan.json", files, (*model, *options)
+
+
+def test_a_scheduler_sees_the_day_from_which_on_a_new_plan_is_worth_it(cli, fortnight, tmp_path):
+    plan, files, options = fortnight
+    first = cli("drift", plan, files[0], *options, "--json")
+    assert first.code == 0
+    assert first.document["now_ms"] == pytest.approx(first.document["before_ms"], rel=1e-6)
+    found = {day: cli("drift", plan, files[day], *options, "--worth-it", 0.02, "--json") for day in (1, 5, DAYS - 1)}
+    gains = [one.document["gain"] for one in found.values()]
+    assert all(one.code == (3 if one.document["worth_it"] else 0) for one in found.values())
+    assert gains[-1] == max(gains)
+    assert [one.code for one in found.values()] == ([0, 0, 3] if files[0].suffix == ".parquet" else [0, 0, 0])
+    now = [one.document["now_ms"] for one in found.values()]
+    assert now == sorted(now)
+
+
+def test_people_read_what_changed_and_what_it_costs(cli, fortnight, tmp_path):
+    plan, files, options = fortnight
+    outcome = cli("drift", plan, files[-1], *options, "-o", tmp_path / "next.json")
+    assert "lookups of a sample" in outcome.out
+    assert f"{plan} took" in outcome.out
+    assert ("worth it" in outcome.out.splitlines()[-2]) == (outcome.code == 3)
+    later = sw.Plan.load(tmp_path / "next.json")
+    assert later.task.topology == sw.Plan.load(plan).task.topology
+
+
+def test_a_file_of_tables_will_do(cli, fortnight, tmp_path):
+    plan, _, (*model, _) = (*fortnight[:2], (*fortnight[2][:2], None))
+    assert cli("drift", plan, tmp_path / "tables.yaml", *model).code == 0
+
+
+def test_bad_input_is_one_line(cli, fortnight, tmp_path):
+    plan, files, options = fortnight
+    (tmp_path / "empty.txt").write_text("")
+    other = tmp_path / "other.yaml"
+    other.write_text("tables: [{name: x, rows: 10, dim: 8}]\n")
+    for arguments, says in (
+        ([plan, tmp_path / "none.parquet"], "none.parquet"),
+        ([plan, tmp_path / "empty.txt"], "empty.txt"),
+        ([plan, other, *options], "none of the profiled tables"),
+        ([plan, other, "--sequence", "x"], "is a file of tables"),
+        ([tmp_path / "task.yaml", files[0]], "the field 'format' is missing"),
+        ([plan, files[0], *options, "--worth-it", 2], "worth_it is 2.0"),
+        ([plan, files[0], "-o", files[0]], files[0].name),
+    ):
+        outcome = cli("drift", *arguments)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
+        assert says in outcome.err
