@@ -18,6 +18,7 @@ COMMANDS = (
     "plan",
     "scale",
     "review",
+    "drift",
     "compare",
     "verify",
     "show",
