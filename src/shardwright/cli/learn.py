@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
-    from shardwright.jobs import WorkerPool
     from shardwright.search.autoshard.strategy import AutoShardOptions
     from shardwright.search.dreamshard.policy import DreamShardOptions
     from shardwright.search.learned.fleet import Fleet
@@ -74,13 +73,12 @@ def _value(text: str, value: str, default: object) -> int | float | str:
 
 
 @contextmanager
-def learning_fleet(address: str | None, device: str, actors: int, *, simulated: bool) -> Iterator[Fleet | None]:
+def learning_fleet(address: str | None, device: str, *, simulated: bool) -> Iterator[Fleet | None]:
     """Workers of one kind on a cluster; None without an address, and where nothing could be given to them.
 
     Args:
         address: the cluster.
         device: "cpu" or "cuda", what measured costs are of.
-        actors: batches in which episodes are played.
         simulated: whether costs are a cost model's.
 
     Raises:
@@ -89,22 +87,14 @@ def learning_fleet(address: str | None, device: str, actors: int, *, simulated: 
     if address is None:
         yield None
         return
-    if simulated and actors == 1:
-        note(
-            f"--ray {address} is not used: costs are simulated and one actor plays all episodes, which leaves nothing to share out; for "
-            "tasks of hundreds of tables, give as many actors as workers with --option actors=N (another number is another policy)"
+    if simulated:
+        raise InvalidInput(
+            f"--ray {address}: simulated costs are computed here; leave --ray out, or learn from --measured costs"
         )
-        yield None
-        return
     from shardwright.cluster import open_cluster
-    from shardwright.measure.backend import default_backend
-    from shardwright.measure.hardware import fingerprint
     from shardwright.search.learned.fleet import open_fleet
 
-    # Played on machines like this one, episodes are those that would be played here, bit by bit.
-    like = fingerprint("cpu", default_backend()) if simulated else None
-    kind = "cpu" if simulated else device
-    with open_cluster(address) as cluster, open_fleet(cluster, kind, like, measuring=not simulated) as fleet:
+    with open_cluster(address) as cluster, open_fleet(cluster, device) as fleet:
         for text in fleet.notes:
             note(text)
         yield fleet
@@ -156,8 +146,8 @@ def run(
 ) -> None:
     """Learn a policy that places tables, to plan with afterwards; the file says what it was learned from.
 
-    Stopped with a checkpoint, the same command goes on, to the same policy. With --ray, placements are measured on a cluster and, with
-    --option actors=N, episodes are played there; the policy is the same without.
+    Stopped with a checkpoint, the same command goes on, to the same policy. With --ray, placements are measured on a cluster; the policy
+    is the same without.
 
     Example:
         shardwright learn dreamshard --tasks train.yaml -o dreamshard.safetensors
@@ -181,15 +171,15 @@ def run(
     world = _world(training.tasks, model, device, simulated=simulated)
     with (
         _resumable(checkpoint),
-        learning_fleet(ray, device, how.actors, simulated=simulated) as fleet,
+        learning_fleet(ray, device, simulated=simulated) as fleet,
         progress("learning", detail="the first step") as report,
         one_thread(),
         TrainingRecord(log, report) as record,
     ):
-        if fleet is not None and not simulated:
+        if fleet is not None:
             world = FleetWorld(fleet)
         with about(tasks):
-            policy = _learn(training.tasks, world, how, record, checkpoint, fleet.pool if fleet else None)
+            policy = _learn(training.tasks, world, how, record, checkpoint)
     policy = replace(policy, metadata=policy.metadata | {"tasks": training.description})
     save_policy(policy, output)
     document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
@@ -251,15 +241,14 @@ def _learn(
     options: AutoShardOptions | DreamShardOptions,
     record: TrainingRecord,
     checkpoint: Path | None,
-    pool: WorkerPool | None,
 ) -> SavedPolicy:
     from shardwright.search.autoshard.learner import learn_autoshard
     from shardwright.search.autoshard.strategy import AutoShardOptions
     from shardwright.search.dreamshard.learner import learn_dreamshard
 
     if isinstance(options, AutoShardOptions):
-        return learn_autoshard(tasks, world, options, record=record, checkpoint=checkpoint, pool=pool)
-    return learn_dreamshard(tasks, world, options, record=record, checkpoint=checkpoint, pool=pool)
+        return learn_autoshard(tasks, world, options, record=record, checkpoint=checkpoint)
+    return learn_dreamshard(tasks, world, options, record=record, checkpoint=checkpoint)
 
 
 @contextmanager

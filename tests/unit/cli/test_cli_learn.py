@@ -250,18 +250,15 @@ def test_a_task_that_has_no_bundled_policy_says_how_to_learn_one(cli, tmp_path, 
     assert "learn one with 'shardwright learn dreamshard'" in json.loads(outcome.out)["error"]["message"]
 
 
-def test_a_cluster_without_work_is_not_started_and_said(learn, tmp_path):
-    assert learn("autoshard").code == 0
-    outcome = learn("autoshard", "--ray", "nowhere:1", target="other.safetensors")
-    assert outcome.code == 0
-    assert "--ray nowhere:1 is not used: costs are simulated and one actor plays all episodes" in outcome.err
-    assert "--option actors=N" in outcome.err
-    one, other = (load_policy(tmp_path / name, "autoshard") for name in ("policy.safetensors", "other.safetensors"))
-    assert all((array == other.weights[name]).all() for name, array in one.weights.items())
+def test_a_cluster_is_for_measured_costs(learn):
+    outcome = learn("autoshard", "--ray", "nowhere:1")
+    assert outcome.code == 2
+    assert "--ray nowhere:1: simulated costs are computed here" in outcome.err
 
 
-def test_a_cluster_that_is_not_there_is_an_error(learn):
-    outcome = learn("autoshard", "--ray", "127.0.0.1:1", "--option", "actors=2")
+def test_a_cluster_that_is_not_there_is_an_error(cli, train_file, tmp_path):
+    target = tmp_path / "policy.safetensors"
+    outcome = cli("learn", "autoshard", "--tasks", train_file, "-o", target, "--measured", "--ray", "127.0.0.1:1")
     assert outcome.code == 1
     assert "--ray 127.0.0.1:1" in outcome.err
 

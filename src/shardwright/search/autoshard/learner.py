@@ -1,7 +1,7 @@
-"""AutoShard's learning: actors place tasks, the world says what that costs, the learner improves cost model and policy.
+"""AutoShard's learning: the policy places tasks, the world says what that costs, and cost model and policy improve.
 
 The paper's actors are processes that play with the learner's policy of a moment ago, and V-trace corrects for its age. Here they are one
-batch of episodes in the same process: at the begin of a round the actors play enough for `lag` learner steps, so that the learner is up
+batch of episodes in the same process: at the begin of a round enough are played for `lag` learner steps, so that the learner is up
 to `lag` - 1 steps ahead of what it learns from. On one thread the result depends on the seed alone, and a training that goes on from a
 checkpoint ends as if it had never stopped.
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.jobs import WorkerPool
 from shardwright.search.autoshard.strategy import NAME, AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
@@ -38,7 +37,6 @@ def learn_autoshard(
     *,
     record: TrainingRecord | None = None,
     checkpoint: Path | None = None,
-    pool: WorkerPool | None = None,
 ) -> SavedPolicy:
     """Learn a policy.
 
@@ -49,7 +47,6 @@ def learn_autoshard(
         record: takes "reward", "cost_error" (mean relative error of the cost model on devices it has not seen yet), "entropy",
             "value_error" and "latency_ms" (mean of the slowest device's kernel time) of every round.
         checkpoint: where the training is saved now and then, and goes on from if the file is there.
-        pool: workers that play for the `options.actors`, if those are several; the policy is the same without.
 
     Raises:
         InvalidInput: there is no task to learn from, or the checkpoint is of another training.
@@ -65,7 +62,7 @@ def learn_autoshard(
             f"autoshard: none of the {len(tasks)} training tasks has a table to place; give at least one with tables that may stay whole"
         )
     identity = {"strategy": NAME, "options": options.plain(), "tasks": _digest(arrays), "world": world.name}
-    training = Training(arrays, world, options, pool)
+    training = Training(arrays, world, options)
     if checkpoint is not None:
         training.go_on_from(checkpoint, identity)
     while training.round < options.rounds:

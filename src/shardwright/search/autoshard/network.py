@@ -6,8 +6,8 @@ Shape suffixes: e episodes, t steps (the units of a task, in the order in which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -185,18 +185,11 @@ class Trajectory:
     def part(self, episodes: Tensor) -> Trajectory:
         """Some of the episodes."""
         own = {
-            name: value[:, episodes] if _by_step(name) else value[episodes] for name, value in self.tensors().items()
+            name: value[:, episodes] if _by_step(name) else value[episodes]
+            for name, value in vars(self).items()
+            if name != "batch"
         }
         return Trajectory(self.batch.rows(episodes), **own)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but the batch, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "batch"}
-
-    @classmethod
-    def joined(cls, batch: PlacementBatch, parts: Sequence[Mapping[str, Tensor]]) -> Trajectory:
-        """The trajectory of a batch from the tensors of its parts, one after another."""
-        return cls(batch, **{name: torch.cat([part[name] for part in parts], int(_by_step(name))) for name in parts[0]})
 
 
 def _by_step(name: str) -> bool:

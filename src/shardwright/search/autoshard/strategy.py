@@ -421,9 +421,7 @@ class AutoShardOptions:
             world, and 25,000 placements of 50 tables are more than one cares to measure.
         unroll: steps of an actor's unroll. An unroll holds whole episodes here, as many as come nearest.
         batch: unrolls of a learner step.
-        actors: batches that the episodes of a round are played in, each with a seed of its own. Several make no better policy, only
-            another one; they are for tasks of hundreds of tables, where the workers of a cluster can play them at once.
-        lag: learner steps between two copies of the learner's policy to the actors: with what it is that old, the actors play.
+        lag: learner steps from one round of episodes to the next: so old may the policy be that they were played by.
         buffer: device shards in the replay buffer.
         buffer_batch: device shards of an update of the cost model.
         cost_updates: updates of the cost model in a learner step.
@@ -441,7 +439,6 @@ class AutoShardOptions:
     steps: int = 1_000_000
     unroll: int = 100
     batch: int = 8
-    actors: int = 1
     lag: int = 4
     buffer: int = 5_000
     buffer_batch: int = 512
@@ -455,9 +452,7 @@ class AutoShardOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(
-            ("steps", "unroll", "batch", "actors", "lag", "buffer", "buffer_batch", "cost_updates"), 1
-        )
+        least = dict.fromkeys(("steps", "unroll", "batch", "lag", "buffer", "buffer_batch", "cost_updates"), 1)
         for name, lowest in (least | {"scattered": 1, "variations": 0, "seed": 0}).items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
@@ -474,7 +469,7 @@ class AutoShardOptions:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the training: actors play, then the learner makes `lag` steps."""
+        """Rounds of the training: episodes are played, then the learner makes `lag` steps."""
         return -(-self.learner_steps // self.lag)
 
     def plain(self) -> dict[str, int | float]:

@@ -1,14 +1,8 @@
-"""The state of an AutoShard training, one round of it, and the actors that play the round's episodes.
-
-Actors play one after another, or on workers: the same episodes either way. The networks' sums differ in their last bits with the size of
-a batch, so each actor's share is a batch of its own wherever it is played. On machines with other processors or versions of torch the
-last bits may differ, too.
-"""
+"""The state of an AutoShard training, and one round of it: episodes are played, priced, and learned from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
-from shardwright.jobs import WorkerPool
 from shardwright.search.autoshard.losses import PolicyLoss, cost_loss, policy_loss
 from shardwright.search.autoshard.network import (
     AutoShardNetwork,
@@ -46,24 +39,6 @@ from shardwright.search.learned.checkpoints import (
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.worlds import Placed, World, compute_ms
-from shardwright.threads import one_thread
-
-
-@dataclass(frozen=True, eq=False)
-class Share:
-    """What one actor is to play.
-
-    Attributes:
-        network: the policy.
-        batch: tasks to place by it; None if there are fewer than actors.
-        random: tasks to scatter; likewise.
-        seed: of all choices.
-    """
-
-    network: AutoShardNetwork
-    batch: PlacementBatch | None
-    random: PlacementBatch | None
-    seed: int
 
 
 class Scattered(NamedTuple):
@@ -71,63 +46,6 @@ class Scattered(NamedTuple):
 
     assignment_eu: Tensor
     excess_e: Tensor
-
-
-class Acted(NamedTuple):
-    """What an actor played: tensors of its trajectory by name, empty without a task; and its scattered placements."""
-
-    trajectory: dict[str, Tensor]
-    random: Scattered | None
-
-
-def act(share: Share) -> Acted:
-    """Play a share of the episodes."""
-    rng = np.random.default_rng(share.seed)
-    with one_thread():
-        trajectory = {} if share.batch is None else roll_out(share.network, share.batch, rng).tensors()
-        if share.random is None:
-            return Acted(trajectory, None)
-        done = scattered(share.random, rng)
-    return Acted(trajectory, Scattered(done.assignment_eu, done.excess_e))
-
-
-def play(
-    network: AutoShardNetwork,
-    batch: PlacementBatch,
-    random: PlacementBatch,
-    seeds: Sequence[int],
-    pool: WorkerPool | None = None,
-) -> tuple[Trajectory, Scattered]:
-    """Place one batch by the policy, and scatter another one.
-
-    Args:
-        network: the policy.
-        batch: the tasks to place; at least one.
-        random: the tasks to scatter; at least one.
-        seeds: one for each actor.
-        pool: workers for the actors; by default they play here.
-    """
-    batches, randoms = _cut(batch, len(seeds)), _cut(random, len(seeds))
-    shares = [Share(network, *parts) for parts in zip(batches, randoms, seeds, strict=True)]
-    if pool is None:
-        acted = [act(share) for share in shares]
-    else:
-        by_number = dict(pool.map(_act_on, shares))
-        acted = [by_number[number] for number in range(len(shares))]
-    parts = [one.trajectory for one in acted if one.trajectory]
-    found = [one.random for one in acted if one.random is not None]
-    return Trajectory.joined(batch, parts), Scattered(*map(torch.cat, zip(*found, strict=True)))
-
-
-def _act_on(_: object, share: Share) -> Acted:
-    return act(share)
-
-
-def _cut(batch: PlacementBatch, actors: int) -> list[PlacementBatch | None]:
-    """Parts of about equal size, without the tasks; None beyond the number of episodes."""
-    bare = batch.without_tasks()
-    parts: list[PlacementBatch | None] = [bare.rows(index) for index in in_batches(batch.episodes, actors)]
-    return parts + [None] * (actors - len(parts))
 
 
 _LEAST_SPREAD = 1e-2  # features that hardly differ in training are not blown up
@@ -171,14 +89,12 @@ class Training:
         round: rounds made.
     """
 
-    def __init__(
-        self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions, pool: WorkerPool | None = None
-    ) -> None:
+    def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions) -> None:
         self.options = options
         self.network = new_network(options.seed)
         self.round = 0
         self._tasks = with_variations(tasks, options.variations, np.random.default_rng([options.seed, 1]))
-        self._world, self._pool = world, pool
+        self._world = world
         self._rng = np.random.default_rng(options.seed)
         self._buffer = ReplayBuffer(self._tasks, options.buffer)
         cost_parts = [*self.network.encoder.parameters(), *self.network.cost.parameters()]
@@ -189,7 +105,7 @@ class Training:
         _set_statistics(self.network, self._tasks)
 
     def make_round(self) -> dict[str, float]:
-        """Let the actors play, then learn from it.
+        """Play episodes, then learn from them.
 
         Returns:
             The round's figures.
@@ -277,11 +193,6 @@ class Training:
 
     def _episodes(self, count: int) -> tuple[Trajectory, PlacementBatch, Scattered]:
         """So many episodes by the policy, and the scattered placements with their tasks."""
-        if self.options.actors > 1:
-            batch, random = self._draw(count), self._draw(self.options.scattered)
-            seeds = self._rng.integers(2**63, size=self.options.actors).tolist()
-            trajectory, found = play(self.network, batch, random, seeds, self._pool)
-            return trajectory, random, found
         trajectory = roll_out(self.network, self._draw(count), self._rng)
         done = scattered(self._draw(self.options.scattered), self._rng)
         return trajectory, done.batch, Scattered(done.assignment_eu, done.excess_e)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import ShardwrightError
-from shardwright.jobs import WorkerPool
 from shardwright.search.dreamshard.policy import NAME, DreamShardOptions
 from shardwright.search.dreamshard.training import Training
 from shardwright.search.learned.arrays import PlacementArrays
@@ -31,7 +30,6 @@ def learn_dreamshard(
     *,
     record: TrainingRecord | None = None,
     checkpoint: Path | None = None,
-    pool: WorkerPool | None = None,
 ) -> SavedPolicy:
     """Learn a policy.
 
@@ -44,7 +42,6 @@ def learn_dreamshard(
             cost network has not learned from yet).
         checkpoint: written before the first and after every iteration; where the file exists already, the training goes on from it, to
             the same result, bit by bit, on one thread.
-        pool: workers that play for the `options.actors`, if those are several; the policy is the same without.
 
     Raises:
         InvalidInput: there are no tasks, or the checkpoint belongs to another training.
@@ -54,7 +51,7 @@ def learn_dreamshard(
     """
     options = options or DreamShardOptions()
     known = training_tasks(tasks)
-    training = Training([PlacementArrays.of(task) for task in known.tasks], world, options, pool)
+    training = Training([PlacementArrays.of(task) for task in known.tasks], world, options)
     identity: dict[str, Any] = {
         "strategy": NAME,
         "options": asdict(options),

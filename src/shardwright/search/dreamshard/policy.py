@@ -283,7 +283,7 @@ def _values(states: Floats, heads: Heads, per_even: Floats) -> Floats:
 
 
 _WHOLE = (
-    "iterations", "collected", "explored", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "actors", "variants",
+    "iterations", "collected", "explored", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "variants",
     "seed",
 )  # fmt: skip
 
@@ -305,9 +305,6 @@ class DreamShardOptions:
         policy_updates: REINFORCE updates in each iteration.
         policy_tasks: tasks whose episodes an update plays.
         episodes: episodes an update plays of each task.
-        actors: batches that episodes are played in, each with a seed of its own: those of an update by task, so at most `policy_tasks`.
-            Several make no better policy, only another one; they are for tasks of hundreds of tables, where the workers of a
-            cluster can play them at once.
         variants: tasks made of each training task, with rows, pooling factors and access profiles of its tables changed at random; see
             `variants`.
         cost_rate: learning rate of Adam for the cost network; falls linearly to 0 over the iterations.
@@ -327,7 +324,6 @@ class DreamShardOptions:
     policy_updates: int = 60
     policy_tasks: int = 4
     episodes: int = 16
-    actors: int = 1
     variants: int = 6
     cost_rate: float = 2e-3
     policy_rate: float = 1e-2

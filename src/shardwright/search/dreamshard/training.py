@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
-from shardwright.jobs import WorkerPool
 from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
-from shardwright.search.dreamshard.mdp import Actors, Episodes, encode, estimates, log_probabilities
+from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
@@ -39,7 +38,6 @@ class Training:
         tasks: the training tasks.
         world: prices placements.
         options: how to learn.
-        pool: workers that play for the actors; by default they play here.
     """
 
     def __init__(
@@ -47,10 +45,9 @@ class Training:
         tasks: Sequence[PlacementArrays],
         world: World,
         options: DreamShardOptions,
-        pool: WorkerPool | None = None,
     ) -> None:
         self.options = options
-        self._given, self._world, self._actors = len(tasks), world, Actors(options.actors, pool)
+        self._given, self._world = len(tasks), world
         self._tasks = tasks = [*tasks, *variants_of([known.task for known in tasks], options.variants, options.seed)]
         self._generator = torch.Generator().manual_seed(options.seed)
         self._rng = np.random.default_rng(options.seed)
@@ -136,7 +133,7 @@ class Training:
             index = torch.randint(tasks, (count,), generator=self._generator)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-            episodes = self._actors.play(self.network, encoded, self._generator, random=random)
+            episodes = play(self.network, encoded, self._generator, random=random)
             found.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
             if sum(len(part) for part in found) >= count:
@@ -162,7 +159,7 @@ class Training:
             index = torch.randint(self._given, (self.options.policy_tasks,), generator=self._generator)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-                episodes = self._actors.play(self.network, encoded, self._generator, copies=self.options.episodes)
+                episodes = play(self.network, encoded, self._generator, copies=self.options.episodes)
                 estimate_te = estimates(self.network, episodes)
             reward_e = -estimate_te[-1]
             if not bool(estimate_te.isfinite().all()):

@@ -6,7 +6,7 @@ Shape suffixes: e episodes, u units (padded), b blocks (padded), d devices (padd
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -93,11 +93,7 @@ class PlacementBatch:
     def rows(self, index: Tensor) -> PlacementBatch:
         """The episodes that an index names, in its order, with repetition, padded as they are here."""
         tensors = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return PlacementBatch(tuple(self.tasks[row] for row in index.tolist()) if self.tasks else (), **tensors)
-
-    def without_tasks(self) -> PlacementBatch:
-        """The tensors alone, which are all that playing episodes takes."""
-        return replace(self, tasks=())
+        return PlacementBatch(tuple(self.tasks[row] for row in index.tolist()), **tensors)
 
     def repeat(self, times: int) -> PlacementBatch:
         """Every task `times` times, next to each other."""

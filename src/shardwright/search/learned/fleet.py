@@ -1,15 +1,7 @@
 """Workers of one kind for a training: what they measure, and the last bits of what they compute, must not depend on which of them did it.
 
-What runs where, and why:
-
-- *Measured costs* are what a training on measured costs spends nearly all its time on: hundreds of devices a round, one after another.
-  `FleetWorld` hands them to the workers, each of which has a measuring process with a core (or GPU) of its own.
-- *Rollouts* take up to half of a training on simulated costs where tasks are large (hundreds of tables, dozens of devices), and a tenth
-  where they are small. A batch of episodes cannot be cut without changing what it draws and the last bits of its sums. So the number of
-  `actors` is an option of the training: each actor plays its share of the episodes as a batch of its own, from a seed of its own. Here,
-  one after another, or on workers, the same episodes come out, whatever the number of workers.
-- *Simulated costs* stay in this process: a placement takes less time than sending it.
-- *Learning* stays in this process, as every step needs the one before.
+Measured costs are what a training on them spends nearly all its time on: hundreds of devices a round, one after another. `FleetWorld` hands
+them to the workers, each of which has a measuring process with a core (or GPU) of its own. All else stays in this process.
 """
 
 from __future__ import annotations
@@ -54,9 +46,7 @@ class Fleet:
 
 
 @contextmanager
-def open_fleet(
-    cluster: WorkerCluster, device: str = "cpu", like: Mapping[str, str] | None = None, *, measuring: bool = True
-) -> Iterator[Fleet]:
+def open_fleet(cluster: WorkerCluster, device: str = "cpu") -> Iterator[Fleet]:
     """Start workers on the machines of the most common kind.
 
     Machines are of one kind if they agree in all that decides how long kernels take (`measure.hardware.DECISIVE`). Where two kinds
@@ -67,14 +57,12 @@ def open_fleet(
     Args:
         cluster: the machines.
         device: "cpu" or "cuda", what to measure on.
-        like: the fingerprint of the kind to take, if there are machines of it.
-        measuring: whether the workers are to measure, and not only to play episodes.
 
     Raises:
         ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
         MeasurementFailed: a machine lends a GPU that torch does not see.
     """
-    one_each = measuring and device == "cpu" and not cluster.local
+    one_each = device == "cpu" and not cluster.local
     room = {node.id: min(_room(node, device), 1) if one_each else _room(node, device) for node in cluster.nodes()}
     nodes = [node for node in cluster.nodes() if room.get(node.id)]
     if not nodes:
@@ -89,8 +77,7 @@ def open_fleet(
     workers: Counter[tuple[str, ...]] = Counter()
     for node in nodes:
         workers[kinds[node.id]] += room[node.id]
-    wanted = None if like is None else _kind(like)
-    chosen = wanted if wanted in workers else workers.most_common(1)[0][0]
+    chosen = workers.most_common(1)[0][0]
     own = [node for node in nodes if kinds[node.id] == chosen]
     others = tuple(f"{node.host} ({_said(found[node.host])})" for node in nodes if kinds[node.id] != chosen)
     places = [node.id for node in own for _ in range(room[node.id])]

@@ -28,22 +28,11 @@ def test_the_machines_of_the_most_common_kind_work_on_all_their_cores():
     assert note.endswith("without one (Abacus 2, 4 cores, torch 2.9)")
 
 
-@pytest.mark.parametrize(
-    ("local", "measuring", "device", "workers"),
-    [(False, True, "cpu", 2), (True, True, "cpu", 6), (False, False, "cpu", 6), (False, True, "cuda", 3)],
-)
-def test_on_machines_of_many_one_measures_at_a_time_on_each_cpu(local, measuring, device, workers):
+@pytest.mark.parametrize(("local", "device", "workers"), [(False, "cpu", 2), (True, "cpu", 6), (False, "cuda", 3)])
+def test_on_machines_of_many_one_measures_at_a_time_on_each_cpu(local, device, workers):
     machines = [Machine("a", "a", cores=4, gpus=2), Machine("b", "b", cores=2, gpus=1)]
-    with open_fleet(MadeUpCluster(machines, local=local), device, measuring=measuring) as fleet:
+    with open_fleet(MadeUpCluster(machines, local=local), device) as fleet:
         assert fleet.pool.size == workers
-
-
-def test_the_kind_asked_for_comes_before_the_most_common_one_if_it_is_there():
-    like = MIXED[0].hardware
-    with open_fleet(MadeUpCluster(MIXED), like=like) as fleet:
-        assert (fleet.pool.size, fleet.fingerprint["processor"]) == (2, "Abacus 2")
-    with open_fleet(MadeUpCluster(MIXED), like=like | {"torch": "2.8"}) as fleet:
-        assert fleet.fingerprint["processor"] == "Abacus 1"
 
 
 def test_of_equally_common_kinds_the_first_machine_counts():
