@@ -14,10 +14,11 @@ all-to-all + backward all-to-all, where the devices start the forward all-to-all
 Other cost models leave communication to the link model, where waiting for late starters is part of the step time: the score is then
 `step_ms`, the sum over the four phases of the maximum over devices.
 
-Where this differs from the paper: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in every
-sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
-pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined where that does not raise
-the score.
+Where this differs from the paper: a table that fits no device is cut before the beam begins, into as few pieces as possible and not only
+halves, and the L steps do not count these cuts (`search/units.py`); constraints are kept (colocated tables are one piece, blocks that the
+constraints settle count in every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed
+rather than failed; sets of pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined
+where that does not raise the score.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ class NeuroShard:
     Attributes:
         tables_tried: N, pieces by size and pieces by cost that a step tries to halve.
         beam_width: K, splits that go on to the next step.
-        most_splits: L, steps.
+        most_splits: L, steps; cuts of tables that fit no device come before them and are not counted.
         grid: M, dim bounds.
         widest_bound: the largest of them; the smallest is 1.
         threads: threads to search with; None for one a core. The plan is the same.
