@@ -118,12 +118,12 @@ print("loaded, the plan is the same:", str(load_sharding_plan(path)) == str(plan
 # %% [markdown]
 # ## Does it run?
 #
-# `run_plan` (on the command line `shardwright verify --torchrec`) starts a process for each device, here two on the CPU, trains some
-# steps with `DistributedModelParallel`, and lays times and memory beside the prediction.
+# `run_plan` of the example `run_torchrec` (on the command line `python -m examples.run_torchrec`) starts a process for each device, here
+# two on the CPU, trains some steps with `DistributedModelParallel`, and lays times and memory beside the prediction.
 
 # %%
-from shardwright.integrations.torchrec.running.run import RunOptions, run_plan  # noqa: E402
-from shardwright.integrations.torchrec.running.sharded import running_problem  # noqa: E402
+from run_torchrec.run import RunOptions, run_plan  # noqa: E402
+from run_torchrec.sharded import running_problem  # noqa: E402
 
 bags = [
     sw.Table(f"t{i}", rows=5000 * (i + 1), dim=32, pooling=4.0, access=sw.AccessProfile.zipf(5000 * (i + 1), 1.05))

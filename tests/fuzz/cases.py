@@ -33,7 +33,7 @@ LINES = (
     (6, "compare @task --strategies=greedy,random/dim,certified/row_wise,column_wise/greedy,,x --time-limit=0.1 -o=>folder?50"
         " --model=@model?20"),
     (4, "verify @plan --rounds==1 --task=@task?40 --tolerance=0.2/1000/0?20 --backend=embedding_bag/no.such:Thing/os:system?30"
-        " --device=cpu/cuda?9 --sharding-plan=@sharding?9 --torchrec?3 --timeout==20?5"),
+        " --device=cpu/cuda?9"),
     (6, "train @store @store?30 --epochs==1 -o=>model.safetensors --network=shardwright/neuroshard?20 --head=mlp/convex?20 --seed=3?20"
         " --allow-other-hardware?20"),
     *((3, f"learn {name} --tasks=@tasks {' '.join(SHORT[name])} -o=>policy.safetensors --checkpoint=@{name}?50 --model=@model?20"
@@ -143,7 +143,7 @@ def draw_case(number: int, seed: int, material: Path, folder: Path) -> Case:
         kind = signal.SIGKILL if rng.random() < 0.3 else signal.SIGINT
         case.interpreter = case.mode == "interpreter"
         case.limits = Limits(signals=(kind, 1.5 * rng.random() ** (1 if case.interpreter else 3)))
-    elif {"--torchrec", "--collectives"} & set(case.argv):
+    elif "--collectives" in case.argv:
         case.limits = Limits(seconds=90.0)  # they start processes
     elif rng.random() < 0.02:
         case.limits = Limits(stdout=rng.choice(["closed", "full"]))

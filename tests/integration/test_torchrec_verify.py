@@ -1,4 +1,4 @@
-"""`shardwright verify --torchrec`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
+"""`examples/run_torchrec`: plans trained by real TorchRec processes, and what is said when a rank dies or hangs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InvalidPlan, MeasurementFailed
+from shardwright.errors import InvalidPlan, MeasurementFailed, MissingDependency
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Table, Task, Topology
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
+from examples.run_torchrec.__main__ import main
+from examples.run_torchrec.phases import PHASES
+from examples.run_torchrec.run import RunOptions, run_plan
+from examples.run_torchrec.sharded import planned
+
 from shardwright.integrations.torchrec.plan_files import save_sharding_plan
-from shardwright.integrations.torchrec.running.phases import PHASES
-from shardwright.integrations.torchrec.running.run import RunOptions, run_plan
-from shardwright.integrations.torchrec.running.sharded import planned
 
 pytestmark = [pytest.mark.slow, pytest.mark.torchrec]
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(sw.__file__).parents[1]), "COLUMNS": "140"}
+ROOT = Path(__file__).parents[2]
 A_ROWS = 3000
 
 # A rank that does something else with its request.
@@ -44,8 +47,8 @@ main(answer)
 
 
 def verify(*arguments):
-    command = [sys.executable, "-m", "shardwright", "verify", "--torchrec", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=200, check=False)
+    command = [sys.executable, "-m", "examples.run_torchrec", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT, timeout=200, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,29 @@ def test_a_saved_torchrec_plan_runs_on_the_plans_task(plan, plan_file, tmp_path)
     weights = sum(table.weight_bytes for table in plan.task.tables)
     assert f"{weights / 1e3:.1f} KB" in done.stdout or f"{weights / 1e3:.1f} kB" in done.stdout
     assert "run by TorchRec" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--timeout", "0"], "timeout is 0.0 s"),
+        (["--steps", "0"], "steps is 0"),
+        (["--device", "tpu"], "device is 'tpu'"),
+        (["--sharding-plan", "no-such-file.json"], "no-such-file.json"),
+    ],
+)
+def test_bad_values_are_one_line(capsys, plan_file, options, says):
+    assert main([str(plan_file), *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_without_torchrec_the_install_command_is_named(capsys, plan_file, monkeypatch):
+    def missing():
+        raise MissingDependency("planning for TorchRec needs TorchRec; install with: pip install torchrec")
+
+    monkeypatch.setattr("examples.run_torchrec.__main__.require_torchrec", missing)
+    assert main([str(plan_file)]) == 1
+    assert "pip install torchrec" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

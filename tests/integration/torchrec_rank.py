@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,10 +14,13 @@ import torch.distributed as dist
 from torchrec import KeyedJaggedTensor
 
 from shardwright.integrations.torchrec.models import EPSILON, Batches, modules_for
-from shardwright.integrations.torchrec.running.memory import allocated_bytes
-from shardwright.integrations.torchrec.running.sharded import ShardedModel, planned
 from shardwright.measure.collectives.rank import main
 from shardwright.sharding import Plan
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from examples.run_torchrec.memory import allocated_bytes
+from examples.run_torchrec.sharded import ShardedModel, planned
 
 LEARNING_RATE = 0.1
 STEPS = 3

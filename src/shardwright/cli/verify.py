@@ -36,17 +36,6 @@ def run(
         float | None,
         option("--tolerance", metavar="SHARE", text="Fail if the measured time is further off than this, as in 0.2."),
     ] = None,
-    torchrec: Annotated[
-        bool, typer.Option("--torchrec", help="Train on the plan with TorchRec: a process for each of its devices.")
-    ] = False,
-    sharding_plan: Annotated[
-        Path | None,
-        option("--sharding-plan", metavar="FILE", text="With --torchrec: a saved TorchRec plan to run on PLAN's task."),
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="With --torchrec: steps that are timed.")] = 10,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="With --torchrec: longest time of the run.")
-    ] = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """Check a plan, measure every device's kernels on this machine, and compare with the prediction.
@@ -67,17 +56,6 @@ def run(
     checked = without_synchronisation(Plan.load(plan))
     if task is not None:
         check_same_task(checked, plan, Task.load(task), task)
-    if torchrec:
-        from shardwright.cli.verify_torchrec import verify_on_torchrec
-
-        if tolerance is not None:
-            raise InvalidInput("--tolerance: is for kernels alone; leave it or --torchrec out")
-        if backend is not None:
-            raise InvalidInput("--backend: TorchRec runs kernels of its own; leave it or --torchrec out")
-        verify_on_torchrec(plan, checked, sharding_plan, device, steps=steps, timeout_s=timeout, as_json=as_json)
-        return
-    if sharding_plan is not None:
-        raise InvalidInput("--sharding-plan: is for a run by TorchRec; add --torchrec")
     _check_comparable(checked, device, tolerance)
     print_origin_notes([checked], device)
     with progress("measuring") as report:

@@ -167,9 +167,6 @@ def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
     outcome = cli("verify", plan_file, "--backend", "nowhere_to_be_found:Mine")
     assert outcome.code == 2
     assert "there is no module 'nowhere_to_be_found'" in outcome.err
-    outcome = cli("verify", plan_file, "--torchrec", "--backend", "fbgemm")
-    assert outcome.code == 2
-    assert "--backend: TorchRec runs kernels of its own" in outcome.err
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -8,12 +8,13 @@ import pytest
 
 pytest.importorskip("torchrec", reason="needs TorchRec")
 
+from examples.run_torchrec.phases import _times
+from examples.run_torchrec.records import RankReport, ReportFolder
+from examples.run_torchrec.run import PlanRun, RunOptions, run_plan
+from examples.run_torchrec.sharded import planned
+
 from shardwright.errors import InvalidInput, InvalidPlan, MeasurementFailed
 from shardwright.integrations.torchrec import save_sharding_plan
-from shardwright.integrations.torchrec.running.phases import _times
-from shardwright.integrations.torchrec.running.records import RankReport, ReportFolder
-from shardwright.integrations.torchrec.running.run import PlanRun, RunOptions, run_plan
-from shardwright.integrations.torchrec.running.sharded import planned
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Table, Task, Topology
 
@@ -73,7 +74,7 @@ def test_a_saved_plan_with_columns_of_two_widths_among_sequences_is_refused(tmp_
 
 
 def test_a_machine_without_the_memory_is_told_before_any_process_starts(monkeypatch):
-    monkeypatch.setattr("shardwright.integrations.torchrec.running.run.available_memory", lambda: 10**9)
+    monkeypatch.setattr("examples.run_torchrec.run.available_memory", lambda: 10**9)
     with pytest.raises(
         MeasurementFailed, match=r"4 ranks with the plan's tables need 2\.\d GB of memory, this machine has 1\.0 GB"
     ):

@@ -1,22 +1,27 @@
-"""`shardwright verify --torchrec`: train on a plan with TorchRec, and lay time, phases and memory beside the prediction."""
+"""Train on a plan with TorchRec, and lay time, phases and memory beside the prediction."""
 
 from __future__ import annotations
 
+import argparse
 import logging
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from shardwright.cli.checks import other_device
+from shardwright.cli.errors import exit_code_of
 from shardwright.cli.output import MISSING, emit, ms, percent, table
+from shardwright.integrations.torchrec.requirements import require_torchrec
 from shardwright.sharding import DeviceCost, Plan
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.integrations.torchrec.running.run import PlanRun
+    from .run import PlanRun
 
 _TIMES = ("rank", "step", "ids in", "lookup", "predicted", "values out", "backward", "predicted", "gradients")
 _BYTES = ("rank", "weights", "account", "optimizer", "account", "both, relative")
@@ -26,41 +31,40 @@ _CAPTION = (
 )
 
 
-def verify_on_torchrec(
-    file: Path, plan: Plan, sharding_plan: Path | None, device: str, *, steps: int, timeout_s: float, as_json: bool
-) -> None:
-    """Run a plan and print what was found.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m examples.run_torchrec", description=__doc__)
+    parser.add_argument("plan", type=Path, help="plan file")
+    parser.add_argument("--sharding-plan", type=Path, help="a saved TorchRec plan to run on the plan's task")
+    parser.add_argument("--device", default="cpu", help="cpu (gloo) or cuda (NCCL, a GPU a rank)")
+    parser.add_argument("--steps", type=int, default=10, help="steps that are timed (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="seconds, longest time of the run (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
+    return exit_code_of(lambda: _run(options), as_json=options.json)
 
-    Args:
-        file: where the plan was read.
-        plan: the plan.
-        sharding_plan: a saved TorchRec plan of its task to run instead; None for the plan itself.
-        device: "cpu" or "cuda".
-        steps: steps that are timed.
-        timeout_s: longest time of the run.
-        as_json: print a JSON document.
 
-    Raises:
-        MissingDependency: TorchRec is not installed.
-        InvalidPlan: TorchRec cannot run the plan.
-        MeasurementFailed: a rank ended or hung, or this machine lacks memory or GPUs.
-    """
-    from shardwright.integrations.torchrec.requirements import require_torchrec
-
+def _run(options: argparse.Namespace) -> None:
     require_torchrec()
     logging.getLogger("torchrec").setLevel(logging.ERROR)  # it warns of topologies that its own factory did not make
-    from shardwright.integrations.torchrec.running.run import RunOptions, run_plan
+    from .run import RunOptions, run_plan
 
+    plan, sharding_plan = Plan.load(options.plan), options.sharding_plan
     if sharding_plan is not None:
         plan = _saved(plan, sharding_plan)
-    run = run_plan(plan, RunOptions(device=device, steps=steps, timeout_s=timeout_s), sharding_plan)
+    run = run_plan(
+        plan, RunOptions(device=options.device, steps=options.steps, timeout_s=options.timeout), sharding_plan
+    )
     predicted = plan.cost.step_ms if plan.cost else None
-    unlike = other_device(plan.task.topology.device, device)
+    unlike = other_device(plan.task.topology.device, options.device)
     summary = (
-        f"step: predicted {ms(predicted)} ms, run by TorchRec {ms(run.step_ms)} ms (median over {steps} steps of the slowest of "
+        f"step: predicted {ms(predicted)} ms, run by TorchRec {ms(run.step_ms)} ms (median over {options.steps} steps of the slowest of "
         f"{len(run.ranks)} ranks, all on this machine{f'; {unlike}' if unlike else ''})"
     )
-    emit({**_document(file, sharding_plan, run), "note": unlike}, _times(run), _memory(run), summary, as_json=as_json)
+    document = {**_document(options.plan, sharding_plan, run), "note": unlike}
+    emit(document, _times(run), _memory(run), summary, as_json=options.json)
 
 
 def _saved(plan: Plan, file: Path) -> Plan:
@@ -69,7 +73,8 @@ def _saved(plan: Plan, file: Path) -> Plan:
     from shardwright.cost.score import scored
     from shardwright.integrations.torchrec.conversion import plan_of
     from shardwright.integrations.torchrec.plan_files import load_sharding_plan
-    from shardwright.integrations.torchrec.running.sharded import running_problem
+
+    from .sharded import running_problem
 
     found = plan_of(load_sharding_plan(file), running_problem(plan.task, "cpu"))
     loaded = replace(plan, shards=found.shards, strategy=file.name, cost=None, bound_ms=None, search_s=None)
@@ -144,3 +149,7 @@ def _memory(run: PlanRun) -> rich.table.Table:
 
 def _costs(plan: Plan) -> list[DeviceCost | None]:
     return list(plan.cost.devices) if plan.cost else [None] * plan.task.topology.devices
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,6 @@
-"""Plans run by TorchRec: processes with `DistributedModelParallel`, real batches, step times, phases, memory.
+"""A plan run by TorchRec on this machine: processes with `DistributedModelParallel`, real batches, step times, phases, memory.
+
+    python -m examples.run_torchrec plan.json --steps 5        (from the repository's root)
 
 sharded.py   the model of a task, sharded by a plan, in one rank
 memory.py    the bytes that a rank allocated for weights and optimizer state

@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 from shardwright.integrations.torchrec.models import Batches
-from shardwright.integrations.torchrec.running.memory import allocated_bytes
-from shardwright.integrations.torchrec.running.phases import profiled_phases
-from shardwright.integrations.torchrec.running.records import RankReport, ReportFolder, RunRequest
-from shardwright.integrations.torchrec.running.sharded import ShardedModel, planned
 from shardwright.measure.collectives.rank import Member, RunPolicy, main
 from shardwright.sharding.plan import Plan
+
+from .memory import allocated_bytes
+from .phases import profiled_phases
+from .records import RankReport, ReportFolder, RunRequest
+from .sharded import ShardedModel, planned
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def _timed(step: Callable[[], None], device: torch.device) -> float:
     return (perf_counter() - started) * 1e3
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """Serve requests until standard input ends."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     main(answer)

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torchrec import KeyedJaggedTensor
 from torchrec.distributed.types import ShardedModule
 
-from shardwright.integrations.torchrec.running.sharded import ShardedModel
+from .sharded import ShardedModel
 
 PHASES = ("input_dist_ms", "lookup_ms", "output_dist_ms", "backward_ms", "gradient_dist_ms")
 """Ids to the devices that hold the rows; the kernels; sums or rows back to the samples; backward with the optimizer, without what

@@ -11,7 +11,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from shardwright.integrations.torchrec.running.sharded import ShardedModel
+from .sharded import ShardedModel
 
 _WEIGHTS = ("weights_",)
 _STATE = ("momentum1_", "momentum2_")

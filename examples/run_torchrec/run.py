@@ -10,15 +10,17 @@ from statistics import median
 import msgspec
 
 from shardwright.errors import InvalidInput, MeasurementFailed
-from shardwright.integrations.torchrec.running.records import RankReport, ReportFolder, RunRequest
-from shardwright.integrations.torchrec.running.sharded import planned
 from shardwright.measure.collectives.group import GroupFailed, GroupOptions, RankGroup
 from shardwright.measure.collectives.rank import group_backend
 from shardwright.measure.hardware import available_memory
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
 
-RANK_PROGRAM = ("-m", "shardwright.integrations.torchrec.running.rank")
+from .records import RankReport, ReportFolder, RunRequest
+from .sharded import planned
+
+_PROGRAM = "import sys; sys.path.insert(0, {!r}); from run_torchrec.rank import serve; serve()"
+RANK_PROGRAM = ("-c", _PROGRAM.format(str(Path(__file__).parents[1])))
 _PROCESS_BYTES = 600 * 2**20  # torch, FBGEMM and TorchRec in one process
 _START_S = 120.0
 
