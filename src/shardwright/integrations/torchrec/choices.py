@@ -1,14 +1,20 @@
-"""How TorchRec lets each table be sharded: the sharding types and compute kernels that sharder and constraints leave."""
+"""How TorchRec lets each table be sharded: types and kernels that sharder and constraints leave, as limits of our tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner.constants import MIN_CW_DIM
 from torchrec.distributed.planner.enumerators import GUARDED_COMPUTE_KERNELS, GUARDED_SHARDING_TYPES_FOR_FP_MODULES
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ShardingType
 
 from shardwright.integrations.torchrec.modules import ShardableTable
+from shardwright.task.constraints import TableConstraint
+from shardwright.task.table import Table
+from shardwright.task.topology import Topology
 
 PREFERENCE = tuple(
     kind.value
@@ -105,3 +111,127 @@ def _said(given: ParameterConstraints | None) -> str:
     if given is None:
         return "all but grid_shard"
     return f"sharding types {given.sharding_types or 'any'} with compute kernels {given.compute_kernels or 'any'}"
+
+
+NARROWEST = 4  # columns: FBGEMM's kernels load vectors of 4
+_SEQUENCE_PARTS = 4  # column blocks that a sequence is cut into at most
+
+_WHOLE = ShardingType.TABLE_WISE.value
+_REPLICAS = ShardingType.DATA_PARALLEL.value
+_COLUMNS = ShardingType.COLUMN_WISE.value
+_HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
+_ROWS = ShardingType.ROW_WISE.value
+_HOST_ROWS = ShardingType.TABLE_ROW_WISE.value
+
+
+def limits_of(
+    table: Table,
+    types: Sequence[str],
+    given: ParameterConstraints | None,
+    topology: Topology,
+    *,
+    narrowest: int = NARROWEST,
+    turn: int = 0,
+) -> TableConstraint:
+    """What plans may do with a table, so that TorchRec can run them.
+
+    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all
+    ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to the host whose turn it is. A grid is
+    planned only where nothing else is allowed.
+
+    Args:
+        table: the table.
+        types: TorchRec's sharding types that it may take.
+        given: the user's demands.
+        topology: our topology.
+        narrowest: fewest columns of a block; see `narrowest_columns`.
+        turn: number of the table; such tables take turns over the hosts.
+    """
+    if topology.devices == 1:
+        return TableConstraint(("table_wise",), equal_rows=True)
+    kinds, devices = set(_single_blocks(table, types, given, narrowest)), None
+    kinds |= {"data_parallel"} if _REPLICAS in types else set()
+    cuttable = _may_cut(table.dim, narrowest)
+    if cuttable and (_COLUMNS in types or (_HOST_COLUMNS in types and topology.hosts == 1)):
+        kinds.add("column_wise")
+    kinds |= _row_kinds(table, types, topology, alone=not kinds)
+    if not kinds and cuttable and _HOST_COLUMNS in types:
+        kinds, devices = {"column_wise"}, _host(topology, turn % topology.hosts)
+    if not kinds and table.rows == 1:  # all but one of its row blocks are empty
+        firsts = tuple(range(0, topology.devices, topology.devices_per_host))
+        kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
+    kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid of one range of columns is row blocks
+    return TableConstraint(
+        tuple(sorted(kinds)),
+        devices,
+        min_columns=min(narrowest, table.dim),
+        column_multiple=NARROWEST if table.pooled else _width(table.dim, narrowest),  # see `sequences`
+        equal_rows=True,
+        equal_columns=True,
+    )
+
+
+def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
+    """Fewest columns of a block of each table of a module: `min_partition`, else 4.
+
+    Blocks of sequences must all have one width (see `sequences`), so that the largest demand counts for all of them, and blocks are a
+    quarter of the dim at least: where a rank holds several, they stay few.
+    """
+    asked = [max(given.min_partition if given and given.min_partition else NARROWEST, NARROWEST) for _, given in tables]
+    of_sequences = [least for least, (table, _) in zip(asked, tables, strict=True) if not table.pooled]
+    return [
+        least if table.pooled else max(*of_sequences, -(-table.dim // _SEQUENCE_PARTS), NARROWEST)
+        for least, (table, _) in zip(asked, tables, strict=True)
+    ]
+
+
+def _single_blocks(
+    table: Table, types: Sequence[str], given: ParameterConstraints | None, narrowest: int
+) -> tuple[str, ...]:
+    """Whether the table may stay whole: where it may be table-wise, and where TorchRec too makes one column block of it."""
+    if _WHOLE in types:
+        return ("table_wise",)
+    asked = given.min_partition if given and given.min_partition else MIN_CW_DIM
+    uncut = not _may_cut(table.dim, narrowest) or not _may_cut(table.dim, asked)
+    return ("table_wise",) if uncut and {_COLUMNS, _HOST_COLUMNS} & set(types) else ()
+
+
+def _may_cut(dim: int, least: int) -> bool:
+    """Whether a dim has a divisor of at least some width that is a multiple of 4."""
+    return _width(dim, least) < dim
+
+
+def _width(dim: int, least: int) -> int:
+    """The narrowest divisor of a dim that is a multiple of 4 and at least some width; else the dim."""
+    fine = (width for width in range(least, dim) if dim % width == 0 and width % NARROWEST == 0)
+    return next(fine, dim)
+
+
+def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone: bool) -> set[str]:
+    """Row blocks; few rows on several hosts may all lie on the first, which only a table without other ways does.
+
+    On CPUs too it is only such a table that may leave a rank without rows: FBGEMM takes empty weights for weights on a GPU.
+    """
+    if table.rows == 1:
+        return set()
+    kinds: set[str] = set()
+    used = _blocks_with_rows(table.rows, topology.devices)
+    on_one_host = topology.hosts > 1 and used <= topology.devices_per_host
+    may_be_empty = alone or topology.device != "cpu"
+    if _ROWS in types and not on_one_host and (may_be_empty or used == topology.devices):
+        kinds.add("row_wise")
+    elif _ROWS in types and alone:
+        kinds |= {"row_wise", "table_row_wise"}
+    near = topology.devices_per_host
+    if _HOST_ROWS in types and (may_be_empty or _blocks_with_rows(table.rows, near) == near):
+        kinds.add("table_row_wise" if topology.hosts > 1 else "row_wise")
+    return kinds
+
+
+def _blocks_with_rows(rows: int, ranks: int) -> int:
+    """How many of the row blocks that TorchRec makes have rows."""
+    return -(-rows // -(-rows // ranks))
+
+
+def _host(topology: Topology, host: int) -> tuple[int, ...]:
+    return tuple(range(host * topology.devices_per_host, (host + 1) * topology.devices_per_host))

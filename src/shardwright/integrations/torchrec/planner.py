@@ -37,10 +37,10 @@ from shardwright.integrations.torchrec.checks import (
     check_process_group,
     check_ranks_assigned,
     check_sharding_plan,
+    on_first_rank,
 )
-from shardwright.integrations.torchrec.collective import on_first_rank
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
-from shardwright.integrations.torchrec.events import PlannerEvents, logged
+from shardwright.integrations.torchrec.events import PlannerEvents, SearchPage, SearchStats, logged, reservation_line
 from shardwright.integrations.torchrec.groups import (
     GroupSizeChoice,
     Planned,
@@ -49,14 +49,13 @@ from shardwright.integrations.torchrec.groups import (
     group_topology,
     of_first_rank,
 )
-from shardwright.integrations.torchrec.loading import loaded_plan
+from shardwright.integrations.torchrec.loader import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
-from shardwright.integrations.torchrec.stats import SearchPage, SearchStats, reservation_line
 from shardwright.integrations.torchrec.topology import default_cost_model
 from shardwright.search.groups import GroupSizes
 from shardwright.search.strategy import Strategy

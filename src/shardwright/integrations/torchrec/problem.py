@@ -1,10 +1,10 @@
-"""A model, its sharders and a topology as a task."""
+"""A model with its optimizer, its sharders and a topology, as a task."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,17 +14,44 @@ from torchrec.distributed.planner.types import ParameterConstraints, StorageRese
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardwright.errors import InvalidInput
-from shardwright.integrations.torchrec.choices import kernels_by_type
-from shardwright.integrations.torchrec.limits import limits_of, narrowest_columns
+from shardwright.integrations.torchrec.choices import kernels_by_type, limits_of, narrowest_columns
 from shardwright.integrations.torchrec.modules import ShardableTable, Sharder, shardable_tables
 from shardwright.integrations.torchrec.off_device import VIRTUAL, bucket_counts, possible_kernels
-from shardwright.integrations.torchrec.optimizers import optimizer_of
 from shardwright.integrations.torchrec.profiles import Profiles, profiles_by_name, statistics_of
 from shardwright.integrations.torchrec.topology import topology_of
 from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
-from shardwright.task.task import Task
+from shardwright.task.task import OPTIMIZERS, Optimizer, Task
 from shardwright.task.topology import Topology
+
+_BY_STATE: tuple[tuple[str, Optimizer], ...] = (
+    ("rowwiseadagrad", "rowwise_adagrad"),
+    ("adagrad", "adagrad"),
+    ("adam", "adam"),  # where one moment has a row's size only, more than there is
+    ("lamb", "adam"),
+    ("sgd", "sgd"),
+    ("lars", "adagrad"),  # one momentum for each weight
+)
+
+
+def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
+    """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, where none is named.
+
+    It is read where TorchRec reads it: the class that `apply_optimizer_in_backward` left on the weights, else `fused_params` of the
+    sharder.
+    """
+    found: Optimizer = "sgd"
+    seen: set[str] = set()
+    for table in tables:
+        classes = getattr(table.tensor, "_optimizer_classes", None)
+        params = getattr(table.sharder, "fused_params", None) or {}
+        named = classes[0].__name__ if classes else getattr(params.get("optimizer"), "value", params.get("optimizer"))
+        seen.add(str(named or "sgd").lower().replace("_", ""))
+    for name in seen:
+        kind: Optimizer = next((ours for part, ours in _BY_STATE if part in name), "adam")
+        if OPTIMIZERS.index(kind) > OPTIMIZERS.index(found):
+            found = kind
+    return found
 
 
 @dataclass(frozen=True, eq=False)

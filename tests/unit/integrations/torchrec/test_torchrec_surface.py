@@ -15,7 +15,7 @@ from torchrec.distributed.planner.storage_reservations import FixedAbsoluteStora
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, PlannerErrorType, Stats
 
 from shardwright.integrations.torchrec import SavedPlanLoader, ShardwrightPlanner, save_sharding_plan
-from shardwright.integrations.torchrec.stats import SearchPage, SearchStats
+from shardwright.integrations.torchrec.events import SearchPage, SearchStats
 
 from .made import GB, SHARDERS, Model, bags, planner, ranks_of, tables_of, topology
 
