@@ -1,23 +1,141 @@
 """Connecting to a Ray cluster, or starting one on this machine for as long as it is needed.
 
 A cluster runs whatever code those who can reach it send, so one that is started here listens on the loopback interface only and asks for a
-token that nobody else knows. Who connects to a cluster trusts it, and the cluster trusts them.
+token that nobody else knows. Who connects to a cluster trusts it, and the cluster trusts them. A process of its own asks whether a cluster
+answers: Ray may wait for ever, or end the process that asks, where none does.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
+from time import sleep
 from types import ModuleType
 
 from shardwright.cluster.jobs import Cluster
-from shardwright.cluster.probe import check_answers
 from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
+
+_ASK = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); ray.nodes(); ray.shutdown()"
+_CONNECT_S = 5.0
+
+
+def check_answers(address: str, patience_s: float) -> None:
+    """Check that a cluster answers.
+
+    Args:
+        address: "auto", "HOST:PORT" or "ray://HOST:PORT".
+        patience_s: how long it may take.
+
+    Raises:
+        InvalidInput: the address is none.
+        ClusterFailed: it does not answer in time, or refuses.
+    """
+    if address != "auto":
+        _check_listening(address, *_host_and_port(address), min(patience_s, _CONNECT_S))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _ASK, address],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            raise ClusterFailed(
+                f"--ray {address}: no Ray cluster answers there within {patience_s:g} s; {_remedy(address)}"
+            ) from None
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise ClusterFailed(f"--ray {address}: Ray cannot connect ({_reason(said)}); {_remedy(address)}")
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidInput(
+            f"--ray {address}: must be local, local:N, auto, HOST:PORT or ray://HOST:PORT, as in ray://10.0.0.1:10001"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _check_listening(address: str, host: str, port: int, timeout_s: float) -> None:
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise ClusterFailed(f"--ray {address}: nothing answers there ({reason}); {_remedy(address)}") from error
+
+
+def _reason(said: str) -> str:
+    """The last line that says something: that of the exception."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it ended without a word"
+
+
+def _remedy(address: str) -> str:
+    if address == "auto":
+        return "start a cluster with: ray start --head, or use --ray local"
+    if address.startswith("ray://"):
+        return "check host and port (of the Ray client server, usually 10001), and that both sides have the same version of Ray"
+    return (
+        "check host and port (of the head, usually 6379); from a machine that is no node of the cluster, use "
+        "ray://HOST:10001; on this machine alone, use --ray local"
+    )
+
+
+_LONGEST_SOCKET = 107  # bytes of the path of a Unix socket
+_BELOW = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+_PREFIX = "shardwright-ray-"
+_RANDOM = 8  # characters that `tempfile.mkdtemp` adds
+
+
+@contextmanager
+def session_folder() -> Iterator[Path]:
+    """A new folder whose path leaves room for Ray's sockets in it: in the usual temporary folder, or in /tmp where that is too deep.
+
+    Raises:
+        ClusterFailed: neither can be used.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
+    try:
+        yield folder
+    finally:
+        for _ in range(20):  # what Ray started may still be writing its last lines
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            sleep(0.1)
+
+
+def _base() -> Path:
+    """The first folder that is short enough and can be written."""
+    bases = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]  # noqa: S108  (mkdtemp makes a private folder)
+    room = _LONGEST_SOCKET - _BELOW - len(f"/{_PREFIX}") - _RANDOM
+    for base in bases:
+        if len(os.fsencode(base)) <= room and os.access(base, os.W_OK | os.X_OK):
+            return base
+    raise ClusterFailed(
+        f"--ray local: the path of a temporary folder may have {room} bytes, {bases[0]} has {len(os.fsencode(bases[0]))}; "
+        "set TMPDIR to a folder with a shorter path"
+    )
+
 
 _STORE_BYTES = 100 * 2**20
 """Shared memory of a cluster of this machine: jobs and results are small. Ray takes files where /dev/shm has less."""
@@ -64,8 +182,6 @@ def _local_workers(address: str, count: str) -> int:
 @contextmanager
 def _local(address: str, workers: int) -> Iterator[Cluster]:
     """A cluster of this machine alone, that ends with the block and leaves nothing behind."""
-    from shardwright.cluster.folder import session_folder
-
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
     with _environment(settings), session_folder() as folder, _session(address) as ray:
         from ray._private import ray_constants

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cluster import connection, folder, open_cluster
+from shardwright.cluster import connection, open_cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
 from tests.ray_cluster import descendants, needs_ray
 
@@ -85,8 +85,8 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
             folders.append(path)
             yield path
 
-    session_folder = folder.session_folder
-    monkeypatch.setattr(folder, "session_folder", noted)
+    session_folder = connection.session_folder
+    monkeypatch.setattr(connection, "session_folder", noted)
     with pytest.raises(KeyError, match="mine"), open_cluster("local:1") as cluster:  # noqa: PT012
         assert cluster.workers == 1
         assert len(list(folders[0].glob("session_*/sockets/*"))) >= 2
@@ -99,8 +99,8 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 
 def test_where_no_folder_is_short_enough_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_LONGEST_SOCKET", 80)
+    monkeypatch.setattr(connection, "_LONGEST_SOCKET", 80)
     with pytest.raises(ClusterFailed, match=r"the path of a temporary folder may have -\d+ bytes.*set TMPDIR"):
-        folder._base()
+        connection._base()
     monkeypatch.undo()
-    assert folder._base().is_dir()
+    assert connection._base().is_dir()
