@@ -12,6 +12,7 @@ _FROM = {
     "data/published/README.md": "published",
     "examples/*": "examples",
     "examples/plugin/*": "examples/plugin",
+    "examples/run_torchrec/*.py": "examples/run_torchrec",
 }
 
 
