@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import score
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import Pricing
+from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
-from shardwright.sharding import Shard
+from shardwright.sharding import Shard, shard_work
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
 from tests.strategies import tasks
@@ -200,3 +202,20 @@ def test_the_exact_optimum_lies_between_the_bound_and_certified(task, seed):
         assert exact.cost.step_ms <= certified.cost.step_ms * (1 + 1e-4)
         assert certified.bound_ms <= exact.cost.step_ms * (1 + 1e-5)
         assert certified.cost.step_ms <= exact.cost.step_ms * (1 + certified.gap) * (1 + 1e-5)
+
+
+def test_a_device_pays_for_the_call_of_replicas_and_for_its_own():
+    """The fixed cost of both calls is in the bound, beside the mean device's share of the kernels and the links' latency."""
+    whole = sw.Table("whole", rows=4_000_000, dim=64, pooling=1.0)
+    small = [sw.Table(f"small{i}", rows=100, dim=64, pooling=20.0) for i in range(8)]
+    limits = {"whole": sw.TableConstraint(sharding_types=("table_wise",))}
+    limits |= {table.name: sw.TableConstraint(sharding_types=("data_parallel",)) for table in small}
+    topology = sw.Topology.preset("h100-8", devices_per_host=2)
+    task = Task([whole, *small], topology, 65_536, constraints=sw.Constraints(limits))
+    model = resolve_cost_model(None, task)
+    plan = [Shard.whole(whole, 0), *(Shard.whole(table, 0, 1) for table in small)]
+    launches = float(model.pricing.bias.sum())
+    of_whole, *of_small = (sum(device_ms(model, [shard_work(task, shard)])) - launches for shard in plan)
+    least = 2 * (launches + topology.intra_latency_ms) + of_whole / 2 + sum(of_small)
+    assert lower_bound(task, model).ms >= least - 1e-9
+    assert lower_bound(task, model).ms <= score(task, plan, model).step_ms

@@ -13,20 +13,21 @@ A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a,
 
     f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
-where C is the least Σ c_k over any calls, but one at least: a call that is not made has neither c_k nor z_k. The step time is a sum over
-phases of maxima over devices, and a maximum is at least a mean; of two link classes the slower counts. So for every mix of these, D devices
+where C is the least Σ c_k over the calls that a device may make: a call that is not made has neither c_k nor z_k. Calls that only
+replicas on all devices are in are made by all devices or by none. Let U be the devices that make another call as well. Unless everything
+is replicated, which is one plan and priced exactly, the slowest device takes at least the mean of U, and each of U pays for the replicas'
+calls and for at least one more. (All devices together make at least as many other calls as tables of different kinds need, so C may count
+so many over D where that is more than one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean;
+of two link classes the slower counts. So for every mix of these, D devices
 
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
-(All devices together make at least as many calls as tables of different kinds need, so C may count so many over D where that is more than
-one. A call that only replicas are in is made by all devices or by none: its c_k is set against what such replicas gain.) This is Jensen's
-inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear in the vectors and bytes, is at least
-its minimum over the ways the table may be cut: a shortest path over widths. The right side is a bound for any λ. The best λ is the dual
-solution of a linear program over mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are
-the columns of the next program (a few groups of tables have a column each). Devices without a shard make no call, so the mean is over the
-devices in use; where the priced sum of a plan's kernels is positive that costs most on few devices. Where the least such sum over all plans
-is negative (prices of small pieces can be; of whole models they were not in practice), the bound is no more than what that least sum costs
-on one device.
+if U is all devices. This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear
+in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count where
+they gain more than the c_k of their call. The right side is a bound for any λ. The best λ is the dual solution of a linear program over
+mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are the columns of the next program (a
+few groups of tables have a column each). Where U has u devices, kernels other than the replicas' count 1 / u in place of 1 / D. The least
+over ways is concave in 1 / u, so it lies at u = D or at u = 1, and the smaller of both is the bound.
 
 Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
 least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same program bounds from
@@ -93,7 +94,7 @@ class BoundProof:
     def __init__(self, catalog: Catalog, cost_model: CostModel) -> None:
         self._task, self._pricing = catalog.task, cost_model.pricing
         self._relaxation = Relaxation(catalog)
-        self._calls = max(1.0, _kinds_of_calls(self._relaxation) / catalog.task.topology.devices)
+        self._calls = _calls_of_a_device(self._relaxation)
         self._replicated = _all_replicated(catalog, cost_model.pricing)
         self._mix = self._pricing.mix.sum(axis=0)
         self._others: dict[tuple[bytes, int], float] = {}
@@ -129,7 +130,8 @@ class BoundProof:
             if least - best.ms <= _EXACT * max(least, 0.0) or stalled == _STALLED:
                 break
         assert best is not None
-        proven = min(best.ms, self._replicated, self._on_one_device(best.prices, phases))
+        # What the tables cost at least is concave in the part of the devices that is in use: its least lies at an end.
+        proven = min(best.ms, self._value(best.prices, phases, in_use=1)[0], self._replicated)
         return Bound(proven, best.prices, best.choice)
 
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
@@ -145,27 +147,16 @@ class BoundProof:
             binding = max(binding, found.ms)
         return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
-    def _value(self, prices: Prices, phases: Floats) -> tuple[float, Choice]:
-        """What prices prove of plans that use all devices, or whose kernels have a positive price; and what the tables choose then.
+    def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
+        """What prices prove of plans that use so many devices, by default all; and what the tables choose then.
 
-        Replicas of a kind are in a call of their own, which all devices make then. With such calls no device needs another one.
+        A device counts as used if it holds more than what all devices hold.
         """
         made, devices = self._intercepts(prices, phases), self._task.topology.devices
-        choice = self._relaxation.cheapest(prices, made * devices)
-        rest = np.delete(made, self._relaxation.everywhere)
-        calls = made[choice.everywhere].sum() + np.minimum(rest, 0.0).sum()
-        if not choice.everywhere.size:
-            calls = min(_least_calls(rest, self._calls), calls + choice.further / devices)
+        choice = self._relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
+        calls = made[choice.everywhere].sum() + _least_calls(np.delete(made, self._relaxation.everywhere), self._calls)
         shared = float(choice.price.sum()) / devices
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + self._waits(prices), choice
-
-    def _on_one_device(self, prices: Prices, phases: Floats) -> float:
-        """What prices prove of plans whose kernels have a negative price: infinite if there is no such plan."""
-        least = float(self._relaxation.cheapest(Prices(prices.vector, np.zeros_like(prices.links))).price.sum())
-        if least >= 0:
-            return np.inf
-        calls = _least_calls(self._intercepts(prices, phases), 1.0) + float(self._pricing.once @ phases[KERNELS])
-        return calls + least + self._waits(prices)
 
     def _waits(self, prices: Prices) -> float:
         return float((prices.links * _latency(self._task)).sum())
@@ -253,8 +244,13 @@ def _least_calls(intercepts: Floats, calls: float) -> float:
     return float((made * np.where(made < 0, 1.0, share)).sum())
 
 
-def _kinds_of_calls(relaxation: Relaxation) -> int:
-    """How many calls a plan makes at least: of tables whose ways have no call in common, directly or through others, each needs its own."""
+def _calls_of_a_device(relaxation: Relaxation) -> float:
+    """How many calls that not all devices make a device in use makes at least, in the mean: one or more, where there are any.
+
+    Of tables whose ways have no call in common, directly or through others, each needs a call of its own on some device.
+    """
+    if relaxation.everywhere.size == relaxation.calls:
+        return 0.0
     of_table: dict[int, set[int]] = {}
     costs, count = relaxation.catalog.forms.costs, relaxation.calls
     pairs = [(relaxation.table_of_row, costs.call), (relaxation.other_tables, relaxation.other_calls)]
@@ -262,9 +258,10 @@ def _kinds_of_calls(relaxation: Relaxation) -> int:
         of_table.setdefault(pair // count, set()).add(pair % count)
     kinds: list[set[int]] = []
     for calls in {frozenset(calls) for calls in of_table.values()}:
-        near = [kind for kind in kinds if kind & calls]
-        kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
-    return len(kinds)
+        if calls.isdisjoint(relaxation.everywhere.tolist()):
+            near = [kind for kind in kinds if kind & calls]
+            kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
+    return max(1.0, len(kinds) / relaxation.catalog.task.topology.devices)
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:

@@ -57,7 +57,6 @@ class Choice:
 
     Attributes:
         everywhere: fused calls of replicas alone that pay, and so are made on all devices.
-        further: ms times devices that the next such call would cost more than it gains; infinite without one.
         price: `(tables,)` ms times devices, kernels and links; infinite where a table has no way left.
         rows: piece rows in use, with repetition left out.
         uses: how often each is used.
@@ -65,7 +64,6 @@ class Choice:
     """
 
     everywhere: Ints
-    further: float
     price: Floats
     rows: Ints
     uses: Ints
@@ -116,38 +114,39 @@ class Relaxation:
         """How many kinds of fused calls the ways are served by."""
         return self.catalog.tables.calls
 
-    def cheapest(self, prices: Prices, made: Floats | None = None) -> Choice:
+    def cheapest(self, prices: Prices, made: Floats, weight: float = 1.0) -> Choice:
         """Every table's cheapest way.
 
         Args:
             prices: ms of what the ways need.
-            made: `(calls,)` ms times devices that making each call of `everywhere` costs; by default nothing.
+            made: `(calls,)` ms times devices that making each call of `everywhere` costs.
+            weight: of the kernels of all ways but those in the calls of `everywhere`.
         """
         forms, costs = self.catalog.forms, self.catalog.forms.costs
-        kernels, price = self._priced(costs, prices)
-        self._take_lower(kernels, price, prices)
+        price = self._priced(costs, prices, weight)
+        self._take_lower(price, prices, weight)
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
-        of_other = self._other.priced(prices, self.topology)
+        copies = np.isin(self._other.call, self.everywhere)
+        of_other = self._other.priced(prices, self.topology, np.where(copies, 1.0, weight))
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, of_form)
-        copies = np.isin(self._other.call, self.everywhere)
         np.minimum.at(best, self._other.table[~copies], of_other[~copies])
-        worth, further = [], np.inf
+        worth = []
         for call in self.everywhere:  # a table's replicas are in one call
             these = self._other.call == call
             gain = np.maximum(best[self._other.table[these]] - of_other[these], 0.0).sum()
-            if made is None or gain > made[call]:
+            if gain > made[call]:
                 worth.append(call)
             else:
-                of_other[these], further = np.inf, min(further, made[call] - gain)
+                of_other[these] = np.inf
         np.minimum.at(best, self._other.table, of_other)
         form, other = _first_at(best, forms.table, of_form), _first_at(best, self._other.table, of_other)
         other = other[~np.isin(self._other.table[other], forms.table[form])]
         in_use = np.zeros(forms.table.size, dtype=bool)
         in_use[form] = True
         rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
-        return Choice(np.array(worth, dtype=np.int64), further, best, rows, uses[rows], other)
+        return Choice(np.array(worth, dtype=np.int64), best, rows, uses[rows], other)
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
         """What tables choose, summed by group of tables."""
@@ -197,16 +196,15 @@ class Relaxation:
         np.minimum.at(best, self._other.table, others)
         return float(best.max())
 
-    def _priced(self, costs: BlockCosts, prices: Prices) -> tuple[Floats, Floats]:
-        kernels = priced(costs.vectors, costs.call, prices.vector)
-        return kernels, kernels + costs.served @ served_price(self.topology, prices)
+    def _priced(self, costs: BlockCosts, prices: Prices, weight: float) -> Floats:
+        found: Floats = priced(costs.vectors, costs.call, prices.vector) * weight
+        found += costs.served @ served_price(self.topology, prices)
+        return found
 
-    def _take_lower(self, kernels: Floats, price: Floats, prices: Prices) -> None:
+    def _take_lower(self, price: Floats, prices: Prices, weight: float) -> None:
         """A row piece may have one row less than the catalog says: what it costs at least is the cheaper of the two."""
         if self._low_rows.size:
-            low_kernels, low = self._priced(self._low, prices)
-            kernels[self._low_rows] = np.minimum(kernels[self._low_rows], low_kernels)
-            price[self._low_rows] = np.minimum(price[self._low_rows], low)
+            price[self._low_rows] = np.minimum(price[self._low_rows], self._priced(self._low, prices, weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,9 +225,9 @@ class _OtherWays:
     vectors: Floats
     links: Floats
 
-    def priced(self, prices: Prices, topology: Topology) -> Floats:
-        """`(k,)` ms of kernels and links."""
-        kernels = priced(self.vectors, self.call, prices.vector)
+    def priced(self, prices: Prices, topology: Topology, weight: Floats) -> Floats:
+        """`(k,)` ms of kernels, times a `(k,)` weight, and of links."""
+        kernels = priced(self.vectors, self.call, prices.vector) * weight
         reduced = prices.links[1] / np.array(topology.link_bandwidth) * 1e3
         links = self.links[:, :2] @ served_price(topology, prices) + self.links[:, 2:] @ reduced
         total: Floats = kernels + links
@@ -330,7 +328,7 @@ class MasterProgram:
         task: the task.
         pricing: the cost model's head.
         kinds: how many kinds of fused calls there are.
-        calls: how many calls the mean device makes at least.
+        calls: how many calls that are not of `everywhere` a device in use makes at least, in the mean.
         everywhere: calls of replicas alone: at least as many devices make one as the share of any table that is in it.
         groups: groups of tables; each takes a mixture of its columns.
         phases: `(4,)` 1 for phases that count.
@@ -379,7 +377,7 @@ class MasterProgram:
             of_call = matrix[hidden + call]
             own = slice(call * self._units.size, (call + 1) * self._units.size)
             of_call[own] = (self._mix * self.pricing.hidden_bias)[self._units]
-            of_call[self._of_calls] = -1.0
+            of_call[self._of_calls] = -float(call not in self.everywhere)
             of_call[self._of_replicas : self._of_groups] = np.where(
                 np.repeat(self.everywhere == call, self.groups), -1.0, 0.0
             )
