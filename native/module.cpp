@@ -258,12 +258,12 @@ void bind_solution(nb::module_& m) {
         .def("respread", [](Solution& s, const Stop& stop) { require_full(s); return respread(s, stop); }, "stop"_a, NoGil())
         .def("widen", [](Solution& s) { require_full(s); widen(s); }, NoGil())
         .def("improve", [](Solution& s, const Stop& stop) { require_full(s); improve(s, stop); }, "stop"_a, NoGil())
-        .def("drop_copies", [](Solution& s, In<bool> replicated, const Stop& stop) {
+        .def("without_copies", [](const Solution& s, In<bool> replicated, const Stop& stop) {
             require(replicated.size() == s.problem->spread_bytes.size(), "replicated must have the length of spreads");
             require_full(s);
             const Bools flags = span_of(replicated);
             nb::gil_scoped_release release;
-            drop_copies(s, flags, stop);
+            return without_copies(s, flags, stop);
         }, "replicated"_a, "stop"_a)
         .def("simplify", [](Solution& s, double worse, double cut_error, const Stop& stop) { require_full(s); simplify(s, worse, cut_error, stop); },
              "worse"_a, "cut_error"_a, "stop"_a, NoGil())

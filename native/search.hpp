@@ -49,17 +49,18 @@ inline void make_whole(Solution& s, int item) {
     s.add(item, s.problem->units(item));
 }
 
-// Without its replicas a solution may be better: together they pay for a call on every device, alone none of them does.
-inline void drop_copies(Solution& s, Bools replicated, const Stop& stop) {
+// The solution without its replicas, improved; none where nothing can be dropped. Replicas together pay for a call on every device, alone none
+// of them does, so that no single change leads from one kind of solution to the other.
+inline std::optional<Solution> without_copies(const Solution& s, Bools replicated, const Stop& stop) {
     std::vector<int> items;
     for (int item = 0; item < s.problem->items; ++item)
         if (s.spread_of[item] >= 0 && replicated[s.spread_of[item]] && s.problem->legal[s.problem->whole(item)]) items.push_back(item);
-    if (items.empty() || stop.late()) return;
-    Solution tried = s;
-    for (int item : items) make_whole(tried, item);
-    if (place_greedily(tried, 0.0, &stop) >= 0) return;
-    descend_and_widen(tried, SQUARINGS[2], WIDEST, stop);
-    if (value(tried) < value(s)) s = std::move(tried);
+    if (items.empty() || stop.late()) return std::nullopt;
+    Solution other = s;
+    for (int item : items) make_whole(other, item);
+    if (place_greedily(other, 0.0, &stop) >= 0) return std::nullopt;
+    descend_and_widen(other, SQUARINGS[2], WIDEST, stop);
+    return other;
 }
 
 // Put cut and spread items whole, cheap ones first, where the cost model does not tell which is better: every block and every call less is

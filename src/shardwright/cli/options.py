@@ -37,6 +37,14 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result
 TimeLimit = Annotated[
     float | None, option("--time-limit", metavar="SECONDS", text="A search returns its best plan after this time.")
 ]
+Gap = Annotated[
+    float | None,
+    option(
+        "--gap",
+        metavar="PART",
+        text="A search ends once this is proven, as 0.01 for 1% above the best plan; with --time-limit it goes on until then.",
+    ),
+]
 RunsOn = Annotated[
     str,
     typer.Option(

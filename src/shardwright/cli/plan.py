@@ -12,7 +12,7 @@ from rich.table import Table
 
 from shardwright.cli.checks import check_target
 from shardwright.cli.errors import about
-from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
+from shardwright.cli.options import AsJson, Gap, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
 from shardwright.errors import InvalidInput, some_of
 from shardwright.task.units import format_bytes
@@ -87,6 +87,7 @@ def run(
     ] = None,
     seed: Seed = 0,
     time_limit: TimeLimit = None,
+    gap: Gap = None,
     runs_on: RunsOn = "shardwright",
     start: Start = None,
     move_cost: MoveCost = 0.0,
@@ -133,7 +134,13 @@ def run(
     cost_model = cost_model_for(model, placed, task)
     print_model_notes(cost_model, placed, task)
 
-    options: dict[str, Any] = {"strategy": chosen, "cost_model": cost_model, "seed": seed, "time_limit": time_limit}
+    options: dict[str, Any] = {
+        "strategy": chosen,
+        "cost_model": cost_model,
+        "seed": seed,
+        "time_limit": time_limit,
+        "gap": gap,
+    }
 
     def search(price: float) -> sw.Plan:
         with progress("searching"), about(task):

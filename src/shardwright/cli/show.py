@@ -15,7 +15,7 @@ from rich.text import Text
 
 from shardwright.cli.options import AsJson, ModelFile
 from shardwright.cli.output import MISSING, emit, ms, note, percent, seconds, table
-from shardwright.sharding import BOUND_SCOPES, PHASES, Plan
+from shardwright.sharding import BOUND_SCOPES, PHASES, SEARCH_ENDS, Plan
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ def headline(plan: Plan) -> str:
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
     bound = f"bound {ms(plan.bound_ms)} ms (gap {percent(plan.gap)})" if plan.bound_ms is not None else "no bound"
+    ended = f", {SEARCH_ENDS[plan.search_end]}" if plan.search_end else ""
     holds = f"\nthe bound holds {BOUND_SCOPES[plan.bound_scope]}" if plan.bound_ms is not None else ""
     return (
         f"step {ms(cost.step_ms if cost else None)} ms · embedding cost {ms(cost.embedding_cost_ms if cost else None)} ms · {bound} · "
-        f"search {seconds(plan.search_s)} s\n"
+        f"search {seconds(plan.search_s)} s{ended}\n"
         f"strategy {plan.strategy or MISSING}, cost model {plan.cost_model or MISSING}; {len(plan.task.tables)} tables: {sharded}"
         f"\nruns on {', '.join(plan.runs_on) or 'neither shardwright.runtime nor TorchRec'}{holds}{_of_group(plan)}"
     )

@@ -13,7 +13,7 @@ from shardwright.cost.flows import Kind, LinkTraffic
 from shardwright.cost.sequences import traffic_by_kind
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
-from shardwright.sharding.costs import BOUND_SCOPES
+from shardwright.sharding.costs import BOUND_SCOPES, SEARCH_ENDS
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -180,6 +180,7 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "seed": plan.seed,
         "costModel": plan.cost_model,
         "searchS": plan.search_s,
+        "searchEnd": SEARCH_ENDS[plan.search_end] if plan.search_end else "",
         "stepMs": cost.step_ms,
         "embeddingMs": cost.embedding_cost_ms,
         "boundMs": plan.bound_ms,

@@ -1,8 +1,8 @@
 """`auto`: every strategy that can be run in the time, the best plan kept.
 
 1. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
-2. `certified`, which begins with `greedy`, and starts also from uniform plans and from `neuroshard`'s; here it goes on to a smaller gap and
-   with more kicks than alone.
+2. `certified`, which begins with `greedy`, and starts also from uniform plans and from `neuroshard`'s; here it goes on to a smaller gap
+   than alone.
 3. The baselines; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
 4. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
 
@@ -28,15 +28,13 @@ from shardwright.search.flexshard.strategy import (
     tier_plan,
     tiered_tables,
 )
-from shardwright.search.strategy import ROUNDING, BestPlan
+from shardwright.search.strategy import ROUNDING, BestPlan, search_end
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 _SMALL = 512  # tables × devices up to which every uniform plan is made
 _TINY, _NODES = (12, 2), 200  # tables and devices up to which `exact` is asked, and how long it searches at most
 _TIERS = 0.5  # of the time that is left, for what lies beside tiers
-_TOLERANCE = 0.002
-_PATIENCE = 6  # rounds of kicks without a better plan
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,13 @@ class Auto:
     """The best plan of all strategies that can be run in the time; it carries the name of the one that found it.
 
     Attributes:
+        tolerance: as in `Certified`.
+        patience: likewise.
         name: name of the strategy.
     """
 
+    tolerance: float = 0.002
+    patience: int | None = None
     name: str = field(default="auto")
 
     def supports(self, task: Task) -> str | None:
@@ -73,7 +75,8 @@ class Auto:
             raise seen.refused.get("certified") or list(seen.refused.values())[-1]
         bounds = [plan.bound_ms for _, plan in seen.seen if plan.bound_ms is not None]
         bound_ms = max((bound for bound in bounds if bound <= seen.step_ms * (1 + ROUNDING)), default=None)
-        return replace(seen.plan, bound_ms=bound_ms)
+        end = search_end(seen.step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=seen.late)
+        return replace(seen.plan, bound_ms=bound_ms, search_end=end)
 
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
@@ -86,11 +89,16 @@ class Auto:
         reason = Certified().supports(task)
         if reason is not None:
             raise InvalidInput(f"this task cannot be planned from a plan: {reason}; leave the plan out")
-        return Certified().search_from(task, cost_model, start=start, move_cost=move_cost, seed=seed, deadline=deadline)
+        return self._certified().search_from(
+            task, cost_model, start=start, move_cost=move_cost, seed=seed, deadline=deadline
+        )
+
+    def _certified(self) -> Certified:
+        return Certified(self.tolerance, self.patience)
 
     def _attempt_all(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
         self._attempt_tiers(task, cost_model, seen, seed)
-        seen.attempt(Certified(tolerance=_TOLERANCE, patience=_PATIENCE))
+        seen.attempt(self._certified())
         seen.attempt(FusedGreedy(), *HEURISTICS, Random())
         if len(task.tables) * task.topology.devices <= _SMALL or Certified().supports(task) is not None:
             seen.attempt(*UNIFORM)

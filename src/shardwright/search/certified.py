@@ -29,7 +29,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.strategy import ROUNDING, BestPlan, WarmStart, is_interrupt, why_not_counted
+from shardwright.search.strategy import ROUNDING, BestPlan, WarmStart, is_interrupt, search_end, why_not_counted
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -51,6 +51,8 @@ _STARTS = (
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 """How much memory counts in the order of the pieces, in bounds per memory of a device, and a factor on a piece's share of it."""
 _LANES = 4  # kicks a round
+_PATIENCE = (4, 40)  # fewest and most rounds of kicks without a better plan
+_PATIENT = 1_600  # tables times such rounds: what a round takes grows with the tables
 _SIMPLER = 0.001  # of the step time: what a plan may be longer with fewer blocks
 _OTHERS = 0.25  # of the time that is left, for the searches of others
 
@@ -61,7 +63,7 @@ class Certified:
 
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
-        patience: stop after this many rounds of kicks in a row without a better plan.
+        patience: stop after this many rounds of kicks in a row without a better plan; by default 1,600 over the tables, from 4 to 40.
         threads: starts and kicks that run at the same time.
         name: name of the strategy.
 
@@ -69,8 +71,8 @@ class Certified:
         InvalidInput: an option breaks a rule.
     """
 
-    tolerance: float = 0.01
-    patience: int = 4
+    tolerance: float = 0.005
+    patience: int | None = None
     threads: int = 2
     name: str = field(default="certified")
 
@@ -78,8 +80,8 @@ class Certified:
         gap = self.tolerance
         if isinstance(gap, bool) or not isinstance(gap, Real) or not 0 <= gap < math.inf:
             raise InvalidInput(f"certified: tolerance is {gap!r}, must be a finite number of at least 0")
-        for option, lowest in (("patience", 0), ("threads", 1)):
-            value = getattr(self, option)
+        patience = 0 if self.patience is None else self.patience
+        for option, value, lowest in (("patience", patience, 0), ("threads", self.threads, 1)):
             if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
                 raise InvalidInput(f"certified: {option} is {value!r}, must be a whole number of at least {lowest}")
 
@@ -163,7 +165,8 @@ class Certified:
             bound_ms = (
                 None  # too little time to prove anything, or a plan of another in ways that the bound does not speak of
             )
-        return Plan(task, shards, self.name, seed, bound_ms=bound_ms)
+        end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
+        return Plan(task, shards, self.name, seed, bound_ms=bound_ms, search_end=end)
 
     def _others(self, task: Task, session: SearchSession, seen: BestPlan) -> None:
         """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
@@ -220,9 +223,14 @@ class Certified:
         if not session.late and not self._done(prepared, session):
             prepared.tighten(session.best_ms)  # where a table binds, that ends the search
         failed = rounds = 0
-        while failed < self.patience and not session.late and not self._done(prepared, session):
+        while failed < self._rounds(prepared.task) and not session.late and not self._done(prepared, session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
+
+    def _rounds(self, task: Task) -> int:
+        """How many rounds without a better plan are enough."""
+        fewest, most = _PATIENCE
+        return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
 
     def _done(self, prepared: Prepared, session: SearchSession) -> bool:
         return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms

@@ -14,6 +14,8 @@ from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.search.auto import Auto
+from shardwright.search.certified import Certified
 from shardwright.search.flexshard.bound import plans_bound
 from shardwright.search.flexshard.strategy import tiered_tables
 from shardwright.search.infeasible import prove_infeasible
@@ -23,6 +25,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task
 
+_WITHOUT_END = 2**31  # rounds of kicks
 _OTHER_RUNTIME = "; the task allows more than what is to run the plan: try another runs_on"
 
 
@@ -33,6 +36,7 @@ def plan(
     cost_model: CostModel | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    gap: float | None = None,
     runs_on: Runtime | None = "shardwright",
     start: Plan | None = None,
     move_cost: float = 0.0,
@@ -47,6 +51,8 @@ def plan(
         seed: the same task, strategy and seed give the same plan.
         time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before, once a
             process, for about a second; 0 for the first plan that there is, without it.
+        gap: the search ends once the step is proven to be longer than the best plan's by at most this part; with a time_limit it goes on
+            until then. By default 0.002, and it also ends where nothing better is found for a while.
         runs_on: what is to run the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
             for pooled ones. "torchrec": TorchRec for all tables. None: any blocks. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
@@ -55,12 +61,13 @@ def plan(
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
-        InvalidInput: the strategy is unknown or cannot start from a plan, the cost model cannot be read, or seed, time_limit or
-            move_cost breaks a rule.
+        InvalidInput: the strategy is unknown, cannot start from a plan or proves no gap, the cost model cannot be read, or seed,
+            time_limit, gap or move_cost breaks a rule.
     """
     begin = time.monotonic()
     chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
     _check_options(chosen, seed, time_limit, start, move_cost)
+    chosen = chosen if gap is None else _proving(chosen, gap, time_limit)
     model = with_groups(resolve_cost_model(cost_model, task), task)
     limited = task_for(task, runs_on)
     why_not = chosen.supports(limited)
@@ -122,6 +129,21 @@ def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
     if bound_ms is not None and step_ms < bound_ms <= step_ms * (1 + ROUNDING):
         plan = replace(plan, bound_ms=step_ms)  # both are sums of floats, in other orders
     return plan
+
+
+def _proving(chosen: Strategy, gap: float, time_limit: float | None) -> Strategy:
+    """The strategy, set to search until a gap is proven.
+
+    Raises:
+        InvalidInput: the gap breaks a rule, or the strategy proves none.
+    """
+    if isinstance(gap, bool) or not isinstance(gap, Real) or not 0 <= gap < math.inf:
+        raise InvalidInput(f"gap is {gap!r}, must be a finite number of at least 0, such as 0.01 for 1%")
+    if not isinstance(chosen, (Auto, Certified)):
+        raise InvalidInput(
+            f"strategy '{chosen.name}' proves no gap while it searches; use auto or certified, or leave gap out"
+        )
+    return replace(chosen, tolerance=float(gap), patience=chosen.patience if time_limit is None else _WITHOUT_END)
 
 
 def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start: Plan | None, move_cost: float) -> None:

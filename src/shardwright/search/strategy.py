@@ -15,6 +15,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import PLACEABLE
+from shardwright.sharding.costs import SearchEnd
 from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -196,6 +197,13 @@ class BestPlan(Interruptible):
         """`time.monotonic()` after a part of the time that is left; None for no limit."""
         now = time.monotonic()
         return None if self._deadline is None else now + part * max(0.0, self._deadline - now)
+
+
+def search_end(step_ms: float, bound_ms: float | None, tolerance: float, *, interrupted: bool, late: bool) -> SearchEnd:
+    """Why a search ended that goes on until a gap is proven, time is up or nothing better is found."""
+    if bound_ms is not None and step_ms <= (1 + tolerance) * bound_ms:
+        return "proven"
+    return "interrupted" if interrupted else "deadline" if late else "settled"
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """The answer: shards, plans, their checking, memory account, diff and files."""
 
-from shardwright.sharding.costs import BOUND_SCOPES, PHASES, DeviceCost, PlanCost
+from shardwright.sharding.costs import BOUND_SCOPES, PHASES, SEARCH_ENDS, DeviceCost, PlanCost
 from shardwright.sharding.memory import MemoryAccount, memory_account, shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
@@ -10,6 +10,7 @@ from shardwright.sharding.work import ShardWork, shard_work
 __all__ = [
     "BOUND_SCOPES",
     "PHASES",
+    "SEARCH_ENDS",
     "DeviceCost",
     "MemoryAccount",
     "Plan",

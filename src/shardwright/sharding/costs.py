@@ -25,6 +25,15 @@ BOUND_SCOPES: dict[str, str] = {
 }
 """Which plans a proven bound holds for, by scope; the proofs are in `search.bound` and `search.flexshard.bound`."""
 
+SearchEnd: TypeAlias = Literal["proven", "settled", "deadline", "interrupted"]
+SEARCH_ENDS: dict[str, str] = {
+    "proven": "the plan was proven good enough",
+    "settled": "nothing better was found for a while",
+    "deadline": "time was up",
+    "interrupted": "it was interrupted",
+}
+"""Why a search ended."""
+
 
 @dataclass(frozen=True)
 class DeviceCost:

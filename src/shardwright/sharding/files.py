@@ -16,7 +16,7 @@ import msgspec
 from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.files import dump_document, is_stream, parse_document, write_atomically
 from shardwright.schema import Place, check_format, convert
-from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost, Trial, Tuning
+from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost, SearchEnd, Trial, Tuning
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.rank_map_files import load_rank_maps, rank_map_bytes, save_rank_maps
@@ -187,6 +187,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     bound_scope: BoundScope = "blocks"
     gap: float | None = None
     search_s: float | None = None
+    search_end: SearchEnd | None = None
     runs_on: list[str] = []  # for readers; it follows from the shards
     devices: list[_DeviceFile] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
@@ -216,6 +217,7 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
         bound_scope=plan.bound_scope,
         gap=plan.gap,
         search_s=plan.search_s,
+        search_end=plan.search_end,
         runs_on=list(plan.runs_on),
         devices=[msgspec.convert(device, _DeviceFile, from_attributes=True) for device in cost.devices] if cost else [],
         shards=[
@@ -272,6 +274,7 @@ def load_plan(path: Path) -> Plan:
             bound_ms=content.bound_ms,
             bound_scope=content.bound_scope,
             search_s=content.search_s,
+            search_end=content.search_end,
             tuning=_tuning(content, task.topology.devices),
         )
         plan.check()

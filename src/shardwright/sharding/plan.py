@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.sharding.checking import check_plan, shards_by_table
-from shardwright.sharding.costs import BoundScope, PlanCost, Tuning
+from shardwright.sharding.costs import BoundScope, PlanCost, SearchEnd, Tuning
 from shardwright.sharding.memory import MemoryAccount, memory_account
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.runtimes import runtimes_of
@@ -34,6 +34,7 @@ class Plan:
         bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown.
         bound_scope: which plans of the task the bound holds for; `BOUND_SCOPES` says it in words.
         search_s: seconds the search took; None if unknown.
+        search_end: why a search with a bound ended, as `SEARCH_ENDS` says in words; None for other searches.
         rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
             by `with_rank_maps`.
         tuning: what it was measured to take, and how it was found; None where it was not tuned.
@@ -48,6 +49,7 @@ class Plan:
     bound_ms: float | None = None
     bound_scope: BoundScope = "blocks"
     search_s: float | None = None
+    search_end: SearchEnd | None = None
     rank_maps: Mapping[str, RankMap] = field(default_factory=dict)
     tuning: Tuning | None = None
 

@@ -10,6 +10,7 @@ from shardwright.search.certified import Certified
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of
+from shardwright.workload import random_task
 
 MODEL = SimpleCostModel()
 CPU_STRATEGIES = sw.strategy_names(task_of(1, 1))
@@ -138,7 +139,7 @@ def test_any_number_can_be_a_time_limit(limit):
     ("option", "rule", "values"),
     [
         ("tolerance", "a finite number of at least 0", [-0.1, np.nan, np.inf, "1", None, True]),
-        ("patience", "a whole number of at least 0", [-1, 1.5, "4", None, True]),
+        ("patience", "a whole number of at least 0", [-1, 1.5, "4", True]),
         ("threads", "a whole number of at least 1", [0, -1, 2.0, "2", None, True]),
     ],
 )
@@ -147,6 +148,36 @@ def test_options_of_certified_that_break_a_rule_are_refused(option, rule, values
         with pytest.raises(InvalidInput) as error:
             Certified(**{option: value})
         assert str(error.value) == f"certified: {option} is {value!r}, must be {rule}"
+
+
+def test_a_search_ends_once_the_gap_that_is_asked_for_is_proven():
+    task = random_task(3, tables=20, devices=2)
+    wide, narrow = (sw.plan(task, gap=gap, time_limit=30, cost_model=MODEL) for gap in (0.05, 0.002))
+    assert wide.search_end == narrow.search_end == "proven"
+    assert narrow.gap <= 0.002
+    assert wide.gap <= 0.05
+    assert narrow.cost.step_ms <= wide.cost.step_ms
+
+
+def test_a_search_says_why_it_ended(tmp_path):
+    task = random_task(3, tables=12, devices=4)
+    limited = sw.plan(task, gap=0.0, time_limit=0.3, cost_model=MODEL)
+    settled = sw.plan(task, strategy=Certified(tolerance=0.0, patience=1), cost_model=MODEL)
+    assert (limited.search_end, settled.search_end) == ("deadline", "settled")
+    assert sw.plan(task, strategy="greedy", cost_model=MODEL).search_end is None
+    limited.save(tmp_path / "plan.json")
+    assert sw.Plan.load(tmp_path / "plan.json").search_end == "deadline"
+
+
+@pytest.mark.parametrize("gap", [-0.1, np.nan, np.inf, "1", True])
+def test_a_gap_that_breaks_the_rule_is_refused(gap):
+    with pytest.raises(InvalidInput, match=r"gap is .*, must be a finite number of at least 0, such as 0\.01 for 1%"):
+        sw.plan(task_of(4, 2), gap=gap, cost_model=MODEL)
+
+
+def test_a_strategy_that_proves_nothing_takes_no_gap():
+    with pytest.raises(InvalidInput, match="strategy 'greedy' proves no gap while it searches; use auto or certified"):
+        sw.plan(task_of(4, 2), strategy="greedy", gap=0.01, cost_model=MODEL)
 
 
 def test_certified_takes_the_least_that_its_options_may_be():
@@ -226,7 +257,7 @@ def test_a_cut_below_the_models_error_is_not_made():
     task = Task(tables, Topology.preset("h100-8"), 65_536)
 
     class Doubtful(Narrower):
-        cut_error = 0.5
+        cut_error = 1.0
 
     sure, doubtful = (sw.plan(task, strategy="certified", cost_model=model("h100")) for model in (Narrower, Doubtful))
     assert len(doubtful.shards) < len(sure.shards)

@@ -178,8 +178,8 @@ class DreamShardPlus:
 
     policy: Path | None = None
     proposals: int = 16
-    tolerance: float = 0.01
-    patience: int = 4
+    tolerance: float = 0.005
+    patience: int | None = None
     threads: int = 2
     name: str = "dreamshard+"
 

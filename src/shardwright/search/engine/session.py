@@ -202,6 +202,7 @@ _KICKED = 6_400  # devices times kicks of a lane: what a kick takes grows with t
 _NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
 _PROMISING = 0.25  # of the step time: how far behind the best a further start may be and still be improved
 _BESIDE = Start(limit=0.5)  # how items are cut that an adopted plan does not settle
+_OTHER_KIND = 0.05  # of the step time: how far behind the best solution without replicas, or with them, half of the lanes may begin
 _LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
 
 
@@ -241,6 +242,7 @@ class SearchSession:
         self._local_search, self._strain_limits = local_search, strain_limits
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
+        self._best_of: dict[bool, tuple[Solution, float]] = {}  # with replicas, and without
         self.best: Solution | None = None
         self.best_ms = np.inf
         self.failed = 0
@@ -262,11 +264,11 @@ class SearchSession:
     def start(self, starts: Sequence[Start]) -> int:
         """Several starts at once, each placed and improved; returns an item that found no device in any of them, or -1."""
         found = list(self._pool.map(self._started, starts))
-        for solution, _ in found:
-            if solution is not None:
+        for solutions, _ in found:
+            for solution in solutions:
                 self._keep(solution)
-            self.failed += solution is None
-        return NOTHING if any(solution is not None for solution, _ in found) else found[-1][1]
+            self.failed += not solutions
+        return NOTHING if any(solutions for solutions, _ in found) else found[-1][1]
 
     def survey(self, starts: Sequence[Start]) -> None:
         """Further starts: each is kept as it is if it is the best, and improved if it is not far behind."""
@@ -291,9 +293,8 @@ class SearchSession:
             return False
         self._keep(solution.copy())
         if improve:
-            self._improve(solution)
-            solution.drop_copies(self.assembly.spread_replicated, self._stop)
-            self._keep(solution)
+            for one in self._both_kinds(solution):
+                self._keep(one)
         return True
 
     def fill(self) -> int:
@@ -319,8 +320,11 @@ class SearchSession:
         """A few kicks in a row on each of some lanes; whether the best solution became notably better."""
         best, best_ms = self.best, self.best_ms
         assert best is not None
+        other, other_ms = self._best_of.get(not self._copied(best), (best, best_ms))
         for lane in range(lanes):
-            if lane not in self._lanes or self._lanes[lane][1] > best_ms * (1 + _LOST):
+            if lane not in self._lanes and 2 * lane >= lanes and other_ms <= best_ms * (1 + _OTHER_KIND):
+                self._lanes[lane] = (other.copy(), other_ms)
+            elif lane not in self._lanes or self._lanes[lane][1] > best_ms * (1 + _LOST):
                 self._lanes[lane] = (best.copy(), best_ms)
         for solution in list(self._pool.map(lambda lane: self._kicks(lane, (*seed, lane)), range(lanes))):
             if solution is not None:
@@ -340,14 +344,22 @@ class SearchSession:
         solution, stuck = start(self.assembly, how, self._peak_shares, self._spread_price)
         return (solution, NOTHING) if stuck < 0 else (None, stuck)
 
-    def _started(self, how: Start) -> tuple[Solution | None, int]:
+    def _started(self, how: Start) -> tuple[list[Solution], int]:
         if not self._strain_limits:
             how = Start(np.inf, how.memory_weight, np.inf, how.memory_share, how.kind)
         solution, stuck = self._made(how)
-        if solution is not None:
-            self._improve(solution)
-            solution.drop_copies(self.assembly.spread_replicated, self._stop)
-        return solution, stuck
+        return ([] if solution is None else self._both_kinds(solution)), stuck
+
+    def _both_kinds(self, solution: Solution) -> list[Solution]:
+        """A solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
+        self._improve(solution)
+        other = solution.without_copies(self.assembly.spread_replicated, self._stop)
+        return [solution] if other is None else [solution, other]
+
+    def _copied(self, solution: Solution) -> bool:
+        """Whether it replicates an item."""
+        spreads = solution.spread_of[solution.spread_of >= 0]
+        return bool(self.assembly.spread_replicated[spreads].any())
 
     def _adopted(self, carried: Carried, task: Task) -> Solution | None:
         """A plan as a full solution; what the plan does not settle lies as in a start of the search."""
@@ -373,8 +385,10 @@ class SearchSession:
             solution.improve(self._stop)
 
     def _keep(self, solution: Solution) -> None:
-        """Keep a full solution if it is the best so far."""
-        found = solution.value()
+        """Keep a full solution if it is the best so far, or the best of its kind."""
+        found, kind = solution.value(), self._copied(solution)
+        if kind not in self._best_of or found < self._best_of[kind][1]:
+            self._best_of[kind] = (solution, found)
         if found < self.best_ms * (1 - 1e-7):
             self.best, self.best_ms = solution, found
 
