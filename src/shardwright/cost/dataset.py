@@ -88,6 +88,16 @@ class Samples:
         return stacked[:, 0], stacked[:, 1]
 
 
+SHARES = (0.8, 0.1, 0.1)
+"""Of training, validation and test, as in NeuroShard."""
+
+
+def shared_out(ids: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Ids at random for training, validation and test."""
+    cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
+    return list(np.split(rng.permutation(ids), cuts))
+
+
 def join(parts: Sequence[Samples]) -> Samples:
     """The sets of several stores as one; their ids are shifted so that no two stores share one."""
     shifts = np.concatenate([[0], np.cumsum([part.sample.max() + 1 for part in parts])])

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Bools, Floats, Ints
+from shardwright.cost.dataset import shared_out
 from shardwright.documents.json_text import parse_json
 from shardwright.errors import InvalidInput
 from shardwright.task.topology import Topology
 
 ALL_TO_ALL = "all_to_all"
 KINDS = (ALL_TO_ALL, "reduce_scatter", "all_gather", "all_reduce")
-SHARES = (0.8, 0.1, 0.1)  # training, validation, test, as in NeuroShard
 _AGAIN = "collect the samples again: shardwright collect --collectives"
 
 
@@ -102,11 +102,10 @@ def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives
     part_of: dict[int, int] = {}
     rng = np.random.default_rng(seed)
     for kind in KINDS:
-        ids = rng.permutation(np.unique(collectives.sample[collectives.kind == kind]))
-        cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
-        part_of |= {int(i): part for part, chunk in enumerate(np.split(ids, cuts)) for i in chunk}
+        chunks = shared_out(np.unique(collectives.sample[collectives.kind == kind]), rng)
+        part_of |= {int(i): part for part, chunk in enumerate(chunks) for i in chunk}
     owner = np.array([part_of[int(i)] for i in collectives.sample], dtype=np.int64)
-    train, valid, test = (collectives.select(owner == part) for part in range(len(SHARES)))
+    train, valid, test = (collectives.select(owner == part) for part in range(3))
     return train, valid, test
 
 

@@ -1,12 +1,11 @@
-"""Learning a compute model from measured samples: the model as a torch module, its loss, and the training loop.
+"""Learning a compute model from measured samples: the model as a torch module, its loss and its options.
 
 Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h inputs of the head.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self, cast
@@ -17,11 +16,13 @@ from torch import Tensor, nn
 
 from shardwright.arrays import Floats
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Samples, pairs_of
+from shardwright.cost.dataset import Samples, pairs_of, shared_out
 from shardwright.cost.features import FEATURES, cached, features, scales
+from shardwright.cost.fitting import Fit, Progress
 from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Head
 from shardwright.errors import InvalidInput
 from shardwright.measure.hardware import cache_bytes
+from shardwright.options import Options, number, whole
 
 _linear = partial(nn.Linear, dtype=torch.float64)
 
@@ -95,11 +96,10 @@ class ComputeNetwork(nn.Module):
 
 
 FEWEST_SETS = 50
-SHARES = (0.8, 0.1, 0.1)  # training, validation, test, as in NeuroShard
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """How to train.
 
     Attributes:
@@ -112,18 +112,18 @@ class TrainingOptions:
     """
 
     head: Head = "convex"
-    epochs: int = 300
-    patience: int = 60
-    batch: int = 128
-    learning_rate: float = 2e-3
-    seed: int = 0
+    epochs: int = whole(300)
+    patience: int = whole(60)
+    batch: int = whole(128)
+    learning_rate: float = number(2e-3)
+    seed: int = whole(0, least=0)
 
-    def __post_init__(self) -> None:
-        if self.head not in ("mlp", "convex"):
-            raise InvalidInput(f"head is {self.head!r}, must be 'mlp' or 'convex'")
-        for name in ("epochs", "patience", "batch"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}, must be at least 1")
+    def fit(self) -> Fit[ComputeNetwork]:
+        """The loop that learns."""
+        return Fit(
+            self.epochs, self.batch, self.learning_rate, self.seed, self.patience,
+            cosine=True, most_norm=5.0, average=0.02, constrain=ComputeNetwork.project,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,17 +143,24 @@ class Trained:
 
 def split(samples: Samples, seed: int) -> tuple[Samples, Samples, Samples]:
     """Training, validation and test sets; the two measurements of a set stay together."""
-    ids = np.random.default_rng(seed).permutation(np.unique(samples.sample))
-    cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
-    train, valid, test = (samples.select(np.isin(samples.sample, part)) for part in np.split(ids, cuts))
+    parts = shared_out(np.unique(samples.sample), np.random.default_rng(seed))
+    train, valid, test = (samples.select(np.isin(samples.sample, part)) for part in parts)
     return train, valid, test
+
+
+def check_enough(samples: Samples) -> None:
+    """Raises InvalidInput where there are fewer than 50 sets."""
+    if len(samples) < FEWEST_SETS:
+        raise InvalidInput(
+            f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
+        )
 
 
 def train(
     samples: Samples,
     options: TrainingOptions | None = None,
     metadata: dict[str, str] | None = None,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Progress | None = None,
     caches: tuple[int, int] | None = None,
 ) -> Trained:
     """Train a compute model on relative error.
@@ -169,14 +176,11 @@ def train(
         InvalidInput: there are fewer than 50 sets.
     """
     options = options or TrainingOptions()
-    if len(samples) < FEWEST_SETS:
-        raise InvalidInput(
-            f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
-        )
+    check_enough(samples)
     parts = split(samples, options.seed)
     constants = _constants(parts[0], caches)
     data, valid = (_Tensors(part, constants) for part in parts[:2])
-    network, epochs = _fit(data, valid, _new_network(options), options, progress)
+    network, epochs = options.fit()(_new_network(options), data, valid, progress)
     model = network.export(constants, metadata or {})
     return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
 
@@ -203,7 +207,7 @@ def fitted(
         constants = {name: start.weights[name].astype(np.float64) for name in seen} | {"caches": seen["caches"]}
         constants["feature_low"] = np.minimum(constants["feature_low"], seen["feature_low"])
         constants["feature_high"] = np.maximum(constants["feature_high"], seen["feature_high"])
-    network, _ = _fit(_Tensors(samples, constants), None, network, options, None)
+    network, _ = options.fit()(network, _Tensors(samples, constants), None)
     return network.export(constants, {})
 
 
@@ -258,9 +262,9 @@ class _Tensors:
         if batch:
             yield torch.tensor(batch)
 
-    def loss(self, network: ComputeNetwork, chosen_b: Tensor) -> Tensor:
-        """Loss on `(b,)` sets: sets differ much in size, so their shards are laid end to end rather than padded."""
-        count_b = self._counts_n[chosen_b]
+    def loss(self, network: ComputeNetwork, rows: Tensor) -> Tensor:
+        """Loss on `(b,)` sets of these rows: sets differ much in size, so their shards are laid end to end rather than padded."""
+        chosen_b, count_b = rows, self._counts_n[rows]
         set_m = torch.repeat_interleave(count_b)
         first_b = self._starts_n[chosen_b] - (count_b.cumsum(0) - count_b)
         shard_m = torch.arange(len(set_m)) + first_b[set_m]
@@ -316,44 +320,3 @@ def _new_network(options: TrainingOptions) -> ComputeNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         return ComputeNetwork(options.head)
-
-
-def _fit(
-    data: _Tensors,
-    valid: _Tensors | None,
-    network: ComputeNetwork,
-    options: TrainingOptions,
-    progress: Callable[[int, float], None] | None,
-) -> tuple[ComputeNetwork, int]:
-    """The network after training, and the epochs that took: of the epoch with the least validation error, or the last one without."""
-    generator = torch.Generator().manual_seed(options.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
-    average = copy.deepcopy(network)  # running average of the weights: steadier than the last step's
-    best, best_error, best_epoch, epoch = average, float("inf"), 0, 0
-    for epoch in range(1, options.epochs + 1):
-        for batch in data.batches(options.batch, generator):
-            optimizer.zero_grad()
-            data.loss(network, batch).backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-            optimizer.step()
-            network.project()
-            _move_towards(average, network, 0.02)
-        scheduler.step()
-        if valid is None:
-            continue
-        with torch.no_grad():
-            error = float(valid.loss(average, torch.arange(len(valid))))
-        if error < best_error:
-            best, best_error, best_epoch = copy.deepcopy(average), error, epoch
-        if progress is not None:
-            progress(epoch, best_error)
-        if epoch - best_epoch >= options.patience:
-            break
-    return best, epoch
-
-
-@torch.no_grad()
-def _move_towards(average: ComputeNetwork, network: ComputeNetwork, share: float) -> None:
-    for kept, new in zip(average.parameters(), network.parameters(), strict=True):
-        kept.lerp_(new, share)

@@ -10,11 +10,9 @@ Shape suffixes: b samples, s tables of a set, f features, d devices.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from itertools import pairwise
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,6 +23,7 @@ from shardwright.arrays import Floats
 from shardwright.cost import links
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.dataset import Samples
+from shardwright.cost.fitting import Fit, Progress, Stack
 from shardwright.cost.links import ALL_TO_ALL, BACKWARD, FORWARD, Collectives, PassErrors, errors_of, repeat_error
 from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT
 from shardwright.cost.neuroshard.model import (
@@ -36,22 +35,12 @@ from shardwright.cost.neuroshard.model import (
     megabytes,
     table_features,
 )
-from shardwright.cost.training import FEWEST_SETS, split
+from shardwright.cost.training import check_enough, split
 from shardwright.errors import InvalidInput
+from shardwright.options import Options, number, whole
 from shardwright.threads import one_thread
 
-
-class Stack(nn.ModuleList):
-    """Linear layers with ReLUs between them."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__([nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`(..., out)` outputs of `(..., in)` inputs."""
-        for index, layer in enumerate(self):
-            x = layer(torch.relu(x) if index else x)
-        return x
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 class ComputeNetwork(nn.Module):
@@ -82,12 +71,10 @@ def exported(network: nn.Module, prefix: str = "") -> Weights:
 
 
 Loss: TypeAlias = Literal["relative", "mse"]
-Progress: TypeAlias = Callable[[int, float], None]
-_Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class NeuroShardOptions:
+class NeuroShardOptions(Options):
     """How to train.
 
     Attributes:
@@ -98,18 +85,11 @@ class NeuroShardOptions:
         seed: of the split, the initial weights and the order of the batches.
     """
 
-    epochs: int = 1000
-    batch: int = 512
-    learning_rate: float = 1e-3
+    epochs: int = whole(1000)
+    batch: int = whole(512)
+    learning_rate: float = number(1e-3)
     loss: Loss = "relative"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.loss not in ("relative", "mse"):
-            raise InvalidInput(f"loss is {self.loss!r}, must be 'relative' or 'mse'")
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}, must be at least 1")
+    seed: int = whole(0, least=0)
 
 
 @dataclass(frozen=True)
@@ -119,55 +99,38 @@ class TrainingData:
     Attributes:
         inputs: tensors of n rows each, the network's arguments.
         times: `(n, out)` measured ms.
+        kind: how errors count.
     """
 
     inputs: tuple[Tensor, ...]
     times: Tensor
+    kind: Loss
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def batches(self, size: int, generator: torch.Generator) -> Sequence[Tensor]:
+        """All rows once, in random order."""
+        return list(torch.randperm(len(self), generator=generator).split(size))
+
+    def loss(self, network: nn.Module, rows: Tensor) -> Tensor:
+        """Mean error of a network on some rows."""
+        error: Tensor = network(*(part[rows] for part in self.inputs)) - self.times[rows]
+        return (error**2).mean() if self.kind == "mse" else (error.abs() / self.times[rows]).mean()
 
 
-def fit(
+def _fitted(
     make: Callable[[], _Network],
     data: TrainingData,
     valid: TrainingData,
     options: NeuroShardOptions,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> _Network:
-    """Train a network and return it as it was after its best validation epoch.
-
-    Args:
-        make: builds the network; called with torch's seed set.
-        data: training samples.
-        valid: validation samples.
-        options: how to train.
-        progress: called after every epoch with its number and the best validation loss so far.
-    """
+    """The network that `make` builds, as it was after its best validation epoch."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(options.seed)
-        return _fit(make(), data, valid, options, progress)
-
-
-def _fit(
-    network: _Network, data: TrainingData, valid: TrainingData, options: NeuroShardOptions, progress: Progress | None
-) -> _Network:
-    generator = torch.Generator().manual_seed(options.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
-    best, best_loss = copy.deepcopy(network), float("inf")
-    for epoch in range(1, options.epochs + 1):
-        for rows in torch.randperm(len(data.times), generator=generator).split(options.batch):
-            optimizer.zero_grad()
-            _loss(network(*(part[rows] for part in data.inputs)), data.times[rows], options.loss).backward()
-            optimizer.step()
-        with torch.no_grad():
-            loss = float(_loss(network(*valid.inputs), valid.times, options.loss))
-        if loss < best_loss:
-            best, best_loss = copy.deepcopy(network), loss
-        if progress is not None:
-            progress(epoch, best_loss)
-    return best
-
-
-def _loss(predicted: Tensor, times: Tensor, kind: Loss) -> Tensor:
-    return ((predicted - times) ** 2).mean() if kind == "mse" else ((predicted - times).abs() / times).mean()
+        fit: Fit[_Network] = Fit(options.epochs, options.batch, options.learning_rate, options.seed)
+        return fit(make(), data, valid, progress)[0]
 
 
 _LEAST_STD = 1e-3
@@ -206,15 +169,12 @@ def train_compute(
     Raises:
         InvalidInput: there are fewer than 50 sets.
     """
-    if len(samples) < FEWEST_SETS:
-        raise InvalidInput(
-            f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
-        )
+    check_enough(samples)
     train, valid, test = split(samples, options.seed)
     raw = table_features(train.works)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
-    data, checked = (_padded(part, mean, std) for part in (train, valid))
-    network = fit(ComputeNetwork, data, checked, options, progress)
+    data, checked = (_padded(part, mean, std, options.loss) for part in (train, valid))
+    network = _fitted(ComputeNetwork, data, checked, options, progress)
     constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
     model = NeuroShardModel(exported(network) | constants)
     return model, compute_accuracy(model, test, samples)
@@ -225,18 +185,11 @@ def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samp
     errors = accuracy(partial(predict, model), held_out, everything)
     first = held_out.select(held_out.repeat == 0)
     squared = (predict(model, first).sum(axis=1) - first.times.sum(axis=1)) ** 2
-    return ComputeAccuracy(
-        errors.sets,
-        errors.mean_error,
-        errors.median_error,
-        float(squared.mean()),
-        errors.spearman,
-        errors.by_tables,
-        errors.repeat_error,
-    )
+    shared = {each.name: getattr(errors, each.name) for each in fields(ComputeAccuracy) if each.name != "mse"}
+    return ComputeAccuracy(mse=float(squared.mean()), **shared)
 
 
-def _padded(samples: Samples, mean: Floats, std: Floats) -> TrainingData:
+def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> TrainingData:
     """Features `(n, s, 21)` and, 1 or 0 in the padding, `(n, s)`; times `(n, 1)`."""
     x = torch.tensor((table_features(samples.works) - mean) / std, dtype=torch.float32)
     counts = samples.shard_counts
@@ -244,7 +197,7 @@ def _padded(samples: Samples, mean: Floats, std: Floats) -> TrainingData:
     inside = torch.tensor(slot < counts[:, None], dtype=torch.float32)
     index = torch.tensor(np.minimum(samples.starts[:-1, None] + slot, len(x) - 1))
     times = torch.tensor(samples.times.sum(axis=1, keepdims=True), dtype=torch.float32)
-    return TrainingData((x[index], inside), times)
+    return TrainingData((x[index], inside), times, kind)
 
 
 FEWEST_COLLECTIVES = 50
@@ -328,10 +281,11 @@ def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: P
         TrainingData(
             (torch.tensor((_inputs(half, name) - mean) / std, dtype=torch.float32),),
             torch.tensor(getattr(half, name), dtype=torch.float32),
+            options.loss,
         )
         for half in (train, valid)
     )
-    network = fit(lambda: CommunicationNetwork(len(mean), part.devices), data, checked, options, progress)
+    network = _fitted(lambda: CommunicationNetwork(len(mean), part.devices), data, checked, options, progress)
     prefix = f"communication.{part.devices}.{name}."
     constants = {f"{prefix}mean": mean.astype(np.float32), f"{prefix}std": std.astype(np.float32)}
     return exported(network, prefix) | constants

@@ -1,0 +1,54 @@
+"""Options of trainings: each is declared once, with its default and its bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, cast, get_args, get_type_hints
+
+from shardwright.errors import InvalidInput
+
+
+def whole(default: int, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    return cast(int, field(default=default, metadata={"least": least}))
+
+
+def number(default: float, *, above: float | None = None, most: float = math.inf) -> float:
+    """A finite number of at least 0, or above another one."""
+    return cast(float, field(default=default, metadata={"above": above, "most": most}))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options: a whole number, a number, or one of the names of a Literal each; a value out of its bounds is refused.
+
+    Attributes:
+        prefix: what messages begin with, as in "rnn: ".
+    """
+
+    prefix: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
+        for known in fields(self):
+            value = getattr(self, known.name)
+            rule = _broken(known.metadata or {"names": get_args(types[known.name])}, value)
+            if rule:
+                raise InvalidInput(f"{self.prefix}{known.name} is {value!r}, must be {rule}")
+
+
+def _broken(rule: Mapping[str, Any], value: Any) -> str | None:
+    """What a value must be that breaks a rule; None where it does not."""
+    if "names" in rule:
+        return None if value in rule["names"] else f"one of {', '.join(rule['names'])}"
+    real = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    if "least" in rule:
+        kept = real and isinstance(value, int) and value >= rule["least"]
+        return None if kept else f"a whole number of at least {rule['least']}"
+    above, most = rule["above"], rule["most"]
+    if real and (value >= 0 if above is None else value > above) and value <= most:
+        return None
+    lowest = "of at least 0" if above is None else f"above {above:g}"
+    return f"a finite number {lowest}" + (f" and at most {most:g}" if most < math.inf else "")
