@@ -25,7 +25,6 @@ from benchmarks.learned_curves_page import COLUMNS, VALIDATION, plot, tables
 from benchmarks.learned_journal import Journal, Row
 from benchmarks.learned_training import add_training_options, options_of
 from shardwright.cost import cost_model_for
-from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld
 from shardwright.task import Task
@@ -100,9 +99,8 @@ def train(
     """Train with one seed; rows that an earlier run left of the same training are replaced."""
     journal.keep(lambda row: (row["strategy"], row["version"], row["seed"]) != (strategy, known_as, str(seed)))
     chosen = options_of(strategy, seed, options)
-    rounds = chosen.rounds if strategy == "autoshard" else chosen.iterations
-    spent, begin = 0.0, time.monotonic()
-    for number, (figures, policy) in enumerate(ROUNDS[strategy](training.tasks, chosen), start=1):
+    rounds, spent, begin = chosen.rounds, 0.0, time.monotonic()
+    for number, (figures, policy) in enumerate(rounds_of(training.tasks, chosen), start=1):
         spent += time.monotonic() - begin
         found = figures | {VALIDATION: validated(strategy, policy, validation), "seconds": spent}
         for name, value in found.items():
@@ -112,28 +110,15 @@ def train(
         begin = time.monotonic()
 
 
-def dreamshard_rounds(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
-    """Figures and policy after each iteration."""
-    from shardwright.search.dreamshard.training import Training
-
-    training = Training([PlacementArrays.of(task) for task in tasks], SimulatedWorld(cost_model_for("cpu")), options)
-    for _ in range(options.iterations):
-        figures = training.iterate()
-        weights = {name: value.numpy().copy() for name, value in training.network.state_dict().items()}
-        yield figures, SavedPolicy("dreamshard", weights, {})
-
-
-def autoshard_rounds(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
+def rounds_of(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
     """Figures and policy after each round."""
-    from shardwright.search.autoshard.training import Training
+    from shardwright.search.learned.trainer import trainer
 
-    arrays = [PlacementArrays.of(task) for task in tasks]
-    training = Training(arrays, SimulatedWorld(cost_model_for("cpu")), options)
+    training = trainer(tasks, SimulatedWorld(cost_model_for("cpu")), options)
     for _ in range(options.rounds):
-        yield training.make_round(), training.policy({})
-
-
-ROUNDS = {"dreamshard": dreamshard_rounds, "autoshard": autoshard_rounds}
+        figures = training.make_round()
+        training.round += 1
+        yield figures, SavedPolicy(options.strategy, training.weights(), {"method": options.method})
 
 
 def validated(strategy: str, policy: SavedPolicy, tasks: Sequence[Task]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost import CostModel
-from shardwright.search.autoshard.strategy import AutoShardWeights
+from shardwright.search.autoshard.policy import AutoShardWeights
 from shardwright.search.baselines import HEURISTICS
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.policy_files import bundled_policy, load_policy
@@ -62,10 +62,8 @@ def dreamshard_predictor(path: Path | None) -> Predictor:
     from shardwright.search.learned.environment import PlacementBatch
 
     policy = load_policy(_file(path, "dreamshard"), "dreamshard")
-    tensors = {name: torch.from_numpy(array) for name, array in policy.weights.items()}
-    network = DreamShardNetwork(tensors["feature_mean"], tensors["feature_std"], torch.Generator())
-    network.load_state_dict(tensors)
-    overall = OUTPUTS[4] if policy.metadata.get("objective", "step") == "step" else OUTPUTS[5]
+    network = DreamShardNetwork.of(policy)
+    overall = OUTPUTS[4] if network.objective == "step" else OUTPUTS[5]
 
     @torch.no_grad()
     def predict(arrays: PlacementArrays, assignment: npt.NDArray[np.int64]) -> Outputs:

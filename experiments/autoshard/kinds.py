@@ -8,8 +8,7 @@ from itertools import chain, zip_longest
 
 from experiments.learned.policy_training import LearningOptions
 from experiments.learned.tasks import Setting, draw_tasks
-from shardwright.search.autoshard.strategy import AutoShardOptions
-from shardwright.search.dreamshard.policy import DreamShardOptions
+from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
 from shardwright.task.task import Task
 
 

@@ -6,16 +6,15 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from experiments.entrants import model_version
 from shardwright.cost.choice import cost_model_for
 from shardwright.errors import InvalidInput
-from shardwright.search.autoshard.strategy import AutoShardOptions
-from shardwright.search.dreamshard.policy import DreamShardOptions
-from shardwright.search.learned.policy_files import SavedPolicy, load_policy, save_policy
+from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
+from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.worlds import SimulatedWorld
 from shardwright.sharding.costs import PlanCost
 from shardwright.task.task import Task
@@ -33,40 +32,21 @@ class Learner:
 
     Attributes:
         options: its options.
-        learn: learns a policy from tasks, a world and options, with a checkpoint.
         cost: what it makes small.
         cost_name: that in words.
         column: that in rows of results.
     """
 
     options: type[LearningOptions]
-    learn: Callable[[Sequence[Task], SimulatedWorld, LearningOptions, Path | None], SavedPolicy]
     cost: Callable[[PlanCost], float]
     cost_name: str
     column: str
 
 
-def _learn_dreamshard(
-    tasks: Sequence[Task], world: SimulatedWorld, options: LearningOptions, checkpoint: Path | None
-) -> SavedPolicy:
-    from shardwright.search.dreamshard.learner import learn_dreamshard
-
-    return learn_dreamshard(tasks, world, cast(DreamShardOptions, options), checkpoint=checkpoint)
-
-
-def _learn_autoshard(
-    tasks: Sequence[Task], world: SimulatedWorld, options: LearningOptions, checkpoint: Path | None
-) -> SavedPolicy:
-    from shardwright.search.autoshard.learner import learn_autoshard
-
-    return learn_autoshard(tasks, world, cast(AutoShardOptions, options), checkpoint=checkpoint)
-
-
 LEARNERS = {
-    "dreamshard": Learner(DreamShardOptions, _learn_dreamshard, lambda cost: cost.step_ms, "step", "step_ms"),
+    "dreamshard": Learner(DreamShardOptions, lambda cost: cost.step_ms, "step", "step_ms"),
     "autoshard": Learner(
         AutoShardOptions,
-        _learn_autoshard,
         lambda cost: max(device.compute_ms for device in cost.devices),
         "slowest device's kernels",
         "compute_ms",
@@ -77,7 +57,7 @@ LEARNERS = {
 
 def options_digest(options: LearningOptions) -> str:
     """Eight hexadecimal digits that change with any option."""
-    return hashlib.sha256(json.dumps(asdict(options), sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(options.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOptions, folder: Path) -> Path:
@@ -102,11 +82,13 @@ def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOp
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{folder}: cannot keep policies there ({error}); name another folder") from None
+    from shardwright.search.learned.trainer import learn
+
     checkpoint = path.with_suffix(".checkpoint")
     begin = time.monotonic()
     with one_thread():
         world = SimulatedWorld(cost_model_for("cpu"))
-        policy = LEARNERS[strategy].learn(tasks, world, options, checkpoint)
+        policy = learn(tasks, world, options, checkpoint=checkpoint)
     seconds = time.monotonic() - begin
     save_policy(replace(policy, metadata=policy.metadata | {_SECONDS: f"{seconds:.3f}"}), path)
     checkpoint.unlink(missing_ok=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from shardwright.errors import InvalidInput
 
 
 def whole(default: int, least: int = 1) -> int:
     """A whole number of at least `least`."""
-    return cast(int, field(default=default, metadata={"least": least}))
+    return field(default=default, metadata={"least": least})
 
 
 def number(default: float, *, above: float | None = None, most: float = math.inf) -> float:
     """A finite number of at least 0, or above another one."""
-    return cast(float, field(default=default, metadata={"above": above, "most": most}))
+    return field(default=default, metadata={"above": above, "most": most})
 
 
 @dataclass(frozen=True)

@@ -245,21 +245,17 @@ TINY_TRAINING = [
 def policies(tmp_path_factory):
     """Options that name two policies, learned for a moment."""
     pytest.importorskip("torch", reason="policies are learned with torch")
-    from shardwright.search.autoshard.learner import learn_autoshard
-    from shardwright.search.autoshard.strategy import AutoShardOptions
-    from shardwright.search.dreamshard.learner import learn_dreamshard
-    from shardwright.search.dreamshard.policy import DreamShardOptions
+    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
     from shardwright.search.learned.policy_files import save_policy
+    from shardwright.search.learned.trainer import learn
     from shardwright.search.learned.worlds import SimulatedWorld
     from shardwright.testing.tasks import task_of
 
     folder, world = tmp_path_factory.mktemp("policies"), SimulatedWorld(cost_model_for("cpu"))
     tasks = [task_of(6, 2), task_of(9, 3)]
     made = {
-        "dreamshard": learn_dreamshard(tasks, world, DreamShardOptions(iterations=1, cost_updates=3, policy_updates=1)),
-        "autoshard": learn_autoshard(
-            tasks, world, AutoShardOptions(steps=60, unroll=20, batch=1, lag=3, cost_updates=2)
-        ),
+        "dreamshard": learn(tasks, world, DreamShardOptions(iterations=1, cost_updates=3, policy_updates=1)),
+        "autoshard": learn(tasks, world, AutoShardOptions(steps=60, unroll=20, batch=1, lag=3, cost_updates=2)),
     }
     options = []
     for name, policy in made.items():
@@ -296,14 +292,15 @@ def test_curves_are_those_of_the_learners(program, tmp_path):
     from experiments.learned.policy_training import LEARNERS
     from experiments.learned.tasks import Setting, draw_tasks
 
+    from shardwright.search.learned.trainer import learn
     from shardwright.search.learned.worlds import SimulatedWorld
 
     tasks = draw_tasks(Setting(5, 2), 2)
     options = curves.parsed(TINY_TRAINING)
-    for strategy, learner in LEARNERS.items():
+    for strategy in LEARNERS:
         chosen = training.options_of(strategy, 1, options)
-        *_, (_, last) = curves.ROUNDS[strategy](tasks, chosen)
-        whole = learner.learn(tasks, SimulatedWorld(cost_model_for("cpu")), chosen, None)
+        *_, (_, last) = curves.rounds_of(tasks, chosen)
+        whole = learn(tasks, SimulatedWorld(cost_model_for("cpu")), chosen)
         assert last.weights.keys() == whole.weights.keys()
         assert all(np.array_equal(last.weights[name], whole.weights[name]) for name in whole.weights)
 

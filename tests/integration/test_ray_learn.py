@@ -12,11 +12,11 @@ import pytest
 from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
 
 from shardwright.cluster import Cluster
-from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.fleet import Fleet, open_fleet
 from shardwright.search.learned.fleet_world import FleetWorld
+from shardwright.search.learned.options import AutoShardOptions
+from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
@@ -76,7 +76,7 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
 def test_a_policy_learns_from_costs_that_a_fleet_measures(fleet: Fleet) -> None:
     options = AutoShardOptions(steps=60, unroll=20, batch=1, lag=3, cost_updates=2, scattered=2, variations=0)
     with one_thread():
-        policy = learn_autoshard(TASKS[:2], FleetWorld(fleet, rounds=1), options)
+        policy = learn(TASKS[:2], FleetWorld(fleet, rounds=1), options)
     assert policy.metadata["world"] == MeasuredWorld().name
 
 

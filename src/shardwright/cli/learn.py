@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
-    from shardwright.search.autoshard.strategy import AutoShardOptions
-    from shardwright.search.dreamshard.policy import DreamShardOptions
     from shardwright.search.learned.fleet import Fleet
-    from shardwright.search.learned.policy_files import SavedPolicy
-    from shardwright.search.learned.records import TrainingRecord
+    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
     from shardwright.search.learned.worlds import World
     from shardwright.task import Task
 
 Options = TypeVar("Options", bound="DataclassInstance")
+
+PRESET = "preset=published"
 
 
 def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Sequence[str]) -> Options:
@@ -40,25 +39,29 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
     Args:
         kind: dataclass of the options; each has a default that is a number or a text.
         chosen: options that have a flag of their own.
-        texts: further ones, as in "learning_rate=0.001".
+        texts: further ones, as in "learning_rate=0.001"; "preset=published" makes the paper's values the defaults.
 
     Raises:
         InvalidInput: a text is not NAME=VALUE, names no option or one twice, or a value is of another type or breaks a rule.
     """
     defaults = {field.name: field.default for field in fields(kind)}
+    published: Mapping[str, Any] = getattr(kind, "published_values", {})
     values = dict(chosen)
-    for text in texts:
+    for text in dict.fromkeys(texts):
+        if published and text == PRESET:
+            continue
         name, equals, value = text.partition("=")
         if not equals or name not in defaults:
             close = get_close_matches(name, defaults, n=1)
             hint = f"did you mean '{close[0]}'? " if close else ""
+            hint += f"{PRESET} is the one preset; " if name == "preset" and published else ""
             raise InvalidInput(f"--option {text!r} must be NAME=VALUE; {hint}names are {', '.join(defaults)}")
         if name in values:
             raise InvalidInput(
                 f"--option {text!r}: {name} is set already; give it once, and seed, iterations and steps by their own flags"
             )
         values[name] = _value(text, value, defaults[name])
-    return kind(**values)
+    return kind(**{**published, **values} if PRESET in texts else values)
 
 
 def _value(text: str, value: str, default: object) -> int | float | str:
@@ -132,7 +135,11 @@ def run(
     ] = None,
     options: Annotated[
         list[str] | None,
-        option("--option", metavar="NAME=VALUE", text="Any other option of the training; repeat for several."),
+        option(
+            "--option",
+            metavar="NAME=VALUE",
+            text="Any other option of the training, or preset=published for the paper's; repeat for several.",
+        ),
     ] = None,
     log: Annotated[
         Path | None, option("--log", metavar="FOLDER", text="Write the training's figures here, for TensorBoard.")
@@ -158,13 +165,14 @@ def run(
     from shardwright.search.learned.fleet_world import FleetWorld
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.records import TrainingRecord
+    from shardwright.search.learned.trainer import learn
     from shardwright.workload.training_tasks import load_training_tasks
 
     check_target(output, inputs=[tasks, model], outputs=[checkpoint])
     check_target(checkpoint, inputs=[tasks, model])
     if log is not None:
         check_folder(log)
-    if strategy == "autoshard" and not simulated:
+    if strategy == "autoshard" and not simulated and PRESET not in (options or ()):
         steps = steps or _MEASURED_STEPS
     chosen = _length(strategy, iterations, steps) | {"seed": seed}
     training, how = load_training_tasks(tasks), _options(strategy, chosen, options or ())
@@ -179,8 +187,7 @@ def run(
         if fleet is not None:
             world = FleetWorld(fleet)
         with about(tasks):
-            policy = _learn(training.tasks, world, how, record, checkpoint)
-    policy = replace(policy, metadata=policy.metadata | {"tasks": training.description})
+            policy = learn(training.tasks, world, how, record=record, checkpoint=checkpoint)
     save_policy(policy, output)
     document = {"output": str(output), "strategy": strategy, "metadata": policy.metadata, "figures": record.rows}
     view = figures_table(f"training of {strategy}", record.rows)
@@ -226,29 +233,11 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
 
 def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
     """How to learn; raises InvalidInput where a text is no option."""
+    from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
+
     if strategy == "autoshard":
-        from shardwright.search.autoshard.strategy import AutoShardOptions
-
         return options_from_texts(AutoShardOptions, chosen, texts)
-    from shardwright.search.dreamshard.policy import DreamShardOptions
-
     return options_from_texts(DreamShardOptions, chosen, texts)
-
-
-def _learn(
-    tasks: Sequence[Task],
-    world: World,
-    options: AutoShardOptions | DreamShardOptions,
-    record: TrainingRecord,
-    checkpoint: Path | None,
-) -> SavedPolicy:
-    from shardwright.search.autoshard.learner import learn_autoshard
-    from shardwright.search.autoshard.strategy import AutoShardOptions
-    from shardwright.search.dreamshard.learner import learn_dreamshard
-
-    if isinstance(options, AutoShardOptions):
-        return learn_autoshard(tasks, world, options, record=record, checkpoint=checkpoint)
-    return learn_dreamshard(tasks, world, options, record=record, checkpoint=checkpoint)
 
 
 @contextmanager

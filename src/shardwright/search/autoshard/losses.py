@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shardwright.search.autoshard.network import AutoShardNetwork, Trajectory, go_through
 from shardwright.search.autoshard.replay import ShardBatch
-from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.learned.options import AutoShardOptions, Method
 
 
 class Returns(NamedTuple):
@@ -107,11 +107,11 @@ def policy_loss(
     return PolicyLoss(loss, float(entropy_te.detach().sum()) / choices, float(error_te.detach().abs().mean()))
 
 
-def cost_loss(network: AutoShardNetwork, shards: ShardBatch) -> Tensor:
+def cost_loss(network: AutoShardNetwork, shards: ShardBatch, method: Method = "shardwright") -> Tensor:
     """Mean squared relative error of predicted costs; what costs next to nothing is not worth being exact.
 
     The paper squares the error in ms, with which tables that cost little are priced badly, although they come last and level the devices.
     """
-    predicted_s = network.relative_cost(shards.sums(network.encode(shards.features_nf)))
     true_s = shards.cost_s / network.cost_scale
-    return ((predicted_s - true_s) / (true_s + _WORTH)).square().mean()
+    error_s = shards.predicted(network) - true_s
+    return (error_s if method == "paper" else error_s / (true_s + _WORTH)).square().mean()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shardwright.search.autoshard.strategy import (
+from shardwright.cost.fitting import Stack
+from shardwright.search.autoshard.policy import (
     COST_SIZES,
     DEVICE_SIZES,
     ENCODER_SIZES,
@@ -28,27 +28,16 @@ from shardwright.search.autoshard.strategy import (
     VALUE_SIZES,
 )
 from shardwright.search.learned.environment import Environment, PlacementBatch
-from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.worlds import Placed
 
 LstmState = tuple[Tensor, Tensor]
 
 
-class Stack(nn.ModuleList):
-    """Linear layers with ReLUs between them, none after the last."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__([nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`(..., out)` outputs of `(..., in)` inputs."""
-        for index, layer in enumerate(self):
-            x = layer(torch.relu(x) if index else x)
-        return x
-
-
 class AutoShardNetwork(nn.Module):
     """Cost model and policy, which share the encoder.
+
+    Args:
+        published: whether the policy sees predicted costs in ms, as in the paper, and not over that of an even share.
 
     Attributes:
         feature_mean: `(21,)` mean of the training tasks' table features.
@@ -60,8 +49,9 @@ class AutoShardNetwork(nn.Module):
     feature_scale: Tensor
     cost_scale: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, published: bool = False) -> None:
         super().__init__()
+        self._published = published
         self.register_buffer("feature_mean", torch.zeros(FEATURES))
         self.register_buffer("feature_scale", torch.ones(FEATURES))
         self.register_buffer("cost_scale", torch.ones(1))
@@ -97,7 +87,8 @@ class AutoShardNetwork(nn.Module):
             total_eh: `(e, 32)` sum of all encodings of a task.
             devices_e: `(e,)` number of devices.
         """
-        return self.relative_cost(total_eh / devices_e[:, None]).clamp(min=LEAST_SHARE)
+        even_e = self.relative_cost(total_eh / devices_e[:, None]).clamp(min=LEAST_SHARE)
+        return torch.ones_like(even_e) if self._published else even_e
 
     @torch.no_grad()
     def device_facts(self, sums_edh: Tensor, occupied_ed: Tensor, memory_ed: Tensor, even_e: Tensor) -> Tensor:
@@ -114,19 +105,11 @@ class AutoShardNetwork(nn.Module):
         return logits.masked_fill(~mask_ed, float("-inf")).masked_fill(~possible, 0.0)
 
 
-def new_network(seed: int) -> AutoShardNetwork:
+def new_network(seed: int, published: bool = False) -> AutoShardNetwork:
     """A network with random weights; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoShardNetwork()
-
-
-def exported(network: AutoShardNetwork, metadata: dict[str, str]) -> SavedPolicy:
-    """The network as it is saved."""
-    from shardwright.search.autoshard.strategy import NAME
-
-    weights = {name: value.detach().cpu().float().numpy().copy() for name, value in network.state_dict().items()}
-    return SavedPolicy(NAME, weights, metadata)
+        return AutoShardNetwork(published)
 
 
 class Encoded(NamedTuple):

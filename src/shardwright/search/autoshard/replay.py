@@ -8,9 +8,9 @@ Shape suffixes: s shards of a batch, n blocks of all of them, f features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,12 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
-from shardwright.search.learned.checkpoints import check_range, check_tensor
+from shardwright.search.learned.checkpoints import check_count, check_range, check_tensor
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.search.autoshard.network import AutoShardNetwork
 
 SPREAD = 0.6
 """Standard deviation of the logarithms of the factors."""
@@ -70,6 +73,10 @@ class ShardBatch(NamedTuple):
         zeros = encodings_nh.new_zeros(len(self.cost_s), encodings_nh.shape[1])
         return zeros.index_add(0, self.owner_n, encodings_nh)
 
+    def predicted(self, network: AutoShardNetwork) -> Tensor:
+        """`(s,)` what a network says of the sets, in units of its scale."""
+        return network.relative_cost(self.sums(network.encode(self.features_nf)))
+
 
 class ReplayBuffer:
     """A ring of device shards.
@@ -113,17 +120,26 @@ class ReplayBuffer:
             self.costs[slot] = compute[device]
             self.added += 1
 
-    def restore(self, blocks: Tensor, costs: Tensor, added: int) -> None:
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in it, for a checkpoint."""
+        return {"blocks": torch.from_numpy(self.blocks), "costs": torch.from_numpy(self.costs)}
+
+    def counts(self) -> dict[str, int]:
+        """Sets ever added, for a checkpoint."""
+        return {"added": self.added}
+
+    def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Take over the sets of a buffer for the same tasks and of the same capacity.
 
         Raises:
-            ValueError: they are of another shape, or name blocks that no task has.
+            KeyError, ValueError: they are of another shape, or name blocks that no task has.
         """
-        for name, value, own in (("blocks", blocks, self.blocks), ("costs", costs, self.costs)):
-            check_tensor(name, value, torch.from_numpy(own))
-        check_range("blocks", blocks, NONE, len(self._features) - 1)
-        check_range("costs", costs, 0, torch.finfo(torch.float32).max)
-        self.blocks[:], self.costs[:], self.added = blocks.numpy(), costs.numpy(), added
+        highest = {"blocks": (NONE, len(self._features) - 1), "costs": (0, torch.finfo(torch.float32).max)}
+        for name, own in self.tensors().items():
+            check_tensor(name, tensors[name], own)
+            check_range(name, tensors[name], *highest[name])
+        self.added = check_count("added", counts["added"])
+        self.blocks[:], self.costs[:] = tensors["blocks"].numpy(), tensors["costs"].numpy()
 
     def draw(self, count: int, rng: np.random.Generator) -> ShardBatch:
         """`count` random sets, with replacement."""

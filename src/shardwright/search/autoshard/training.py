@@ -1,22 +1,26 @@
-"""The state of an AutoShard training, and one round of it: episodes are played, priced, and learned from."""
+"""One round of AutoShard's training: episodes are played, priced, and learned from.
+
+The paper's actors are processes that play with the learner's policy of a moment ago, and V-trace corrects for its age. Here they are one
+batch of episodes in the same process: at the begin of a round enough are played for `lag` learner steps, so that the learner is up
+to `lag` - 1 steps ahead of what it learns from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Adam
 
-from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.autoshard.losses import PolicyLoss, cost_loss, policy_loss
 from shardwright.search.autoshard.network import (
     AutoShardNetwork,
     Trajectory,
-    exported,
     in_batches,
     new_network,
     placements,
@@ -24,219 +28,136 @@ from shardwright.search.autoshard.network import (
     scattered,
 )
 from shardwright.search.autoshard.replay import ReplayBuffer, with_variations
-from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.learned.arrays import Floats, PlacementArrays
-from shardwright.search.learned.checkpoints import (
-    check_count,
-    check_same_training,
-    load_checkpoint,
-    optimizer_tensors,
-    restore_network,
-    restore_optimizer,
-    restoring,
-    save_checkpoint,
-)
 from shardwright.search.learned.environment import PlacementBatch
-from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.search.learned.options import AutoShardOptions
+from shardwright.search.learned.trainer import Trainer
 from shardwright.search.learned.worlds import Placed, World, compute_ms
-
-
-class Scattered(NamedTuple):
-    """Random placements; the names are those of `Environment`."""
-
-    assignment_eu: Tensor
-    excess_e: Tensor
-
+from shardwright.workload.training_tasks import TrainingTasks
 
 _LEAST_SPREAD = 1e-2  # features that hardly differ in training are not blown up
 _SAME = 1e-6
 
 
-class Played(NamedTuple):
-    """A round's episodes with what they cost.
-
-    Attributes:
-        trajectory: the episodes.
-        whole: numbers of those in which every unit found a device.
-        placed: their placements, and after them the scattered ones.
-        costs: `(d,)` forward + backward ms of each placement in `placed`.
-    """
-
-    trajectory: Trajectory
-    whole: list[int]
-    placed: list[Placed]
-    costs: list[Floats]
-
-    def rewards(self) -> Tensor:
-        """`(e,)` degree of balance, min over max of the devices' costs; minus the relative excess where a unit found no device."""
-        reward_e = -self.trajectory.excess_e
-        for episode, cost in zip(self.whole, self.costs, strict=False):
-            reward_e[episode] = float(cost.min() / cost.max()) if cost.max() > 0 else 1.0
-        return reward_e
-
-
-class Training:
+class AutoShardTrainer(Trainer):
     """A training between two rounds.
 
     Args:
-        tasks: the training tasks, each with something to place.
-        world: says what placements cost.
+        tasks: the training tasks; those without anything to place teach nothing and are left out.
+        world: says what placements cost; only kernel times are used.
         options: how to learn.
 
-    Attributes:
-        options: how to learn.
-        network: the learner's.
-        round: rounds made.
+    Raises:
+        InvalidInput: no task has anything to place.
     """
 
+    counter: ClassVar[str] = "round"
+    network: AutoShardNetwork
+    buffer: ReplayBuffer
+
     def __init__(self, tasks: Sequence[PlacementArrays], world: World, options: AutoShardOptions) -> None:
-        self.options = options
-        self.network = new_network(options.seed)
-        self.round = 0
-        self._tasks = with_variations(tasks, options.variations, np.random.default_rng([options.seed, 1]))
-        self._world = world
-        self._rng = np.random.default_rng(options.seed)
-        self._buffer = ReplayBuffer(self._tasks, options.buffer)
-        cost_parts = [*self.network.encoder.parameters(), *self.network.cost.parameters()]
-        own = {id(parameter) for parameter in self.network.cost.parameters()}
-        self._cost_optimizer = Adam(cost_parts)
-        self._policy_optimizer = Adam([p for p in self.network.parameters() if id(p) not in own])
-        self._learner_steps = 0
-        _set_statistics(self.network, self._tasks)
+        super().__init__(world, np.random.default_rng(options.seed))
+        self._given = [task for task in tasks if len(task)]
+        if not self._given:
+            raise InvalidInput(
+                f"autoshard: none of the {len(tasks)} training tasks has a table to place; give at least one with "
+                "tables that may stay whole"
+            )
+        self._options = options
+        self._tasks = with_variations(self._given, options.variations, np.random.default_rng([options.seed, 1]))
+        both = options.method == "paper"
+        self.network = network = new_network(options.seed, published=both)
+        self.buffer = ReplayBuffer(self._tasks, options.buffer)
+        own = {id(parameter) for parameter in network.cost.parameters()}
+        policy = Adam([p for p in network.parameters() if both or id(p) not in own])
+        cost = policy if both else Adam([*network.encoder.parameters(), *network.cost.parameters()])
+        self.optimizers = {"policy_optimizer": policy, "cost_optimizer": cost}
+        _set_statistics(network, self._tasks)
+
+    def digest(self, known: TrainingTasks) -> str:
+        """Of the arrays of the tasks that have something to place."""
+        digest = hashlib.sha256()
+        for task in self._given:
+            for part in (task.features, task.unit_of, task.bytes, task.allowed, task.rivals, task.memory, task.used):
+                digest.update(str(part.shape).encode() + part.tobytes())
+            digest.update(task.fixed_features.tobytes() + task.fixed_on.tobytes())
+        return digest.hexdigest()
 
     def make_round(self) -> dict[str, float]:
-        """Play episodes, then learn from them.
-
-        Returns:
-            The round's figures.
-
-        Raises:
-            ShardwrightError: the world failed, or a cost is not a number. The training is then as it was before the round.
-            InfeasibleTask: no placement kept memory and constraints.
-        """
-        before = self._rng.bit_generator.state
-        try:
-            played = self._play()
-        except ShardwrightError:
-            self._rng.bit_generator.state = before
-            raise
-        if not played.costs:
+        """Play episodes for `lag` learner steps and the scattered placements, price them in one call of the world, and learn."""
+        units = sum(len(task) for task in self._tasks) / len(self._tasks)
+        episodes = max(1, round(self._options.unroll * self._options.batch / units)) * self._options.lag
+        played = roll_out(self.network, self._draw(episodes), self._rng)
+        whole, placed = placements(played.batch, played.assignment_eu, played.excess_e)
+        own = len(whole)
+        if self._options.scattered:
+            others = scattered(self._draw(self._options.scattered), self._rng)
+            placed = [*placed, *placements(others.batch, others.assignment_eu, others.excess_e)[1]]
+        costs = [compute_ms(phases) for phases in self._priced(placed)]
+        if not costs:
             raise InfeasibleTask(
                 "no placement of the training tasks kept their memory and constraints, so there is nothing to learn from: "
                 "give their devices more memory, or drop constraints"
             )
-        if not len(self._buffer):
-            self.network.cost_scale.fill_(max(_SAME, float(np.mean(np.concatenate(played.costs)))))
-        figures = {"cost_error": self._cost_error(played)}
-        for (task, assignment), cost in zip(played.placed, played.costs, strict=True):
-            self._buffer.add(task, assignment, cost)
-        reward_e = played.rewards()
-        losses = self._learn(played.trajectory, reward_e)
-        self.round += 1
-        slowest = [float(cost.max()) for cost in played.costs[: len(played.whole)]]
-        return figures | {
+        if not len(self.buffer) and self._options.method != "paper":
+            self.network.cost_scale.fill_(max(_SAME, float(np.mean(np.concatenate(costs)))))
+        cost_error = self._cost_error(placed[:own], costs[:own])
+        for (task, assignment), cost in zip(placed, costs, strict=True):
+            self.buffer.add(task, assignment, cost)
+        reward_e = rewards(played.excess_e, whole, costs)
+        losses = self._learn(played, reward_e)
+        return {
+            "cost_error": cost_error,
             "reward": float(reward_e.mean()),
             "entropy": float(np.mean([loss.entropy for loss in losses])),
             "value_error": float(np.mean([loss.value_error for loss in losses])),
-            "latency_ms": float(np.mean(slowest)) if slowest else float("nan"),
+            "latency_ms": float(np.mean([float(cost.max()) for cost in costs[:own]])) if own else float("nan"),
         }
-
-    def policy(self, metadata: dict[str, str]) -> SavedPolicy:
-        """What was learned so far."""
-        return exported(self.network, metadata)
-
-    def save(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Write a checkpoint; `identity` says which training it is of."""
-        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        tensors |= optimizer_tensors(self._policy_optimizer, "policy_optimizer.")
-        tensors |= optimizer_tensors(self._cost_optimizer, "cost_optimizer.")
-        tensors |= {"blocks": torch.from_numpy(self._buffer.blocks), "costs": torch.from_numpy(self._buffer.costs)}
-        counts = {"round": self.round, "learner_steps": self._learner_steps, "added": self._buffer.added}
-        save_checkpoint(path, tensors, {**identity, **counts, "rng": self._rng.bit_generator.state})
-
-    def go_on_from(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Take up a checkpoint; nothing happens if there is no such file.
-
-        Raises:
-            InvalidInput: it cannot be read, or is of another training.
-        """
-        found = load_checkpoint(path)
-        if found is None:
-            return
-        tensors, state = found
-        check_same_training(path, state, identity)
-        with restoring(path):
-            self._restore(tensors, state)
-
-    def _restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        restore_network(self.network, tensors)
-        restore_optimizer(self._policy_optimizer, tensors, "policy_optimizer.")
-        restore_optimizer(self._cost_optimizer, tensors, "cost_optimizer.")
-        self._buffer.restore(tensors["blocks"], tensors["costs"], check_count("added", state["added"]))
-        self.round, self._learner_steps = (check_count(name, state[name]) for name in ("round", "learner_steps"))
-        self._rng.bit_generator.state = state["rng"]
-
-    def _play(self) -> Played:
-        """Episodes for `lag` learner steps and the scattered placements, with their costs from one call of the world."""
-        units = sum(len(task) for task in self._tasks) / len(self._tasks)
-        episodes = max(1, round(self.options.unroll * self.options.batch / units)) * self.options.lag
-        trajectory, random, done = self._episodes(episodes)
-        whole, placed = placements(trajectory.batch, trajectory.assignment_eu, trajectory.excess_e)
-        _, others = placements(random, done.assignment_eu, done.excess_e)
-        costs = [compute_ms(phases) for phases in self._world.costs([*placed, *others])]
-        if not all(np.isfinite(cost).all() for cost in costs):
-            raise ShardwrightError(
-                f"{self._world.name} said that a placement takes NaN or infinite ms, so its reward is no number; costs must be finite: "
-                "train the cost model again, or measure again"
-            )
-        return Played(trajectory, whole, [*placed, *others], costs)
-
-    def _episodes(self, count: int) -> tuple[Trajectory, PlacementBatch, Scattered]:
-        """So many episodes by the policy, and the scattered placements with their tasks."""
-        trajectory = roll_out(self.network, self._draw(count), self._rng)
-        done = scattered(self._draw(self.options.scattered), self._rng)
-        return trajectory, done.batch, Scattered(done.assignment_eu, done.excess_e)
 
     def _draw(self, episodes: int) -> PlacementBatch:
         return PlacementBatch.of([self._tasks[index] for index in self._rng.integers(len(self._tasks), size=episodes)])
 
-    def _learn(self, trajectory: Trajectory, reward_e: Tensor) -> list[PolicyLoss]:
+    def _learn(self, played: Trajectory, reward_e: Tensor) -> list[PolicyLoss]:
         """`lag` learner steps, each on its part of the episodes."""
-        losses = []
-        for part in in_batches(trajectory.batch.episodes, self.options.lag):
-            for optimizer in (self._policy_optimizer, self._cost_optimizer):
-                optimizer.param_groups[0]["lr"] = self._learning_rate()
-            found = policy_loss(self.network, trajectory.part(part), reward_e[part], self.options)
-            self._step(self._policy_optimizer, found.loss)
-            for _ in range(self.options.cost_updates if len(self._buffer) else 0):
-                shards = self._buffer.draw(self.options.buffer_batch, self._rng)
-                self._step(self._cost_optimizer, cost_loss(self.network, shards))
-            self._learner_steps += 1
+        options, losses = self._options, []
+        parts = in_batches(played.batch.episodes, options.lag)
+        for step, part in enumerate(parts, start=self.round * options.lag):
+            for name in self.optimizers:
+                self._set_rate(name, options.learning_rate * (1 - step / (options.rounds * options.lag)))
+            found = policy_loss(self.network, played.part(part), reward_e[part], options)
+            self._descend("policy_optimizer", found.loss, options.gradient_norm)
+            for _ in range(options.cost_updates if len(self.buffer) else 0):
+                shards = self.buffer.draw(options.buffer_batch, self._rng)
+                loss = cost_loss(self.network, shards, options.method)
+                self._descend("cost_optimizer", loss, options.gradient_norm)
             losses.append(found)
         return losses
 
-    def _step(self, optimizer: Adam, loss: Tensor) -> None:
-        self.network.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.options.gradient_norm)
-        optimizer.step()
-
-    def _learning_rate(self) -> float:
-        left = 1 - self._learner_steps / (self.options.rounds * self.options.lag)
-        return self.options.learning_rate * left
-
     @torch.no_grad()
-    def _cost_error(self, played: Played) -> float:
+    def _cost_error(self, placed: Sequence[Placed], costs: Sequence[Floats]) -> float:
         """Mean relative error on the devices of the episodes, before any of them is in the buffer."""
-        if not played.whole:
+        if not placed:
             return float("nan")
-        seen = ReplayBuffer([task for task, _ in played.placed], sum(len(cost) for cost in played.costs))
-        for (task, assignment), cost in zip(played.placed[: len(played.whole)], played.costs, strict=False):
+        seen = ReplayBuffer([task for task, _ in placed], sum(len(cost) for cost in costs))
+        for (task, assignment), cost in zip(placed, costs, strict=True):
             seen.add(task, assignment, cost)
         shards = seen.all()
-        predicted_s = self.network.relative_cost(shards.sums(self.network.encode(shards.features_nf)))
         true_s = shards.cost_s / self.network.cost_scale
-        return float(((predicted_s - true_s).abs() / true_s).mean())
+        return float(((shards.predicted(self.network) - true_s).abs() / true_s).mean())
+
+
+def rewards(excess_e: Tensor, whole: Sequence[int], costs: Sequence[Floats]) -> Tensor:
+    """`(e,)` degree of balance, min over max of the devices' costs; minus the relative excess where a unit found no device.
+
+    Args:
+        excess_e: as of the environment.
+        whole: numbers of the episodes in which every unit found a device.
+        costs: `(d,)` ms of these, and of any further placements.
+    """
+    reward_e = -excess_e
+    for episode, cost in zip(whole, costs, strict=False):
+        reward_e[episode] = float(cost.min() / cost.max()) if cost.max() > 0 else 1.0
+    return reward_e
 
 
 def _set_statistics(network: AutoShardNetwork, tasks: Sequence[PlacementArrays]) -> None:

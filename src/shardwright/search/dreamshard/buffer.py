@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask
 from shardwright.search.dreamshard.network import CostNetwork, DreamShardNetwork
-from shardwright.search.dreamshard.policy import HEADS, Objective
+from shardwright.search.dreamshard.policy import HEADS
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import check_range, check_tensor
 from shardwright.search.learned.environment import UNPLACED, PlacementBatch
+from shardwright.search.learned.options import Objective
 from shardwright.search.learned.worlds import BACKWARD, BACKWARD_COMMUNICATION, FORWARD
 from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table
@@ -88,10 +90,11 @@ class Buffer:
         phases_mdp: ms of forward, forward communication, backward communication and backward; 0 in the padding.
     """
 
-    def __init__(self, units: int, devices: int) -> None:
+    def __init__(self, batch: PlacementBatch) -> None:
+        self._tasks = batch.episodes
         self.task_m = torch.zeros(0, dtype=torch.int64)
-        self.assignment_mu = torch.zeros(0, units, dtype=torch.int64)
-        self.phases_mdp = torch.zeros(0, devices, PHASES)
+        self.assignment_mu = torch.zeros(0, batch.units, dtype=torch.int64)
+        self.phases_mdp = torch.zeros(0, batch.devices, PHASES)
 
     def __len__(self) -> int:
         return self.task_m.shape[0]
@@ -107,29 +110,27 @@ class Buffer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything in it, for a checkpoint."""
-        return {f"buffer.{name}": value for name, value in vars(self).items()}
+        return {f"buffer.{name}": getattr(self, name) for name in ("task_m", "assignment_mu", "phases_mdp")}
 
-    def restore(self, tensors: Mapping[str, Tensor], tasks: int) -> None:
+    def counts(self) -> dict[str, int]:
+        """Nothing else."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Take over what `tensors` gave.
 
         Raises:
             KeyError, ValueError: it is of other tasks or devices, or no buffer.
         """
-        found = {name: tensors[f"buffer.{name}"] for name in vars(self)}
-        for name, value in found.items():
-            check_tensor(f"buffer.{name}", value, getattr(self, name), any_length=True)
-            check_range(f"buffer.{name}", value, *self._bounds(tasks)[name])
+        largest = (self._tasks - 1, self.phases_mdp.shape[1] - 1, torch.finfo(torch.float32).max)
+        bounds = zip((0, UNPLACED, 0), largest, strict=True)
+        found = {name: tensors[name] for name in self.tensors()}
+        for (name, own), (low, high) in zip(self.tensors().items(), bounds, strict=True):
+            check_tensor(name, found[name], own, any_length=True)
+            check_range(name, found[name], low, high)
         if len({len(value) for value in found.values()}) > 1:
             raise ValueError("the buffer's tensors have different lengths")
-        vars(self).update(found)
-
-    def _bounds(self, tasks: int) -> dict[str, tuple[float, float]]:
-        """Least and largest value of each tensor."""
-        return {
-            "task_m": (0, tasks - 1),
-            "assignment_mu": (UNPLACED, self.phases_mdp.shape[1] - 1),
-            "phases_mdp": (0, torch.finfo(torch.float32).max),
-        }
+        vars(self).update({name.removeprefix("buffer."): value for name, value in found.items()})
 
 
 OUTPUTS = ("forward", "backward", "backward_communication", "overall")
@@ -163,16 +164,15 @@ class CostErrors:
         network: the networks.
         batch: the tasks.
         buffer: placements of these tasks.
-        objective: what the overall cost is.
     """
 
-    def __init__(self, network: DreamShardNetwork, batch: PlacementBatch, buffer: Buffer, objective: Objective) -> None:
-        self._network, self._batch, self._buffer, self._objective = network, batch, buffer, objective
+    def __init__(self, network: DreamShardNetwork, batch: PlacementBatch, buffer: Buffer) -> None:
+        self._network, self._batch, self._buffer = network, batch, buffer
         features, index = torch.unique(batch.features_ebf.flatten(0, 1), dim=0, return_inverse=True)
         self._features, self._index_eb = features, index.view(batch.unit_eb.shape)
 
-    def of(self, index: Tensor) -> list[Tensor]:
-        """As `relative_errors`, for placements of the buffer."""
+    def of(self, index: Tensor, *, relative: bool = True) -> list[Tensor]:
+        """As `errors_of`, for placements of the buffer; or, not relative, the paper's errors in ms."""
         task_e, assignment_eu = self._buffer.task_m[index], self._buffer.assignment_mu[index]
         batch, network = self._batch, self._network
         if len(self._features) < task_e.numel() * batch.unit_eb.shape[1]:
@@ -189,29 +189,32 @@ class CostErrors:
             fixed_ech = network.cost.encoder(network.standardised(batch.fixed_ecf[task_e]))
             sums_edh = sums_edh + torch.einsum("ech,ecd->edh", fixed_ech, batch.fixed_ecd[task_e].float())
             held_ed = held_ed | batch.fixed_ecd[task_e].any(dim=1)
-        return relative_errors(network.cost, sums_edh, held_ed, self._buffer.phases_mdp[index], self._objective)
+        true = targets(self._buffer.phases_mdp[index], network.objective)
+        return errors_of(network.cost, sums_edh, held_ed, true, relative=relative)
 
 
-def relative_errors(
-    cost: CostNetwork, sums_edh: Tensor, held_ed: Tensor, phases_edp: Tensor, objective: Objective
+def errors_of(
+    cost: CostNetwork, sums_edh: Tensor, held_ed: Tensor, true: tuple[Tensor, Tensor], *, relative: bool
 ) -> list[Tensor]:
-    """(predicted − true) / true.
+    """Predicted less true costs, over the true ones where that is asked for.
 
     Args:
         cost: the network.
         sums_edh: sums of encodings over devices.
         held_ed: devices that hold something; empty ones cost nothing and are left out.
-        phases_edp: true costs.
-        objective: what the overall cost is.
+        true: as `targets` returns them.
+        relative: whether errors count relative to costs.
 
     Returns:
         Errors of the three heads, `(n,)` each for the n devices that hold something, and `(e,)` of the overall head.
     """
-    found_edk, overall_e = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
-    true_edk, true_e = targets(phases_edp, objective)
-    error_edk = (found_edk - true_edk) / torch.maximum(true_edk, _SMALL * cost.scale[:HEADS])
-    heads = [error_edk[..., head][held_ed] for head in range(HEADS)]
-    return [*heads, (overall_e - true_e) / torch.maximum(true_e, _SMALL * cost.scale[HEADS])]
+    found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
+    least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
+    error_edk, error_e = (
+        (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
+        for predicted, known, lowest in zip(found, true, least, strict=True)
+    )
+    return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
 
 
 def mean_errors(errors: list[Tensor]) -> dict[str, float]:

@@ -62,7 +62,7 @@ class Episodes:
         unit_te: unit placed at each step.
         device_te: device chosen at each step.
         mask_ted: devices that could be chosen; none where the episode had ended, or had no device for the unit.
-        shares_tedk: log(1 + cost over that of an even share) of every device with the unit.
+        shares_tedk: log(1 + cost over that of an even share) of every device with the unit; in the paper, costs in ms.
         start_edk: the same before the first step.
     """
 
@@ -107,8 +107,10 @@ class Rollout:
 
     def _shares(self, hidden_edq: Tensor) -> Tensor:
         """`(e, d, k)` log(1 + cost over that of an even share)."""
-        costs_edk = self._network.cost.device_costs(hidden_edq).clamp(min=0.0)
-        return torch.log1p(costs_edk / self._encoded.even_ek[:, None])
+        costs_edk = self._network.cost.device_costs(hidden_edq)
+        if self._network.policy.published:
+            return costs_edk
+        return torch.log1p(costs_edk.clamp(min=0.0) / self._encoded.even_ek[:, None])
 
     @torch.no_grad()
     def play(self, choose: Choose) -> Episodes:
@@ -125,7 +127,7 @@ class Rollout:
             added_edq = hidden_edq + self._hidden_euq[rows, current_e][:, None]
             share_edk = self._shares(added_edq)
             added_ed = policy.value(share_edk)
-            device_e = choose(load_ed + added_ed - value_ed, mask_ed)
+            device_e = choose(load_ed + value_ed if policy.published else load_ed + added_ed - value_ed, mask_ed)
             placed_e = environment.step(device_e, mask_ed)
             moved = rows[placed_e], device_e[placed_e]
             hidden_edq[moved] = added_edq[moved]
@@ -154,6 +156,8 @@ def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]
     policy, copies = network.policy, encoded.copies
     batch = encoded.batch.rows(torch.arange(0, encoded.batch.episodes, copies))
     mean_e1 = (batch.unit_count_e / batch.device_ed.sum(dim=1)).clamp(min=1.0)[:, None]
+    if policy.published:
+        mean_e1 = torch.ones_like(mean_e1)
     units_euh = batch.by_unit(policy.encoder(network.standardised(batch.features_ebf)))
     fixed_edh = batch.by_device(policy.encoder(network.standardised(batch.fixed_ecf)))
     load_eu, start_ed = policy.load(units_euh) / mean_e1, policy.load(fixed_edh) / mean_e1
@@ -164,16 +168,19 @@ def estimates(network: DreamShardNetwork, episodes: Episodes) -> Tensor:
     """`(t + 1, e)` ms that a placement costs by what is known before the first step and after each.
 
     After a step this is what the heads say of the slowest device so far, but no less than an even share: what comes later can still go
-    to others. The last row is the predicted overall cost. Differences between rows say how much of that a step is to blame for.
+    to others. The last row is the predicted overall cost. Differences between rows say how much of that a step is to blame for. In the
+    paper only the last row counts; the others are 0.
     """
     encoded = episodes.encoded
+    overall_e = network.cost.overall_cost(encoded.sums(episodes.assignment_eu))
+    if network.policy.published:
+        return torch.cat([torch.zeros_like(episodes.device_te, dtype=overall_e.dtype), overall_e[None]])
     chosen_tek = torch.gather(
         episodes.shares_tedk, 2, episodes.device_te[..., None, None].expand(-1, -1, 1, episodes.shares_tedk.shape[3])
     )[:, :, 0]
     chosen_tek = chosen_tek * _placed(episodes).any(dim=2)[..., None]
     largest_tek = torch.cat([episodes.start_edk.amax(dim=1)[None], chosen_tek]).cummax(dim=0).values
     slowest_te = (largest_tek.expm1().clamp(min=1.0) * encoded.even_ek).sum(dim=2)
-    overall_e = network.cost.overall_cost(encoded.sums(episodes.assignment_eu))
     return torch.cat([slowest_te[:-1], overall_e[None]])
 
 
@@ -188,7 +195,8 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     added_ted = chosen_ted * _of_steps(load_eu[..., None], episodes.unit_te)
     load_ted = start_ed + added_ted.cumsum(dim=0) - added_ted
     value_ted = network.policy.value(torch.cat([episodes.start_edk[None], episodes.shares_tedk]))
-    logit_ted = load_ted + value_ted[1:] - torch.gather(value_ted, 0, _last_changes(chosen_ted))
+    before_ted = torch.gather(value_ted, 0, _last_changes(chosen_ted))
+    logit_ted = load_ted + before_ted if network.policy.published else load_ted + value_ted[1:] - before_ted
     any_te = episodes.mask_ted.any(dim=2)
     open_ted = episodes.mask_ted | ~any_te[..., None]
     log_ted = torch.log_softmax(logit_ted.masked_fill(~open_ted, -torch.inf), dim=2).masked_fill(~open_ted, 0.0)

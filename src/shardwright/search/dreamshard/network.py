@@ -6,7 +6,8 @@ The published architecture: an encoder 21→128→32 for each block, a SUM over 
 backward and backward communication, and for the overall cost the MAX over devices of the sums and a head 32→64→1; the policy has an
 encoder of its own, its sum over a device, and the three costs through 3→64→32; a linear layer 64→1 gives the logit of a device.
 
-What the paper leaves open is settled here, and some of it is done otherwise, because that works better:
+What the paper leaves open is settled here, and some of it is done otherwise, because that works better; with the method "paper" it is done
+as published:
 
 - What the logit sees. The published code judges devices as they are; its policy does not see the table to place, and can only balance what
   lies already. Here the cost part of the logit is what a device's value changes by when it gets the unit, the value being the linear layer
@@ -16,7 +17,7 @@ What the paper leaves open is settled here, and some of it is done otherwise, be
   rely on its own encoder, which knows the tables of training by heart and misjudges others.
 - Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
   number of units a device holds on average: tasks of any number of tables and devices look alike.
-- Costs are learned relative to their size (see `cost_errors`), in units of the mean cost of each head.
+- Costs are learned relative to their size (see `errors_of`), in units of the mean cost of each head.
 - An encoding is multiplied by a learned power of the table's sizes, as times span decades and sums are of times, not of their logarithms.
 - The overall head corrects what the device heads imply, the sum of their maxima over devices (or the maximum of the sums). On its own it
   ranked placements of one task near the policy's hardly better than chance, and they are all that a policy in training sees.
@@ -28,6 +29,7 @@ References:
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -45,20 +47,24 @@ from shardwright.search.dreamshard.policy import (
     MOST_URGENT,
     SHARE_GAIN,
     SIZES,
-    Objective,
+    checked,
 )
 from shardwright.search.learned.arrays import TABLE_FEATURES
+from shardwright.search.learned.options import Method, Objective
+from shardwright.search.learned.policy_files import SavedPolicy
 
 
 class Encoder(nn.Module):
     """Table features to an encoding that is summed over tables: 21→128→32, ReLU after both layers, times a power law of the sizes."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, generator: torch.Generator, method: Method) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             [_linear(len(TABLE_FEATURES), HIDDEN, generator), _linear(HIDDEN, ENCODING, generator)]
         )
         self.powers = nn.Parameter(torch.rand((SIZES, ENCODING), generator=generator) / 2)
+        if method == "paper":  # no power law
+            self.powers = nn.Parameter(torch.zeros(SIZES, ENCODING), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., h)` encodings of `(..., f)` standardised features; never negative."""
@@ -73,10 +79,10 @@ class CostNetwork(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, objective: Objective, generator: torch.Generator) -> None:
+    def __init__(self, objective: Objective, generator: torch.Generator, method: Method) -> None:
         super().__init__()
-        self._objective = objective
-        self.encoder = Encoder(generator)
+        self._objective, self._published = objective, method == "paper"
+        self.encoder = Encoder(generator, method)
         self.heads = _linear(ENCODING, HEADS * HEAD_HIDDEN, generator)
         self.mix = nn.Parameter(_uniform((HEADS, HEAD_HIDDEN), HEAD_HIDDEN, generator))
         self.bias = nn.Parameter(torch.zeros(HEADS))
@@ -101,20 +107,23 @@ class CostNetwork(nn.Module):
         known_edk = self.device_costs(self.hidden(sums_edh)).clamp(min=0.0) * held_ed1
         slowest_e = known_edk.amax(dim=1).sum(dim=1) if self._objective == "step" else known_edk.sum(dim=2).amax(dim=1)
         rest: Tensor = second(torch.relu(first(sums_edh.amax(dim=1))))[:, 0]
-        return slowest_e + rest * self.scale[HEADS]
+        return rest if self._published else slowest_e + rest * self.scale[HEADS]
 
 
 class PolicyNetwork(nn.Module):
     """Logits of devices from the units they hold and what they cost."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    def __init__(self, generator: torch.Generator, method: Method = "shardwright") -> None:
         super().__init__()
-        self.encoder = Encoder(generator)
+        self.published = method == "paper"
+        self.encoder = Encoder(generator, method)
         self.costs = nn.ModuleList([_linear(HEADS, COST_HIDDEN, generator), _linear(COST_HIDDEN, ENCODING, generator)])
         self.logit = nn.Linear(2 * ENCODING, 1, bias=False)
         torch.nn.init.zeros_(self.logit.weight)
-        self.urgency = nn.Parameter(torch.zeros(HEADS))
-        self.power = nn.Parameter(torch.full((HEADS,), FIRST_POWER))
+        if self.published:
+            self.logit.weight = nn.Parameter(_uniform((1, 2 * ENCODING), 2 * ENCODING, generator))
+        self.urgency = nn.Parameter(torch.zeros(HEADS), requires_grad=not self.published)
+        self.power = nn.Parameter(torch.full((HEADS,), FIRST_POWER), requires_grad=not self.published)
 
     @torch.no_grad()
     def start_from(self, scale: Tensor) -> None:
@@ -127,10 +136,13 @@ class PolicyNetwork(nn.Module):
         return found
 
     def value(self, shares: Tensor) -> Tensor:
-        """`(...,)` how good it is for a device to have `(..., k)` shares."""
-        x = SHARE_GAIN * shares
+        """`(...,)` how good it is for a device to have `(..., k)` shares; in the paper, costs in ms."""
+        x = shares if self.published else SHARE_GAIN * shares
         for layer in self.costs:
             x = torch.relu(layer(x))
+        if self.published:
+            good: Tensor = x @ self.logit.weight[0, ENCODING:]
+            return good
         logarithm = self.urgency + self.power * (shares - math.log(2))
         power = self.power.clamp(min=1.0)
         beyond = torch.expm1((logarithm - MOST_URGENT).clamp(min=0.0) / power)
@@ -147,19 +159,40 @@ class DreamShardNetwork(nn.Module):
         std_f: standard deviation likewise.
         generator: draws the weights.
         objective: what the overall cost is.
+        method: "paper" for the published networks.
     """
 
     feature_mean: Tensor
     feature_std: Tensor
 
     def __init__(
-        self, mean_f: Tensor, std_f: Tensor, generator: torch.Generator, objective: Objective = "step"
+        self,
+        mean_f: Tensor,
+        std_f: Tensor,
+        generator: torch.Generator,
+        objective: Objective = "step",
+        method: Method = "shardwright",
     ) -> None:
         super().__init__()
         self.register_buffer("feature_mean", mean_f.clone())
         self.register_buffer("feature_std", std_f.clone())
-        self.cost = CostNetwork(objective, generator)
-        self.policy = PolicyNetwork(generator)
+        self.objective = objective
+        self.cost = CostNetwork(objective, generator, method)
+        self.policy = PolicyNetwork(generator, method)
+
+    @classmethod
+    def of(cls, policy: SavedPolicy) -> Self:
+        """The networks of a policy.
+
+        Raises:
+            InvalidInput: an array is missing or has another shape.
+        """
+        weights = {name: torch.from_numpy(array.copy()) for name, array in checked(policy).items()}
+        objective: Objective = "embedding" if policy.metadata.get("objective") == "embedding" else "step"
+        method: Method = "paper" if policy.metadata.get("method") == "paper" else "shardwright"
+        network = cls(weights["feature_mean"], weights["feature_std"], torch.Generator(), objective, method)
+        network.load_state_dict(weights)
+        return network
 
     def standardised(self, x: Tensor) -> Tensor:
         """`(..., f)` features as the encoders take them; those far from what was learned from are drawn in."""

@@ -11,17 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
-from shardwright.search.learned.policy_files import SavedPolicy, bundled_policy
-from shardwright.search.strategy import why_not_counted
-from shardwright.task.task import Task
+from shardwright.search.learned.policy_files import SavedPolicy
 
 NAME = "dreamshard"
 HIDDEN, ENCODING, HEAD_HIDDEN, COST_HIDDEN = 128, 32, 64, 64
@@ -43,9 +40,6 @@ HEADS = 3
 """Forward, backward, backward communication."""
 LEAST_EVEN = 0.01
 """Of a head's scale: what an even share is taken to cost at least, so that costs can be divided by it."""
-
-Objective: TypeAlias = Literal["step", "embedding"]
-"""What the overall cost is: step time, or the papers' embedding cost."""
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -103,19 +97,6 @@ def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
     return policy.weights
 
 
-def why_not_placed(task: Task, path: Path | None) -> str | None:
-    """Why a policy cannot place a task; None if it can.
-
-    Args:
-        task: the task.
-        path: the policy's file; None for the bundled one.
-    """
-    device = task.topology.device
-    if path is None and bundled_policy(NAME, device) is None:
-        return f"no policy for device '{device}' is bundled; learn one with 'shardwright learn {NAME}' and name it with --policy"
-    return why_not_counted(task)
-
-
 STUCK = -1
 
 
@@ -130,6 +111,7 @@ class Heads(NamedTuple):
         logit: `(h,)`.
         urgency: `(k,)` logarithm of the factor of a power of each share.
         power: `(k,)` the power.
+        published: whether the policy is the paper's: it judges devices as they are, by their costs in ms.
     """
 
     mix: Floats
@@ -141,6 +123,7 @@ class Heads(NamedTuple):
     logit: Floats
     urgency: Floats
     power: Floats
+    published: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,17 +162,18 @@ class Policy:
     def __init__(self, saved: SavedPolicy) -> None:
         self._w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
         w = self._w
-        scale = w["cost.scale"][:HEADS]
+        scale, published = w["cost.scale"][:HEADS], saved.metadata.get("method") == "paper"
         self.heads = Heads(
             mix=w["cost.mix"] * scale[:, None],
             bias=w["cost.bias"] * scale,
-            first=w["policy.costs.0.weight"] * SHARE_GAIN,
+            first=w["policy.costs.0.weight"] * (1.0 if published else SHARE_GAIN),
             first_bias=w["policy.costs.0.bias"],
             second=w["policy.costs.1.weight"],
             second_bias=w["policy.costs.1.bias"],
             logit=w["policy.logit.weight"][0, ENCODING:].copy(),
             urgency=w["policy.urgency"] - w["policy.power"] * math.log(2),
             power=w["policy.power"],
+            published=published,
         )
 
     def encode(self, arrays: PlacementArrays) -> Encoded:
@@ -200,7 +184,8 @@ class Policy:
         layer, bias = w["cost.heads.weight"].T, w["cost.heads.bias"]
         alone = self.device_costs(units @ layer + bias).sum(axis=1)
         even = self.device_costs(((units.sum(axis=0) + fixed.sum(axis=0)) / devices) @ layer + bias)
-        logit = w["policy.logit.weight"][0, :ENCODING] / max(len(arrays) / devices, 1.0)
+        held = 1.0 if self.heads.published else max(len(arrays) / devices, 1.0)
+        logit = w["policy.logit.weight"][0, :ENCODING] / held
         return Encoded(
             arrays=arrays,
             order=np.argsort(-alone, kind="stable"),
@@ -245,18 +230,14 @@ def _place(encoded: Encoded, heads: Heads, order: Ints, noise: Floats | None) ->
     """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
     arrays, per_even = encoded.arrays, 1.0 / encoded.even
     states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
-    apart = bool(arrays.rivals.any())
     assignment = np.full(order.size, STUCK)
     values = _values(states, heads, per_even)
     for unit in order.tolist():
         added = _values(states + encoded.hidden[unit], heads, per_even)
-        able = arrays.allowed[unit] & (used + arrays.bytes[unit] <= arrays.memory)
-        if apart:
-            theirs = assignment[arrays.rivals[unit]]
-            able[theirs[theirs >= 0]] = False
+        able = arrays.able(unit, used, assignment)
         if not able.any():
             return assignment
-        logits = loads + added - values
+        logits = loads + values if heads.published else loads + added - values
         if noise is not None:
             logits += noise[unit]
         best = int(np.argmax(np.where(able, logits, -np.inf)))
@@ -272,86 +253,13 @@ def _values(states: Floats, heads: Heads, per_even: Floats) -> Floats:
     """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share)."""
     active = np.maximum(states, 0.0).reshape(len(states), *heads.mix.shape)
     costs = np.einsum("dkh,kh->dk", active, heads.mix) + heads.bias
-    shares = np.log1p(np.maximum(costs, 0.0) * per_even)
+    shares = costs if heads.published else np.log1p(np.maximum(costs, 0.0) * per_even)
     wide = np.maximum(shares @ heads.first.T + heads.first_bias, 0.0)
-    good = np.maximum(wide @ heads.second.T + heads.second_bias, 0.0) @ heads.logit
+    good: Floats = np.maximum(wide @ heads.second.T + heads.second_bias, 0.0) @ heads.logit
+    if heads.published:
+        return good
     logarithm, steep = heads.urgency + heads.power * shares, np.maximum(heads.power, 1.0)
     beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
     bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
     found: Floats = good - bad.sum(axis=1)
     return found
-
-
-_WHOLE = (
-    "iterations", "collected", "explored", "cost_updates", "cost_batch", "policy_updates", "policy_tasks", "episodes", "variants",
-    "seed",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class DreamShardOptions:
-    """How a policy is learned.
-
-    The paper's values are 10 placements in each iteration, none explored, 300 cost updates, 10 policy updates of 10 episodes of one task,
-    no variants, rates of 5e-4 and a trace_decay of 1. On tasks of 50 unseen tables on 4 devices they take 20 s and close a tenth of the
-    distance from the best heuristic to the bound; the defaults here take under two minutes and close half of it.
-
-    Attributes:
-        iterations: rounds of collecting costs, updates of the cost network and updates of the policy.
-        collected: placements of training tasks, sampled from the policy, that the world prices in each iteration.
-        explored: random placements of training tasks and variants that it prices as well.
-        cost_updates: updates of the cost network in each iteration.
-        cost_batch: placements an update of the cost network learns from.
-        policy_updates: REINFORCE updates in each iteration.
-        policy_tasks: tasks whose episodes an update plays.
-        episodes: episodes an update plays of each task.
-        variants: tasks made of each training task, with rows, pooling factors and access profiles of its tables changed at random; see
-            `variants`.
-        cost_rate: learning rate of Adam for the cost network; falls linearly to 0 over the iterations.
-        policy_rate: the same for the policy.
-        entropy_weight: how much a policy that stays undecided is preferred.
-        trace_decay: how much the outcome of later steps counts for a step, each further step by this factor less; the paper's is 1.
-        objective: what the overall cost is: "step", the sum over phases of the slowest device's time, or "embedding", the papers'
-            embedding cost, the slowest device's sum.
-        seed: the same seed gives the same policy, on one thread.
-    """
-
-    iterations: int = 10
-    collected: int = 50
-    explored: int = 250
-    cost_updates: int = 900
-    cost_batch: int = 64
-    policy_updates: int = 60
-    policy_tasks: int = 4
-    episodes: int = 16
-    variants: int = 6
-    cost_rate: float = 2e-3
-    policy_rate: float = 1e-2
-    entropy_weight: float = 0.001
-    trace_decay: float = 0.97
-    objective: Objective = "step"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        least = {
-            "episodes": 2,
-            "explored": 0,
-            "variants": 0,
-            "seed": 0,
-        }  # rewards of an episode are compared with those of others
-        for name, value in vars(self).items():
-            if name == "objective":
-                continue
-            whole = name in _WHOLE
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-                raise InvalidInput(f"{name} is {value!r}, must be a {'whole ' if whole else ''}number")
-            if whole and value < least.get(name, 1):
-                raise InvalidInput(f"{name} is {value!r}, must be at least {least.get(name, 1)}")
-            if name.endswith("_rate") and not (math.isfinite(value) and value > 0):
-                raise InvalidInput(f"{name} is {value!r}, must be a finite number above 0")
-        if not (math.isfinite(self.entropy_weight) and self.entropy_weight >= 0):
-            raise InvalidInput(f"entropy_weight is {self.entropy_weight!r}, must be a finite number of at least 0")
-        if not 0 <= self.trace_decay <= 1:
-            raise InvalidInput(f"trace_decay is {self.trace_decay!r}, must be from 0 to 1")
-        if self.objective not in get_args(Objective):
-            raise InvalidInput(f"objective is {self.objective!r}, must be one of {', '.join(get_args(Objective))}")

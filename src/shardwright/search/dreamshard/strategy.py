@@ -20,14 +20,13 @@ from shardwright.errors import InfeasibleTask
 from shardwright.files import is_missing, status
 from shardwright.schema import Place
 from shardwright.search.certified import Certified
-from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy, why_not_placed
+from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
-from shardwright.search.learned.policy_files import bundled_policy, load_policy
+from shardwright.search.learned.policy_files import load_policy, policy_file, why_not_placed
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.strategy import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
-from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
@@ -66,7 +65,7 @@ def best_plan(task: Task, path: Path | None, cost_model: CostModel, samples: int
 
 def policy_for(path: Path | None, task: Task) -> Policy:
     """The policy of a file, or the bundled one for the task's device."""
-    chosen = path or bundled_policy(NAME, task.topology.device)
+    chosen = policy_file(task, path, NAME)
     assert chosen is not None, "a strategy's supports() names devices without a policy"
     found = None if is_missing(chosen) else status(chosen)
     return _read(chosen, 0 if found is None else found.st_mtime_ns)
@@ -90,7 +89,10 @@ def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
         found = policy.place(encoded, hardest, _noise(encoded, rng) if attempt else None)
         if _is_whole(found):
             return found
-    raise InfeasibleTask(_left_over(encoded.arrays, found, hardest))
+    unit = int(hardest[np.argmax(found[hardest] == STUCK)])
+    raise InfeasibleTask(
+        encoded.arrays.left_over(unit, found, f"in the last of {_SAMPLES + 2} placements by the policy")
+    )
 
 
 def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) -> list[Ints]:
@@ -120,20 +122,6 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
     return np.argsort(-arrays.bytes / room, kind="stable")
 
 
-def _left_over(arrays: PlacementArrays, assignment: Ints, order: Ints) -> str:
-    """What could not be placed, with the numbers and what would help."""
-    unit = int(order[np.argmax(assignment[order] == STUCK)])
-    used, placed = arrays.used.copy(), assignment != STUCK
-    np.add.at(used, assignment[placed], arrays.bytes[placed])
-    left = int(np.maximum(arrays.memory - used, 0)[arrays.allowed[unit]].max())
-    tables = ", ".join(arrays.units.free[unit].tables)
-    return (
-        f"no device is left for table '{tables}', which needs {format_bytes(int(arrays.bytes[unit]))}, in {_SAMPLES + 2} placements by the "
-        f"policy: the devices it may use have at most {format_bytes(left)} left, or are forbidden by constraints; allow column_wise or "
-        "row_wise, use more devices or memory, or the strategy certified"
-    )
-
-
 @dataclass(frozen=True)
 class DreamShard:
     """Greedy inference of a DreamShard policy [dreamshard]; the cost model is not asked.
@@ -148,7 +136,7 @@ class DreamShard:
 
     def supports(self, task: Task) -> str | None:
         """Any task of whole, cut or replicated tables, on devices for which there is a policy."""
-        return why_not_placed(task, self.policy)
+        return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Place by the policy; the seed matters only where memory is tight.
@@ -185,7 +173,7 @@ class DreamShardPlus:
 
     def supports(self, task: Task) -> str | None:
         """Any task of whole, cut or replicated tables, on devices for which there is a policy."""
-        return why_not_placed(task, self.policy)
+        return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Propose, choose, improve; where memory is too tight for the policy, search as `certified` does.

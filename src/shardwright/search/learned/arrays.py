@@ -6,24 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.features import WorkArrays
+from shardwright.cost.neuroshard.model import TABLE_FEATURES, table_features
 from shardwright.errors import InfeasibleTask
 from shardwright.search.units import PartialPlan, Units, beside_fixed, rivals_of, take_apart
 from shardwright.sharding.memory import memory_account
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import ShardWork, shard_work
+from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-TABLE_FEATURES = ("log_rows", "log_dim", "log_pooling", "log_bytes", *(f"reuse_{bin_}" for bin_ in range(17)))
-"""Rows, dim, pooling factor and size, on a log scale, and the share of the batch's distinct rows in 17 reuse bins."""
+__all__ = ["TABLE_FEATURES", "Bools", "Floats", "Ints", "PlacementArrays"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +73,12 @@ class PlacementArrays:
         found = cls(
             task=task,
             units=units,
-            features=table_features([shard_work(task, block) for block in blocks]),
+            features=_features(task, blocks),
             unit_of=np.repeat(np.arange(len(sizes)), sizes),
             bytes=np.array([unit.bytes for unit in units.free], dtype=np.int64),
             allowed=beside_fixed(task, units),
             rivals=rivals if rivals.size else np.zeros((len(sizes),) * 2, dtype=bool),
-            fixed_features=table_features([shard_work(task, shard) for shard in units.fixed]),
+            fixed_features=_features(task, units.fixed),
             fixed_on=fixed_on,
             used=np.asarray(memory_account(task, units.fixed).total, dtype=np.int64),
             memory=np.array(task.topology.memory_bytes, dtype=np.int64),
@@ -112,6 +108,36 @@ class PlacementArrays:
                 "that it may use has left: allow column_wise or row_wise for it, or use devices with more memory"
             )
 
+    def able(self, unit: int, used: Ints, assignment: Ints) -> Bools:
+        """`(d,)` devices that may take a unit: it is allowed there, there is room, and no rival.
+
+        Args:
+            unit: number of the unit.
+            used: `(d,)` memory taken so far.
+            assignment: `(n,)` device of each unit placed so far, negative for the others.
+        """
+        able: Bools = self.allowed[unit] & (used + self.bytes[unit] <= self.memory)
+        theirs = assignment[self.rivals[unit]]
+        able[theirs[theirs >= 0]] = False
+        return able
+
+    def left_over(self, unit: int, assignment: Ints, when: str) -> str:
+        """What to say of a unit for which no device was left, with the numbers and what would help.
+
+        Args:
+            unit: number of the unit.
+            assignment: `(n,)` device of each unit, negative where none was found.
+            when: as in "in the last of 64 tries".
+        """
+        used, done = self.used.copy(), assignment >= 0
+        np.add.at(used, assignment[done], self.bytes[done])
+        left = int(np.maximum(self.memory - used, 0)[self.allowed[unit]].max())
+        return (
+            f"no device is left for table '{', '.join(self.units.free[unit].tables)}', which needs "
+            f"{format_bytes(int(self.bytes[unit]))}: {when} the devices it may use had at most {format_bytes(left)} left, or held a table "
+            "it is to be kept apart from; allow column_wise or row_wise for it, use more devices or memory, or plan with certified"
+        )
+
     def shards(self, assignment: Ints | Sequence[int]) -> list[Shard]:
         """All shards when unit i lies on device `assignment[i]`."""
         placed = [
@@ -124,19 +150,8 @@ class PlacementArrays:
         return Plan(self.task, self.shards(assignment), strategy, seed)
 
 
-def table_features(works: Sequence[ShardWork]) -> Floats:
+def _features(task: Task, shards: Sequence[Shard]) -> Floats:
     """`(n, 21)` the papers' features of shards: see `TABLE_FEATURES`."""
-    if not works:
+    if not shards:
         return np.zeros((0, len(TABLE_FEATURES)))
-    columns = WorkArrays.of(works)
-    sizes = np.stack(
-        [
-            columns.rows,
-            columns.dim,
-            columns.lookups / columns.samples,
-            columns.rows * columns.row_bytes,
-        ],
-        axis=1,
-    )
-    shares = columns.reuse_rows / np.maximum(columns.distinct, 1e-9)[:, None]
-    return np.hstack([np.log(sizes + 1e-3), shares])
+    return table_features(WorkArrays.of([shard_work(task, shard) for shard in shards]))

@@ -194,18 +194,17 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], prefi
 
 
 def rng_state(numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None) -> dict[str, Any]:
-    """The states of generators as plain data; of torch's global one if none is given."""
-    state = torch.get_rng_state() if torch_rng is None else torch_rng.get_state()
-    return {"numpy": numpy_rng.bit_generator.state, "torch": base64.b64encode(state.numpy().tobytes()).decode("ascii")}
+    """The states of generators as plain data: of NumPy's alone, or of both by "numpy" and "torch"."""
+    if torch_rng is None:
+        return dict(numpy_rng.bit_generator.state)
+    saved = base64.b64encode(torch_rng.get_state().numpy().tobytes()).decode("ascii")
+    return {"numpy": numpy_rng.bit_generator.state, "torch": saved}
 
 
 def restore_rng(
     state: Mapping[str, Any], numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None
 ) -> None:
     """Set generators to what `rng_state` saved."""
-    numpy_rng.bit_generator.state = state["numpy"]
-    saved = torch.frombuffer(bytearray(base64.b64decode(state["torch"])), dtype=torch.uint8)
-    if torch_rng is None:
-        torch.set_rng_state(saved)
-    else:
-        torch_rng.set_state(saved)
+    numpy_rng.bit_generator.state = state if torch_rng is None else state["numpy"]
+    if torch_rng is not None:
+        torch_rng.set_state(torch.frombuffer(bytearray(base64.b64decode(state["torch"])), dtype=torch.uint8))

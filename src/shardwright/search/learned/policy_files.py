@@ -12,6 +12,8 @@ import numpy as np
 
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES
+from shardwright.search.strategy import why_not_counted
+from shardwright.task.task import Task
 from shardwright.tensor_files import Weights, load_weights, save_weights
 
 FORMAT = "1"
@@ -78,6 +80,21 @@ def bundled_policy(strategy: str, device: str) -> Path | None:
     folder = Path(str(resources.files("shardwright.search.learned") / "policies"))
     known = {path.stem: path for path in folder.glob("*.safetensors")}
     return known.get(f"{strategy}-{device}")
+
+
+def policy_file(task: Task, path: Path | None, strategy: str) -> Path | None:
+    """A policy's file: the one that was named, or the bundled one for the task's device; None where there is none."""
+    return path or bundled_policy(strategy, task.topology.device)
+
+
+def why_not_placed(task: Task, path: Path | None, strategy: str) -> str | None:
+    """Why a policy cannot place a task; None if it can. Arguments as in `policy_file`."""
+    if policy_file(task, path, strategy) is None:
+        return (
+            f"no policy for device '{task.topology.device}' is bundled; learn one with 'shardwright learn {strategy}' and name it "
+            "with --policy"
+        )
+    return why_not_counted(task)
 
 
 def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shardwright.cost.fitting import descend
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.environment import Environment, PlacementBatch
+from shardwright.search.learned.options import RnnOptions
 from shardwright.search.learned.worlds import World, step_ms
-from shardwright.search.rnn.strategy import RnnOptions
 from shardwright.threads import one_thread
 
 State = tuple[Tensor, Tensor]
@@ -295,10 +296,7 @@ def _learn(
             group["lr"] = options.learning_rate * (1 - (1 - _LAST_RATE) * update / options.updates)
         likelihood_e, entropy_e = likelihood(network, sequence, rollout)
         loss = -(advantage_e * likelihood_e).mean() - options.entropy * entropy_e.mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), _MOST_NORM)
-        optimizer.step()
+        descend(network, optimizer, loss, _MOST_NORM)
         slowest = max(slowest, time.monotonic() - begin)
     return True
 

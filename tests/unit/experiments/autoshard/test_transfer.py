@@ -9,8 +9,7 @@ from experiments.autoshard.transfer import Transfer
 from experiments.entrants import SORTED, Limits
 from experiments.learned.tasks import Setting
 
-from shardwright.search.autoshard.strategy import AutoShardOptions
-from shardwright.search.dreamshard.policy import DreamShardOptions
+from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
 
 TINY = replace(
     QUICK,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwright.errors import MeasurementFailed
-from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.autoshard.network import AutoShardNetwork, exported, new_network
-from shardwright.search.autoshard.strategy import AutoShardOptions
+from shardwright.search.autoshard.network import AutoShardNetwork, new_network, placements, scattered
+from shardwright.search.autoshard.policy import AutoShardWeights
 from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.environment import PlacementBatch
+from shardwright.search.learned.options import AutoShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy
-from shardwright.search.learned.worlds import SimulatedWorld
+from shardwright.search.learned.trainer import learn
+from shardwright.search.learned.worlds import SimulatedWorld, World, compute_ms
 from shardwright.task import Table, Task, Topology
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import tables
@@ -44,11 +46,17 @@ def simulated() -> SimulatedWorld:
 
 def random_policy(seed: int, **statistics: object) -> SavedPolicy:
     """Random weights; the statistics are about those of `varied_task`."""
-    return exported(random_network(seed), {"world": "none"})
+    return saved_policy(random_network(seed))
 
 
-def random_network(seed: int) -> AutoShardNetwork:
-    network = new_network(seed)
+def saved_policy(network: AutoShardNetwork, **metadata: str) -> SavedPolicy:
+    """A network as it is saved."""
+    weights = {name: value.numpy().copy() for name, value in network.state_dict().items()}
+    return SavedPolicy("autoshard", weights, {"world": "none", **metadata})
+
+
+def random_network(seed: int, published: bool = False) -> AutoShardNetwork:
+    network = new_network(seed, published)
     features = PlacementArrays.of(varied_task(0, 40)).features
     network.feature_mean.copy_(as_tensor(features.mean(axis=0)))
     network.feature_scale.copy_(as_tensor(1 / np.maximum(features.std(axis=0), 0.01)))
@@ -63,7 +71,7 @@ def as_tensor(values):
 
 def learned(seed: int = 0, **options: int | float) -> SavedPolicy:
     tasks = [varied_task(number) for number in range(6)]
-    return learn_autoshard(tasks, simulated(), replace(QUICK, seed=seed, **options))
+    return learn(tasks, simulated(), replace(QUICK, seed=seed, **options))
 
 
 @dataclass(eq=False)
@@ -93,3 +101,26 @@ class FailsAt:
         if not self.nan:
             raise MeasurementFailed("the machine is gone; start it again")
         return [np.full_like(phases, np.nan) for phases in found]
+
+
+def cost_errors(policy: SavedPolicy, tasks: Sequence[Task], world: World, seed: int) -> dict[str, float]:
+    """Relative errors of the predicted forward + backward time of devices under random placements: mean, median, 95th percentile."""
+    weights = AutoShardWeights(policy)
+    rng = np.random.default_rng(seed)
+    arrays = [found for found in map(PlacementArrays.of, tasks) if len(found)]
+    errors = [np.zeros(0)]
+    for task in arrays:
+        played = scattered(PlacementBatch.of([task] * 4), rng)
+        _, placed = placements(played.batch, played.assignment_eu, played.excess_e)
+        blocks, fixed = weights.encode(task.features), weights.encode(task.fixed_features)
+        for (_, assignment), phases in zip(placed, world.costs(placed), strict=True):
+            on = np.concatenate([assignment[task.unit_of][:, None] == np.arange(task.devices), task.fixed_on])
+            true, held = compute_ms(phases), on.any(axis=0)
+            predicted = weights.cost_ms(on.T.astype(np.float64) @ np.concatenate([blocks, fixed]))
+            errors.append(np.abs(predicted - true)[held] / true[held])
+    found = np.concatenate(errors)
+    return {
+        "compute": float(found.mean()),
+        "compute_median": float(np.median(found)),
+        "compute_p95": float(np.quantile(found, 0.95)),
+    }

@@ -8,18 +8,27 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput, ShardwrightError
-from shardwright.search.autoshard.accuracy import cost_errors
-from shardwright.search.autoshard.learner import learn_autoshard
 from shardwright.search.autoshard.network import roll_out
-from shardwright.search.autoshard.strategy import AutoShardOptions, AutoShardWeights, placed
-from shardwright.search.autoshard.training import Played
+from shardwright.search.autoshard.policy import AutoShardWeights
+from shardwright.search.autoshard.strategy import placed
+from shardwright.search.autoshard.training import rewards
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
+from shardwright.search.learned.options import AutoShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.records import TrainingRecord
+from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import compute_ms
 from shardwright.task import Constraints, TableConstraint
-from tests.unit.search.autoshard.made import QUICK, FailsAt, random_network, random_policy, simulated, varied_task
+from tests.unit.search.autoshard.made import (
+    QUICK,
+    FailsAt,
+    cost_errors,
+    random_network,
+    random_policy,
+    simulated,
+    varied_task,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +61,7 @@ LONGER = AutoShardOptions(steps=20_000, unroll=20, batch=16, lag=2, buffer=2000,
 @pytest.fixture(scope="module")
 def trained() -> SavedPolicy:
     torch.set_num_threads(1)
-    return learn_autoshard(tasks(20), simulated(), LONGER)
+    return learn(tasks(20), simulated(), LONGER)
 
 
 def test_learning_improves_the_balance_on_unseen_tasks(trained):
@@ -95,56 +104,56 @@ def test_cost_errors_compare_with_the_world(trained):
 
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not():
-    one, same = (learn_autoshard(tasks(), simulated(), QUICK) for _ in range(2))
+    one, same = (learn(tasks(), simulated(), QUICK) for _ in range(2))
     assert equal(one, same)
-    assert not equal(one, learn_autoshard(tasks(), simulated(), replace(QUICK, seed=1)))
+    assert not equal(one, learn(tasks(), simulated(), replace(QUICK, seed=1)))
 
 
 def test_torchs_own_generator_is_left_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    learn_autoshard(tasks(2), simulated(), QUICK)
+    learn(tasks(2), simulated(), QUICK)
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("nan", [False, True])
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_training_that_stopped_goes_on_to_the_same_result(tmp_path, call, nan):
-    whole = learn_autoshard(tasks(), simulated(), QUICK)
+    whole = learn(tasks(), simulated(), QUICK)
     path = tmp_path / "state.safetensors"
     reason = "NaN" if nan else "the machine is gone"
-    with pytest.raises(ShardwrightError, match=rf"round {call} stopped.*{reason}.*saved in .*state\.safetensors"):
-        learn_autoshard(tasks(), FailsAt(call, nan), QUICK, checkpoint=path)
-    assert equal(learn_autoshard(tasks(), simulated(), QUICK, checkpoint=path), whole)
+    with pytest.raises(ShardwrightError, match=rf"round {call} of 2 stopped.*{reason}.*saved in .*state\.safetensors"):
+        learn(tasks(), FailsAt(call, nan), QUICK, checkpoint=path)
+    assert equal(learn(tasks(), simulated(), QUICK, checkpoint=path), whole)
 
 
 def test_a_finished_training_is_taken_from_its_checkpoint(tmp_path):
     path = tmp_path / "state.safetensors"
-    whole = learn_autoshard(tasks(), simulated(), QUICK, checkpoint=path)
+    whole = learn(tasks(), simulated(), QUICK, checkpoint=path)
     world = FailsAt(1)
-    assert equal(learn_autoshard(tasks(), world, QUICK, checkpoint=path), whole)
+    assert equal(learn(tasks(), world, QUICK, checkpoint=path), whole)
     assert world.calls == 0
 
 
 def test_without_a_checkpoint_a_failure_says_that_nothing_was_saved():
     with pytest.raises(ShardwrightError, match="nothing was saved"):
-        learn_autoshard(tasks(), FailsAt(1), QUICK)
+        learn(tasks(), FailsAt(1), QUICK)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
-    learn_autoshard(tasks(), simulated(), QUICK, checkpoint=path)
+    learn(tasks(), simulated(), QUICK, checkpoint=path)
     with pytest.raises(InvalidInput, match="options"):
-        learn_autoshard(tasks(), simulated(), replace(QUICK, seed=3), checkpoint=path)
+        learn(tasks(), simulated(), replace(QUICK, seed=3), checkpoint=path)
     with pytest.raises(InvalidInput, match="tasks"):
-        learn_autoshard(tasks(seed=7), simulated(), QUICK, checkpoint=path)
+        learn(tasks(seed=7), simulated(), QUICK, checkpoint=path)
 
 
 def test_figures_of_every_round_are_recorded(tmp_path):
     shown = []
     with TrainingRecord(tmp_path, lambda number, total, text: shown.append((number, total, text))) as record:
-        learn_autoshard(tasks(), simulated(), QUICK, record=record)
+        learn(tasks(), simulated(), QUICK, record=record)
     rows = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [1, 2]
     assert [entry[:2] for entry in shown] == [(1, 2), (2, 2)]
@@ -156,14 +165,12 @@ def test_figures_of_every_round_are_recorded(tmp_path):
 
 
 def test_nothing_to_learn_from_is_bad_input():
-    with pytest.raises(InvalidInput, match="none of the 0 training tasks"):
-        learn_autoshard([], simulated(), QUICK)
+    with pytest.raises(InvalidInput, match="the training set has no task"):
+        learn([], simulated(), QUICK)
     settled = varied_task(0, 2, 2)
     everywhere = {table.name: TableConstraint(sharding_types=("data_parallel",)) for table in settled.tables}
     with pytest.raises(InvalidInput, match="none of the 1 training tasks"):
-        learn_autoshard([replace(settled, constraints=Constraints(everywhere))], simulated(), QUICK)
-    with pytest.raises(InvalidInput, match="cost_errors"):
-        cost_errors(random_policy(0), [], simulated(), 0)
+        learn([replace(settled, constraints=Constraints(everywhere))], simulated(), QUICK)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +191,7 @@ def test_options_that_make_no_sense_are_refused(option, value):
 
 def test_a_feature_that_never_varies_is_ignored():
     """Nothing can be learned of it; with random weights on it, tasks in which it does vary would be placed at random."""
-    policy = learn_autoshard([varied_task(0)], simulated(), replace(QUICK, steps=80, variations=0))
+    policy = learn([varied_task(0)], simulated(), replace(QUICK, steps=80, variations=0))
     features = PlacementArrays.of(varied_task(0)).features
     same = features.std(axis=0) < 1e-6
     assert same.any()
@@ -198,5 +205,4 @@ def test_the_reward_is_the_degree_of_balance_or_minus_the_excess():
     trajectory = roll_out(random_network(0), batch, np.random.default_rng(0))
     trajectory = replace(trajectory, excess_e=torch.tensor([0.0, 0.0, 0.25, 0.0]))
     costs = [np.array([2.0, 4.0]), np.array([0.0, 3.0]), np.zeros(2), np.array([7.0, 7.0])]
-    played = Played(trajectory, [0, 1, 3], [], costs)
-    assert played.rewards().tolist() == [0.5, 0.0, -0.25, 1.0]
+    assert rewards(trajectory.excess_e, [0, 1, 3], costs).tolist() == [0.5, 0.0, -0.25, 1.0]

@@ -14,9 +14,9 @@ from shardwright.search.autoshard.network import (
     roll_out,
     scattered,
 )
-from shardwright.search.autoshard.strategy import AutoShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
+from shardwright.search.learned.options import AutoShardOptions
 from shardwright.sharding.checking import check_plan
 from shardwright.testing.tasks import constrained_task, impossible_task, tight_task
 from tests.unit.search.autoshard.made import random_network, varied_task

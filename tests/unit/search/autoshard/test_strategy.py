@@ -17,10 +17,10 @@ from shardwright.search.autoshard.network import (
     Encoded,
     Trajectory,
     costliest_first,
-    exported,
     go_through,
 )
-from shardwright.search.autoshard.strategy import SHAPES, TRIES, AutoShardWeights, _setting, decode, placed
+from shardwright.search.autoshard.policy import SHAPES, AutoShardWeights, Setting, decode
+from shardwright.search.autoshard.strategy import TRIES, placed
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import Environment, PlacementBatch
 from shardwright.search.learned.policy_files import load_policy, save_policy
@@ -29,7 +29,14 @@ from shardwright.task import Constraints, TableConstraint, Topology
 from shardwright.testing import check_strategy
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import conformance_tasks, constrained_task, impossible_task
-from tests.unit.search.autoshard.made import learned, random_network, random_policy, two_sizes, varied_task
+from tests.unit.search.autoshard.made import (
+    learned,
+    random_network,
+    random_policy,
+    saved_policy,
+    two_sizes,
+    varied_task,
+)
 
 
 def saved(folder, seed: int = 0) -> AutoShard:
@@ -112,8 +119,8 @@ def test_memory_so_tight_that_the_own_order_fails_is_still_filled(tmp_path):
     failed = 0
     for seed in range(12):
         weights = AutoShardWeights(random_policy(seed))
-        setting, order = _setting(arrays, weights)
-        failed += decode(setting, weights.decoder(), order)[0] >= 0
+        setting = Setting.of(arrays, weights)
+        failed += decode(setting, weights, setting.order)[0] >= 0
         check_plan(task, search(saved(tmp_path, seed), task).shards)
     assert failed > 0
 
@@ -218,17 +225,18 @@ def in_torch(
     return logits
 
 
-def compare(seed: int, arrays: PlacementArrays) -> None:
+def compare(seed: int, arrays: PlacementArrays, published: bool = False) -> None:
     arrays = replace(
         arrays,
         features=arrays.features.astype(np.float32).astype(np.float64),  # torch's environment holds single precision
         fixed_features=arrays.fixed_features.astype(np.float32).astype(np.float64),
     )
-    network = random_network(seed)
-    weights = AutoShardWeights(exported(network, {}))
-    setting, order = _setting(arrays, weights)
+    network = random_network(seed, published)
+    weights = AutoShardWeights(saved_policy(network, **({"method": "paper"} if published else {})))
+    setting = Setting.of(arrays, weights)
+    order = setting.order
     logits = np.empty(arrays.allowed.shape)
-    unit, assignment = decode(setting, weights.decoder(), order, logits=logits)
+    unit, assignment = decode(setting, weights, order, logits=logits)
     if unit >= 0:
         return
     expected = in_torch(network, arrays, order, assignment).numpy() - float(network.policy[-1].bias.detach())
@@ -238,9 +246,9 @@ def compare(seed: int, arrays: PlacementArrays) -> None:
 
 
 @settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), tables=st.integers(1, 14), devices=st.integers(1, 7))
-def test_logits_are_those_of_torch(seed, tables, devices):
-    compare(seed, PlacementArrays.of(varied_task(seed % 1000, tables, devices)))
+@given(seed=st.integers(0, 10**6), tables=st.integers(1, 14), devices=st.integers(1, 7), published=st.booleans())
+def test_logits_are_those_of_torch(seed, tables, devices, published):
+    compare(seed, PlacementArrays.of(varied_task(seed % 1000, tables, devices)), published)
 
 
 def test_logits_are_those_of_torch_under_constraints_and_tight_memory():
@@ -250,7 +258,7 @@ def test_logits_are_those_of_torch_under_constraints_and_tight_memory():
 
 def test_costs_and_encodings_are_those_of_torch():
     network, arrays = random_network(5), PlacementArrays.of(varied_task(0))
-    weights = AutoShardWeights(exported(network, {}))
+    weights = AutoShardWeights(saved_policy(network))
     features = torch.tensor(arrays.features, dtype=torch.float32)
     encoded = network.encode(features)
     np.testing.assert_allclose(weights.encode(arrays.features), encoded.detach(), rtol=1e-3, atol=1e-4)
@@ -262,7 +270,7 @@ def test_costs_and_encodings_are_those_of_torch():
 def test_the_order_is_that_of_torch():
     for seed in range(5):
         network, arrays = random_network(seed), PlacementArrays.of(varied_task(seed, 20, 3))
-        _, order = _setting(arrays, AutoShardWeights(exported(network, {})))
+        order = Setting.of(arrays, AutoShardWeights(saved_policy(network))).order
         batch = PlacementBatch.of([arrays])
         assert costliest_first(network, batch, Encoded.of(network, batch))[0].tolist() == order.tolist()
 
@@ -271,28 +279,32 @@ def test_the_state_matters():
     """The same unit, on the same empty devices, gets other logits as the last of a task than as the first."""
     arrays = PlacementArrays.of(varied_task(0, 6, 3))
     weights = AutoShardWeights(random_policy(0))
-    setting, order = _setting(arrays, weights)
+    setting = Setting.of(arrays, weights)
+    order = setting.order
     one, other = np.empty(arrays.allowed.shape), np.empty(arrays.allowed.shape)
-    decode(setting, weights.decoder(), order, logits=one)
-    decode(setting, weights.decoder(), order[::-1].copy(), logits=other)
+    decode(setting, weights, order, logits=one)
+    decode(setting, weights, order[::-1].copy(), logits=other)
     assert np.abs(one - other).max() > 1e-4
 
 
 def test_equal_devices_are_taken_by_rank_and_roomier_ones_first():
     arrays = PlacementArrays.of(varied_task(0, 1, 4))
     weights = AutoShardWeights(random_policy(0))
-    setting, order = _setting(arrays, weights)
-    assert decode(setting, weights.decoder(), order)[1].tolist() == [0]
-    roomier = setting._replace(memory=setting.memory + np.array([0, 0, 1, 0]))
-    assert decode(roomier, weights.decoder(), order)[1].tolist() == [2]
+    setting = Setting.of(arrays, weights)
+    order = setting.order
+    assert decode(setting, weights, order)[1].tolist() == [0]
+    roomier = replace(setting, arrays=replace(arrays, memory=arrays.memory + np.array([0, 0, 1, 0])))
+    assert decode(roomier, weights, order)[1].tolist() == [2]
 
 
 def test_noise_decides_where_it_is_large():
     arrays = PlacementArrays.of(constrained_task())
     weights = AutoShardWeights(random_policy(0))
-    setting, order = _setting(arrays, weights)
+    setting = Setting.of(arrays, weights)
+    order = setting.order
     noise = np.zeros(arrays.allowed.shape)
     wanted = arrays.allowed.argmax(axis=1)
     noise[np.arange(len(arrays)), wanted] = 1e6
-    _, assignment = decode(setting._replace(rivals=np.zeros((0, 0), dtype=bool)), weights.decoder(), order, noise)
+    free = replace(setting, arrays=replace(arrays, rivals=np.zeros_like(arrays.rivals)))
+    _, assignment = decode(free, weights, order, noise)
     assert assignment.tolist() == wanted.tolist()

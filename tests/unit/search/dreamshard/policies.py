@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors
+from shardwright.search.dreamshard.mdp import encode, play
+from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import NAME, SHAPES
+from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.search.learned.worlds import World
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.tasks import tables
 
@@ -34,3 +41,24 @@ def whole_tables(drawn: Sequence[Table], devices: int, memory: object = "4 GB") 
 def training_set(count: int, first_seed: int = 0, size: int = 10, devices: int = 3) -> list[Task]:
     """Small tasks of varied whole tables."""
     return [whole_tables(tables(size, seed), devices) for seed in range(first_seed, first_seed + count)]
+
+
+def cost_errors(
+    policy: SavedPolicy,
+    tasks: Sequence[Task],
+    world: World,
+) -> dict[str, float]:
+    """Mean absolute relative errors of a policy's cost network on placements that it samples, by output."""
+    network = DreamShardNetwork.of(policy)
+    arrays = [PlacementArrays.of(task) for task in tasks]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        encoded = encode(network, PlacementBatch.of(arrays))
+        episodes = play(network, encoded, generator)
+        kept_e = (episodes.excess_e == 0).nonzero()[:, 0]
+        kept = [arrays[row] for row in kept_e.tolist()]
+        placements = [episodes.assignment_eu[row, : len(arrays[row])].numpy() for row in kept_e.tolist()]
+        costs = world.costs(list(zip(kept, placements, strict=True)))
+        buffer = Buffer(encoded.batch)
+        buffer.add(kept_e, episodes.assignment_eu[kept_e], costs)
+        return mean_errors(CostErrors(network, encoded.batch, buffer).of(torch.arange(len(buffer))))

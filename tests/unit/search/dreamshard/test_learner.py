@@ -10,17 +10,17 @@ import torch
 
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search.dreamshard.buffer import variants_of
-from shardwright.search.dreamshard.figures import cost_errors
-from shardwright.search.dreamshard.learner import learn_dreamshard
-from shardwright.search.dreamshard.policy import DreamShardOptions, Policy
+from shardwright.search.dreamshard.policy import Policy
 from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.options import DreamShardOptions
 from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.records import TrainingRecord
+from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.testing.model import simple_cost_model
 from shardwright.testing.tasks import constrained_task, tables
 from tests.kills import Killed
-from tests.unit.search.dreamshard.policies import training_set, whole_tables
+from tests.unit.search.dreamshard.policies import cost_errors, training_set, whole_tables
 
 WORLD = SimulatedWorld(simple_cost_model())
 BRIEF = DreamShardOptions(
@@ -82,8 +82,8 @@ def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
         episodes=8,
     )
     record = Figures()
-    learned = learn_dreamshard(training_set(20), WORLD, options, record=record)
-    untrained = learn_dreamshard(
+    learned = learn(training_set(20), WORLD, options, record=record)
+    untrained = learn(
         training_set(20),
         WORLD,
         replace(options, iterations=1, cost_updates=1, policy_updates=1, cost_rate=1e-9, policy_rate=1e-9),
@@ -100,21 +100,21 @@ def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
 @pytest.mark.parametrize("last", [1, 2])
 def test_a_killed_training_resumes_to_the_same_bits(tmp_path, last):
     tasks, path = training_set(5), tmp_path / "state.safetensors"
-    whole = learn_dreamshard(tasks, WORLD, BRIEF)
+    whole = learn(tasks, WORLD, BRIEF)
     with pytest.raises(Killed):
-        learn_dreamshard(tasks, WORLD, BRIEF, record=Figures(last), checkpoint=path)
+        learn(tasks, WORLD, BRIEF, record=Figures(last), checkpoint=path)
     record = Figures()
-    resumed = learn_dreamshard(tasks, WORLD, BRIEF, record=record, checkpoint=path)
+    resumed = learn(tasks, WORLD, BRIEF, record=record, checkpoint=path)
     assert len(record.rows) == BRIEF.iterations - last
     assert same(whole, resumed)
-    assert not same(whole, learn_dreamshard(tasks, WORLD, replace(BRIEF, seed=1)))
+    assert not same(whole, learn(tasks, WORLD, replace(BRIEF, seed=1)))
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
-    learn_dreamshard(training_set(3), WORLD, replace(BRIEF, iterations=1), checkpoint=path)
+    learn(training_set(3), WORLD, replace(BRIEF, iterations=1), checkpoint=path)
     with pytest.raises(InvalidInput, match="options"):
-        learn_dreamshard(training_set(3), WORLD, replace(BRIEF, iterations=1, seed=3), checkpoint=path)
+        learn(training_set(3), WORLD, replace(BRIEF, iterations=1, seed=3), checkpoint=path)
 
 
 class Failing:
@@ -132,20 +132,22 @@ class Failing:
 
 def test_costs_that_are_not_numbers_stop_with_the_state_saved(tmp_path):
     path = tmp_path / "state.safetensors"
-    with pytest.raises(ShardwrightError, match=r"iteration 2 of 3: .*not finite.*state\.safetensors"):
-        learn_dreamshard(training_set(4), Failing(), BRIEF, checkpoint=path)
+    with pytest.raises(
+        ShardwrightError, match=r"iteration 2 of 3 stopped: .*NaN or infinite ms.*saved in .*state\.safetensors"
+    ):
+        learn(training_set(4), Failing(), BRIEF, checkpoint=path)
 
     class Repaired(Failing):
         def costs(self, placed):
             return WORLD.costs(placed)
 
-    expected = learn_dreamshard(training_set(4), Repaired(), BRIEF)
-    assert same(expected, learn_dreamshard(training_set(4), Repaired(), BRIEF, checkpoint=path))
+    expected = learn(training_set(4), Repaired(), BRIEF)
+    assert same(expected, learn(training_set(4), Repaired(), BRIEF, checkpoint=path))
 
 
 def test_a_reward_that_is_not_a_number_stops():
-    with pytest.raises(ShardwrightError, match="became NaN.*no checkpoint"):
-        learn_dreamshard(training_set(3), WORLD, replace(BRIEF, cost_rate=1e30))
+    with pytest.raises(ShardwrightError, match="became NaN.*no checkpoint was named"):
+        learn(training_set(3), WORLD, replace(BRIEF, cost_rate=1e30))
 
 
 def test_tasks_of_different_sizes_with_little_memory_train_together():
@@ -153,7 +155,7 @@ def test_tasks_of_different_sizes_with_little_memory_train_together():
     drawn = tables(12, 5)
     total = sum(table.rows * table.dim * 4 for table in drawn)
     tight = whole_tables(drawn, 3, memory=int(total / 3 * 1.6))
-    learned = learn_dreamshard([*mixed, tight], WORLD, BRIEF)
+    learned = learn([*mixed, tight], WORLD, BRIEF)
     assert learned.metadata["world"] == WORLD.name
     for task in [*mixed, *training_set(1, size=30, devices=9)]:  # more devices than any in training
         arrays = PlacementArrays.of(task)
@@ -162,7 +164,7 @@ def test_tasks_of_different_sizes_with_little_memory_train_together():
 
 
 def test_a_policy_file_round_trip_places_the_same(tmp_path):
-    learned = learn_dreamshard(training_set(3), WORLD, replace(BRIEF, iterations=1))
+    learned = learn(training_set(3), WORLD, replace(BRIEF, iterations=1))
     save_policy(learned, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors", "dreamshard")
     assert same(learned, loaded)
@@ -174,7 +176,7 @@ def test_a_policy_file_round_trip_places_the_same(tmp_path):
 
 def test_the_objective_changes_what_is_learned():
     step, embedding = (
-        learn_dreamshard(training_set(3), WORLD, replace(BRIEF, iterations=1, objective=objective))
+        learn(training_set(3), WORLD, replace(BRIEF, iterations=1, objective=objective))
         for objective in ("step", "embedding")
     )
     assert embedding.metadata["objective"] == "embedding"
@@ -205,7 +207,7 @@ def test_variants_of_which_a_table_fits_no_device_are_left_out():
 
 def test_no_training_task_is_refused():
     with pytest.raises(InvalidInput, match="no task"):
-        learn_dreamshard([], WORLD, BRIEF)
+        learn([], WORLD, BRIEF)
 
 
 def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
@@ -216,7 +218,7 @@ def test_a_table_that_fits_no_device_is_told_before_any_cost_is_asked_for():
             raise AssertionError("priced")
 
     with pytest.raises(InfeasibleTask, match="needs"):
-        learn_dreamshard([whole_tables(tables(5), 2, memory=1000)], Untouchable(), BRIEF)
+        learn([whole_tables(tables(5), 2, memory=1000)], Untouchable(), BRIEF)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import torch
 
 from shardwright.search.dreamshard.mdp import Rollout, encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
-from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
+from shardwright.search.learned.options import DreamShardOptions
 from tests.unit.search.dreamshard.policies import training_set
 
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shardwright.search.dreamshard.figures import network_of
 from shardwright.search.dreamshard.mdp import Rollout, encode, log_probabilities, sampler
-from shardwright.search.dreamshard.network import PolicyNetwork
+from shardwright.search.dreamshard.network import DreamShardNetwork, PolicyNetwork
 from shardwright.search.dreamshard.policy import SHAPES
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
@@ -22,7 +21,7 @@ def batch_of(*tasks):
 
 
 def network(seed=0):
-    return network_of(random_policy(seed))
+    return DreamShardNetwork.of(random_policy(seed))
 
 
 def test_state_has_the_names_and_shapes_of_saved_policies():
@@ -40,7 +39,7 @@ def test_cost_of_a_set_does_not_depend_on_order_and_sums_encodings():
 
 @pytest.mark.parametrize("objective", ["step", "embedding"])
 def test_overall_cost_depends_on_devices_as_a_set_and_not_on_empty_ones(objective):
-    cost = network_of(replace(random_policy(), metadata={"objective": objective})).cost
+    cost = DreamShardNetwork.of(replace(random_policy(), metadata={"objective": objective})).cost
     sums = torch.rand(1, 4, 32)
     expected = cost.overall_cost(sums)
     torch.testing.assert_close(cost.overall_cost(sums.flip(1)), expected)
@@ -51,7 +50,7 @@ def test_overall_cost_depends_on_devices_as_a_set_and_not_on_empty_ones(objectiv
 def test_overall_cost_sums_the_slowest_phases_or_takes_the_slowest_device():
     sums = torch.rand(1, 4, 32)
     step, embedding = (
-        network_of(replace(random_policy(), metadata={"objective": o})).cost for o in ("step", "embedding")
+        DreamShardNetwork.of(replace(random_policy(), metadata={"objective": o})).cost for o in ("step", "embedding")
     )
     known = step.device_costs(step.hidden(sums))[0].clamp(min=0)
     difference = known.amax(dim=0).sum() - known.sum(dim=1).amax()

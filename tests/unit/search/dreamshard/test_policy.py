@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
-from shardwright.search.dreamshard.figures import network_of
 from shardwright.search.dreamshard.mdp import Rollout, encode
+from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import STUCK, Policy
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
@@ -55,11 +55,15 @@ class Follow:
 
 
 @settings(max_examples=30, print_blob=False)
-@given(seed=st.integers(0, 10_000), number=st.integers(0, len(TASKS) - 1))
-def test_compiled_inference_places_as_torch_does(seed, number):
+@given(
+    seed=st.integers(0, 10_000),
+    number=st.integers(0, len(TASKS) - 1),
+    method=st.sampled_from(["shardwright", "paper"]),
+)
+def test_compiled_inference_places_as_torch_does(seed, number, method):
     """Up to ties, which rounding decides."""
-    arrays, saved = TASKS[number], random_policy(seed)
-    network, policy = network_of(saved).double(), Policy(saved)
+    arrays, saved = TASKS[number], replace(random_policy(seed), metadata={"method": method})
+    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
     with torch.no_grad():
         expected = encode(network, double(PlacementBatch.of([arrays])))
         alone = network.cost.device_costs(network.cost.hidden(expected.units_euh))[0].sum(dim=1).numpy()
@@ -77,7 +81,7 @@ def test_compiled_inference_places_as_torch_does(seed, number):
 
 def test_costs_of_devices_are_those_of_the_network():
     saved = random_policy(3)
-    network, policy = network_of(saved).double(), Policy(saved)
+    network, policy = DreamShardNetwork.of(saved).double(), Policy(saved)
     sums = torch.from_numpy(np.random.default_rng(0).uniform(0, 3, (5, 32)))
     with torch.no_grad():
         hidden = network.cost.hidden(sums)

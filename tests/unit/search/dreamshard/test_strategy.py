@@ -104,7 +104,7 @@ def test_what_cannot_be_placed_is_told_with_numbers_and_a_remedy(policy):
     for strategy in (DreamShard(policy), DreamShardPlus(policy)):
         with pytest.raises(InfeasibleTask, match="allow column_wise or row_wise|too tight|more devices or memory"):
             strategy.search(impossible_task(), MODEL, seed=0, deadline=None)
-    with pytest.raises(InfeasibleTask, match=r"'table_2'.* 18 placements .*have at most \d"):
+    with pytest.raises(InfeasibleTask, match=r"'table_2'.* 18 placements .*had at most \d"):
         DreamShard(policy).search(impossible_task(), MODEL, seed=0, deadline=None)
     with pytest.raises(InfeasibleTask, match="table 't0' needs"):
         DreamShard(policy).search(packing_task(0.5), MODEL, seed=0, deadline=None)

@@ -3,8 +3,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.errors import InfeasibleTask
-from shardwright.search.learned.arrays import TABLE_FEATURES, PlacementArrays, table_features
-from shardwright.sharding import Shard, shard_work
+from shardwright.search.learned.arrays import TABLE_FEATURES, PlacementArrays
+from shardwright.sharding import Shard
 from shardwright.sharding.memory import shard_bytes
 from shardwright.testing.tasks import conformance_tasks, constrained_task, impossible_task, task_of, unequal_memory_task
 
@@ -12,8 +12,7 @@ from shardwright.testing.tasks import conformance_tasks, constrained_task, impos
 def test_the_features_are_those_of_the_papers():
     table = sw.Table("t", rows=1000, dim=16, pooling=4.0, dtype="fp16")
     task = sw.Task([table], sw.Topology(devices_per_host=2), batch_size=64)
-    work = shard_work(task, Shard.whole(table, 0))
-    (found,) = table_features([work])
+    (found,) = PlacementArrays.of(task).features
     assert found.shape == (len(TABLE_FEATURES),) == (21,)
     named = dict(zip(TABLE_FEATURES, found, strict=True))
     for name, value in {"rows": 1000, "dim": 16, "pooling": 4, "bytes": 1000 * 16 * 2}.items():
@@ -24,7 +23,7 @@ def test_the_features_are_those_of_the_papers():
 
 
 def test_no_shards_have_no_features():
-    assert table_features([]).shape == (0, 21)
+    assert PlacementArrays.of(task_of(3, 2)).fixed_features.shape == (0, 21)
 
 
 def test_a_task_without_constraints_has_a_unit_per_table():

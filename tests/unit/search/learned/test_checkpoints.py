@@ -3,9 +3,6 @@ import pytest
 import torch
 
 from shardwright.errors import InvalidInput
-from shardwright.search.autoshard.learner import learn_autoshard
-from shardwright.search.dreamshard.learner import learn_dreamshard
-from shardwright.search.dreamshard.policy import DreamShardOptions
 from shardwright.search.learned.checkpoints import (
     check_same_training,
     load_checkpoint,
@@ -15,7 +12,9 @@ from shardwright.search.learned.checkpoints import (
     rng_state,
     save_checkpoint,
 )
+from shardwright.search.learned.options import DreamShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
+from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import SimulatedWorld
 from shardwright.testing.model import simple_cost_model
 from tests.unit.search.autoshard.made import QUICK, simulated, varied_task
@@ -76,15 +75,6 @@ def test_an_optimizer_that_has_not_stepped_yet_is_restored_too():
     assert not other.optimizer.state_dict()["state"]
 
 
-def test_the_global_generator_of_torch_is_restored():
-    rng = np.random.default_rng(0)
-    saved = rng_state(rng)
-    drawn, number = torch.rand(3), rng.random()
-    restore_rng(saved, rng)
-    assert torch.equal(torch.rand(3), drawn)
-    assert rng.random() == number
-
-
 def test_tensors_of_any_type_and_state_survive(tmp_path):
     base = torch.arange(12).reshape(3, 4)
     tensors = {"a": base.t(), "b": base[1], "flags": base > 3, "empty": torch.zeros(0, 2), "scalar": torch.tensor(2.5)}
@@ -143,13 +133,13 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
 
 
 def autoshard(path):
-    learn_autoshard([varied_task(seed) for seed in range(3)], simulated(), QUICK, checkpoint=path)
+    learn([varied_task(seed) for seed in range(3)], simulated(), QUICK, checkpoint=path)
 
 
 def dreamshard(path):
     sizes = {"collected": 4, "cost_updates": 1, "cost_batch": 4, "policy_updates": 1, "policy_tasks": 1, "episodes": 2}
     options = DreamShardOptions(iterations=2, explored=4, variants=1, **sizes)
-    learn_dreamshard(training_set(3), SimulatedWorld(simple_cost_model()), options, checkpoint=path)
+    learn(training_set(3), SimulatedWorld(simple_cost_model()), options, checkpoint=path)
 
 
 def longer(tensor):

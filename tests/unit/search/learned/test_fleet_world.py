@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shardwright.errors import MeasurementFailed
-from shardwright.search.autoshard.learner import learn_autoshard
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.fleet import Fleet, open_fleet
 from shardwright.search.learned.fleet_world import FleetWorld
+from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
@@ -111,18 +111,17 @@ def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch)
 @pytest.mark.parametrize("fleet_first", [True, False])
 def test_a_training_goes_on_with_or_without_a_fleet(tmp_path, fleet_first, processes, monkeypatch):
     monkeypatch.setattr(processes, "visit", lambda self, work: steady(work.works))
-    monkeypatch.setattr("shardwright.search.autoshard.learner.SAVED_EVERY", 1)
     tasks = [varied_task(number) for number in range(3)]
 
     with one_thread(), open_fleet(MadeUpCluster(MACHINES, deaths=0.2)) as fleet:
-        whole = learn_autoshard(tasks, MeasuredWorld(), QUICK)
+        whole = learn(tasks, MeasuredWorld(), QUICK)
         worlds = [FleetWorld(fleet), MeasuredWorld()]
         first, second = worlds if fleet_first else reversed(worlds)
         state = tmp_path / "state"
 
         with pytest.raises(Killed):
-            learn_autoshard(tasks, first, QUICK, record=DiesAfter(2), checkpoint=state)
-        resumed = learn_autoshard(tasks, second, QUICK, checkpoint=state)
+            learn(tasks, first, QUICK, record=DiesAfter(2), checkpoint=state)
+        resumed = learn(tasks, second, QUICK, checkpoint=state)
     assert all(np.array_equal(array, resumed.weights[name]) for name, array in whole.weights.items())
     assert resumed.metadata == whole.metadata
 
