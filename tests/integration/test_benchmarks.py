@@ -349,6 +349,24 @@ def test_learned_speed(program, tmp_path, policies):
     ]
 
 
+@pytest.mark.slow
+def test_learned_published(program, tmp_path):
+    pytest.importorskip("torch", reason="policies are learned with torch")
+    (tmp_path / "train.yaml").write_text(
+        "groups: [{count: 3, half: train, tables: 5, devices: 2, dims: [16], device: cpu, batch_size: 1024}]"
+    )
+    tiny = [text for text in TINY_TRAINING if text != "scattered=2"]
+    tiny.remove("--autoshard-option")
+    given = ["--tasks-file", str(tmp_path / "train.yaml"), "--setting", "5x2", "--tasks", "2"]
+    program("learned_published").main([*given, "--policies", str(tmp_path / "policies"), *tiny])
+    rows = rows_of((tmp_path / "learned_published.md").read_text(), "strategy")
+    methods = ["best heuristic", "here, bundled", "published, seed 0"]
+    assert [(row["strategy"], row["method"]) for row in rows] == [
+        (name, method) for name in ("dreamshard", "autoshard") for method in methods
+    ]
+    assert all(float(row["mean cost, ms"]) > 0 and row["placed"] == "2" for row in rows)
+
+
 def test_a_journal_drops_what_a_kill_left_unfinished(program, tmp_path):
     journal = program("learned_journal").Journal
     path = tmp_path / "rows.csv"

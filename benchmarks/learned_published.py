@@ -1,0 +1,72 @@
+"""The learned strategies as here and as published, on the same tasks: writes results/learned_published.md.
+
+    python -m benchmarks.learned_published --tasks 10
+
+"here" is the bundled policy, learned with the defaults on `policies.yaml`. "published" is learned now on the same tasks, with
+`--option preset=published`, and kept in out/learned/policies. Every policy places the same test tasks, of tables that it has not seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from experiments.learned.policy_training import learned, training_seconds
+from experiments.learned.tasks import Setting, draw_tasks
+
+from benchmarks import results_table
+from benchmarks.learned_training import add_training_options, costs, heuristic_ms, options_of
+from shardwright.cli.learn import PRESET
+from shardwright.cost import cost_model_for
+from shardwright.search.learned.policy_files import bundled_policy
+from shardwright.task import Task
+from shardwright.workload.training_tasks import load_training_tasks
+
+NAME = "learned_published"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--tasks-file", type=Path, default=Path(__file__).parent / "policies.yaml", help="training tasks"
+    )
+    parser.add_argument("--setting", type=Setting.of, default=Setting(50, 4), help="of the test tasks")
+    parser.add_argument("--tasks", type=int, default=10, help="test tasks")
+    parser.add_argument("--policies", type=Path, default=Path("out/learned/policies"), help="where policies are kept")
+    add_training_options(parser)
+    options = parser.parse_args(arguments)
+    training = load_training_tasks(options.tasks_file)
+    tasks = draw_tasks(options.setting, options.tasks)
+    rows = []
+    for strategy in options.strategies:
+        rows += [(strategy, "best heuristic", "", f"{heuristic_ms(strategy, tasks):.3f}", str(len(tasks)))]
+        bundled = bundled_policy(strategy, "cpu")
+        assert bundled is not None
+        rows.append(row(strategy, "here, bundled", "", bundled, tasks))
+        getattr(options, f"{strategy}_option").append(PRESET)
+        for seed in range(options.seeds):
+            how = options_of(strategy, seed, options)
+            path = learned(strategy, "published", training.tasks, how, options.policies)
+            seconds = f"{training_seconds(strategy, path):.0f}"
+            rows.append(row(strategy, f"published, seed {seed}", seconds, path, tasks))
+    note = (
+        f"Learned from {training.description}, on the bundled CPU model; {options.tasks} test tasks {options.setting.name} of the other "
+        "half of the tables. Mean predicted cost of what each places: of dreamshard the step, of autoshard the slowest device's kernels."
+    )
+    columns = ("strategy", "method", "training, s", "mean cost, ms", "placed")
+    command = f"python -m benchmarks.{NAME} {' '.join(sys.argv[1:] if arguments is None else arguments)}".rstrip()
+    results_table.write_results(NAME, "Learned strategies as published", [(note, columns, rows)], command)
+
+
+def row(strategy: str, method: str, seconds: str, policy: Path, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """What a policy makes of the tasks."""
+    found = costs(strategy, policy, tasks, cost_model_for("cpu"))
+    mean = f"{np.mean(list(found.values())):.3f}" if found else "—"
+    return strategy, method, seconds, mean, str(len(found))
+
+
+if __name__ == "__main__":
+    main()
