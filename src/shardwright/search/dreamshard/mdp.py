@@ -15,7 +15,7 @@ from torch import Tensor
 from shardwright.errors import ShardwrightError
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import HEADS, LEAST_EVEN
-from shardwright.search.learned.environment import Environment, PlacementBatch
+from shardwright.search.learned.environment import Environment, PlacementBatch, choices
 
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -198,10 +198,8 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     before_ted = torch.gather(value_ted, 0, _last_changes(chosen_ted))
     logit_ted = load_ted + before_ted if network.policy.published else load_ted + value_ted[1:] - before_ted
     any_te = episodes.mask_ted.any(dim=2)
-    open_ted = episodes.mask_ted | ~any_te[..., None]
-    log_ted = torch.log_softmax(logit_ted.masked_fill(~open_ted, -torch.inf), dim=2).masked_fill(~open_ted, 0.0)
+    log_ted, entropy_te = choices(logit_ted, episodes.mask_ted)
     taken_te = torch.gather(log_ted, 2, episodes.device_te[..., None])[..., 0]
-    entropy_te = -(log_ted.exp() * open_ted * log_ted).sum(dim=2)
     return taken_te * any_te, entropy_te * any_te
 
 
@@ -221,11 +219,6 @@ def _last_changes(chosen_ted: Tensor) -> Tensor:
 def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:
     """`(t, e, h)` what each step's unit has."""
     return torch.gather(units_euh, 1, unit_te.T[..., None].expand(-1, -1, units_euh.shape[2])).transpose(0, 1)
-
-
-def likeliest(logit_ed: Tensor, mask_ed: Tensor) -> Tensor:
-    """`(e,)` the device with the highest logit that the mask allows; any where it allows none."""
-    return logit_ed.masked_fill(~mask_ed, -torch.inf).argmax(dim=1)
 
 
 def anywhere(generator: torch.Generator) -> Choose:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -100,32 +100,6 @@ def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
 STUCK = -1
 
 
-class Heads(NamedTuple):
-    """Weights that placing needs.
-
-    Attributes:
-        mix: `(k, 64)` second layers of the cost heads, scaled to ms.
-        bias: `(k,)` likewise.
-        first: `(c, k)` and `first_bias` `(c,)` of the cost features.
-        second: `(h, c)` and `second_bias` `(h,)` likewise.
-        logit: `(h,)`.
-        urgency: `(k,)` logarithm of the factor of a power of each share.
-        power: `(k,)` the power.
-        published: whether the policy is the paper's: it judges devices as they are, by their costs in ms.
-    """
-
-    mix: Floats
-    bias: Floats
-    first: Floats
-    first_bias: Floats
-    second: Floats
-    second_bias: Floats
-    logit: Floats
-    urgency: Floats
-    power: Floats
-    published: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """A task as a policy sees it.
@@ -160,21 +134,16 @@ class Policy:
     """
 
     def __init__(self, saved: SavedPolicy) -> None:
-        self._w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
-        w = self._w
-        scale, published = w["cost.scale"][:HEADS], saved.metadata.get("method") == "paper"
-        self.heads = Heads(
-            mix=w["cost.mix"] * scale[:, None],
-            bias=w["cost.bias"] * scale,
-            first=w["policy.costs.0.weight"] * (1.0 if published else SHARE_GAIN),
-            first_bias=w["policy.costs.0.bias"],
-            second=w["policy.costs.1.weight"],
-            second_bias=w["policy.costs.1.bias"],
-            logit=w["policy.logit.weight"][0, ENCODING:].copy(),
-            urgency=w["policy.urgency"] - w["policy.power"] * math.log(2),
-            power=w["policy.power"],
-            published=published,
-        )
+        self._w = w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
+        self._published = saved.metadata.get("method") == "paper"
+        scale = w["cost.scale"][:HEADS]
+        self._mix, self._bias = (
+            w["cost.mix"] * scale[:, None],
+            w["cost.bias"] * scale,
+        )  # of the cost heads' second layers, to ms
+        self._first = w["policy.costs.0.weight"] * (1.0 if self._published else SHARE_GAIN)
+        self._logit = w["policy.logit.weight"][0, ENCODING:].copy()
+        self._urgency = w["policy.urgency"] - w["policy.power"] * math.log(2)
 
     def encode(self, arrays: PlacementArrays) -> Encoded:
         """Encode a task."""
@@ -184,7 +153,7 @@ class Policy:
         layer, bias = w["cost.heads.weight"].T, w["cost.heads.bias"]
         alone = self.device_costs(units @ layer + bias).sum(axis=1)
         even = self.device_costs(((units.sum(axis=0) + fixed.sum(axis=0)) / devices) @ layer + bias)
-        held = 1.0 if self.heads.published else max(len(arrays) / devices, 1.0)
+        held = 1.0 if self._published else max(len(arrays) / devices, 1.0)
         logit = w["policy.logit.weight"][0, :ENCODING] / held
         return Encoded(
             arrays=arrays,
@@ -199,7 +168,7 @@ class Policy:
     def device_costs(self, hidden: Floats) -> Floats:
         """`(..., k)` ms from `(..., q)` pre-activations."""
         active = np.maximum(hidden, 0.0).reshape(*hidden.shape[:-1], HEADS, HEAD_HIDDEN)
-        return np.asarray((active * self.heads.mix).sum(axis=-1) + self.heads.bias)
+        return np.asarray((active * self._mix).sum(axis=-1) + self._bias)
 
     def place(self, encoded: Encoded, order: Ints | None = None, noise: Floats | None = None) -> Ints:
         """`(n,)` device of each unit, or `STUCK` from the first unit on for which no device is left.
@@ -209,7 +178,45 @@ class Policy:
             order: units in the order in which they are placed; by predicted cost if not given.
             noise: `(n, d)` added to logits: of a Gumbel distribution, it makes the choice a sample of the policy.
         """
-        return _place(encoded, self.heads, encoded.order if order is None else order, noise)
+        arrays, per_even = encoded.arrays, 1.0 / encoded.even
+        states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
+        assignment = np.full(len(arrays), STUCK)
+        values = self._values(states, per_even)
+        for unit in (encoded.order if order is None else order).tolist():
+            added = self._values(states + encoded.hidden[unit], per_even)
+            able = arrays.able(unit, used, assignment)
+            if not able.any():
+                return assignment
+            logits = loads + values if self._published else loads + added - values
+            if noise is not None:
+                logits += noise[unit]
+            best = int(np.argmax(np.where(able, logits, -np.inf)))
+            assignment[unit] = best
+            used[best] += arrays.bytes[unit]
+            loads[best] += encoded.load[unit]
+            values[best] = added[best]
+            states[best] += encoded.hidden[unit]
+        return assignment
+
+    def _values(self, states: Floats, per_even: Floats) -> Floats:
+        """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share).
+
+        In the paper by the costs themselves; and a device is judged as it is, not by what its value changes by.
+        """
+        w = self._w
+        active = np.maximum(states, 0.0).reshape(len(states), *self._mix.shape)
+        costs = np.einsum("dkh,kh->dk", active, self._mix) + self._bias
+        shares = costs if self._published else np.log1p(np.maximum(costs, 0.0) * per_even)
+        wide = np.maximum(shares @ self._first.T + w["policy.costs.0.bias"], 0.0)
+        good: Floats = np.maximum(wide @ w["policy.costs.1.weight"].T + w["policy.costs.1.bias"], 0.0) @ self._logit
+        if self._published:
+            return good
+        power = w["policy.power"]
+        logarithm, steep = self._urgency + power * shares, np.maximum(power, 1.0)
+        beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
+        bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
+        found: Floats = good - bad.sum(axis=1)
+        return found
 
     def _sums(self, name: str, arrays: PlacementArrays) -> tuple[Floats, Floats]:
         """`(n, 32)` encodings of the units and `(d, 32)` sums of those of settled shards."""
@@ -224,42 +231,3 @@ class Policy:
         for layer in (0, 1):
             x = np.maximum(x @ self._w[f"{name}.layers.{layer}.weight"].T + self._w[f"{name}.layers.{layer}.bias"], 0.0)
         return x * size
-
-
-def _place(encoded: Encoded, heads: Heads, order: Ints, noise: Floats | None) -> Ints:
-    """Place unit by unit on the device with the highest logit, plus noise, among those with room."""
-    arrays, per_even = encoded.arrays, 1.0 / encoded.even
-    states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
-    assignment = np.full(order.size, STUCK)
-    values = _values(states, heads, per_even)
-    for unit in order.tolist():
-        added = _values(states + encoded.hidden[unit], heads, per_even)
-        able = arrays.able(unit, used, assignment)
-        if not able.any():
-            return assignment
-        logits = loads + values if heads.published else loads + added - values
-        if noise is not None:
-            logits += noise[unit]
-        best = int(np.argmax(np.where(able, logits, -np.inf)))
-        assignment[unit] = best
-        used[best] += arrays.bytes[unit]
-        loads[best] += encoded.load[unit]
-        values[best] = added[best]
-        states[best] += encoded.hidden[unit]
-    return assignment
-
-
-def _values(states: Floats, heads: Heads, per_even: Floats) -> Floats:
-    """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share)."""
-    active = np.maximum(states, 0.0).reshape(len(states), *heads.mix.shape)
-    costs = np.einsum("dkh,kh->dk", active, heads.mix) + heads.bias
-    shares = costs if heads.published else np.log1p(np.maximum(costs, 0.0) * per_even)
-    wide = np.maximum(shares @ heads.first.T + heads.first_bias, 0.0)
-    good: Floats = np.maximum(wide @ heads.second.T + heads.second_bias, 0.0) @ heads.logit
-    if heads.published:
-        return good
-    logarithm, steep = heads.urgency + heads.power * shares, np.maximum(heads.power, 1.0)
-    beyond = np.expm1(np.maximum(logarithm - MOST_URGENT, 0.0) / steep)
-    bad = np.exp(np.minimum(logarithm, MOST_URGENT)) * (1.0 + steep * beyond)
-    found: Floats = good - bad.sum(axis=1)
-    return found

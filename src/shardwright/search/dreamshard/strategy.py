@@ -34,35 +34,6 @@ if TYPE_CHECKING:
 _SAMPLES = 16  # sampled placements before a task is given up
 
 
-def greedy_plan(task: Task, path: Path | None, strategy: str, seed: int) -> Plan:
-    """The plan of a policy's likeliest choices.
-
-    Args:
-        task: the task.
-        path: the policy's file; None for the bundled one.
-        strategy: name of the strategy, for the plan.
-        seed: of placements that are sampled where memory is tight.
-
-    Raises:
-        InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
-        InfeasibleTask: no placement was found that keeps memory and constraints.
-    """
-    arrays = PlacementArrays.of(task)
-    policy = policy_for(path, task)
-    return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), strategy, seed)
-
-
-def best_plan(task: Task, path: Path | None, cost_model: CostModel, samples: int, strategy: str, seed: int) -> Plan:
-    """The fastest, by the cost model, of the greedy placement and so many sampled ones; arguments and errors as in `greedy_plan`."""
-    arrays = PlacementArrays.of(task)
-    policy = policy_for(path, task)
-    encoded = policy.encode(arrays)
-    placements = [greedy_placement(policy, encoded, seed), *sampled_placements(policy, encoded, samples, seed)]
-    costs = SimulatedWorld(cost_model).costs([(arrays, placement) for placement in placements])
-    best = int(np.argmin([step_ms(phases) for phases in costs]))
-    return arrays.plan(placements[best], strategy, seed)
-
-
 def policy_for(path: Path | None, task: Task) -> Policy:
     """The policy of a file, or the bundled one for the task's device."""
     chosen = policy_file(task, path, NAME)
@@ -145,7 +116,8 @@ class DreamShard:
             InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
             InfeasibleTask: no placement was found that keeps memory and constraints.
         """
-        return greedy_plan(task, self.policy, self.name, seed)
+        arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
+        return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), self.name, seed)
 
 
 @dataclass(frozen=True)
@@ -184,10 +156,21 @@ class DreamShardPlus:
         """
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
         try:
-            proposed = best_plan(task, self.policy, cost_model, self.proposals, self.name, seed)
+            proposed = self._proposed(task, cost_model, seed)
         except InfeasibleTask:
             return search.search(task, cost_model, seed=seed, deadline=deadline)
         return search.search_from(task, cost_model, start=proposed, move_cost=0.0, seed=seed, deadline=deadline)
+
+    def _proposed(self, task: Task, cost_model: CostModel, seed: int) -> Plan:
+        """The fastest, by the cost model, of the greedy placement and the sampled ones."""
+        arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
+        encoded = policy.encode(arrays)
+        placements = [
+            greedy_placement(policy, encoded, seed),
+            *sampled_placements(policy, encoded, self.proposals, seed),
+        ]
+        costs = SimulatedWorld(cost_model).costs([(arrays, placement) for placement in placements])
+        return arrays.plan(placements[int(np.argmin([step_ms(phases) for phases in costs]))], self.name, seed)
 
 
 class _FromProposal(Certified):
