@@ -16,7 +16,7 @@ from shardwright.search.dreamshard.strategy import DreamShard, DreamShardPlus
 from shardwright.search.exact import Exact
 from shardwright.search.flexshard import FlexShard, RecShard
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.rnn.strategy import Rnn
+from shardwright.search.rnn import Rnn
 from shardwright.search.strategy import Strategy
 from shardwright.search.torchrec import TorchRec
 from shardwright.task.task import Task

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from shardwright.search.autoshard.network import AutoShardNetwork, Trajectory, go_through
 from shardwright.search.autoshard.replay import ShardBatch
-from shardwright.search.learned.environment import choices
 from shardwright.search.learned.options import AutoShardOptions, Method
 
 
@@ -89,7 +88,7 @@ def policy_loss(
 ) -> PolicyLoss:
     """The actor-critic loss of a trajectory that an older policy played; each episode's reward comes at its last step."""
     outputs = go_through(network, played)
-    log_probs_ted, entropy_te = choices(outputs.logits_ted, played.mask_ted)
+    log_probs_ted = outputs.logits_ted.log_softmax(dim=-1)
     log_prob_te = log_probs_ted.gather(2, played.action_te[..., None])[..., 0]
     last_te = torch.arange(len(played.action_te))[:, None] == played.batch.unit_count_e - 1
     returns = v_trace(
@@ -100,7 +99,8 @@ def policy_loss(
         torch.zeros_like(reward_e),
     )
     gain = (log_prob_te * returns.advantages_te)[played.placed_te].sum()
-    entropy_te = entropy_te * played.placed_te
+    possible_ted = log_probs_ted.masked_fill(~played.mask_ted, 0.0)  # no infinity may meet a 0
+    entropy_te = -(possible_ted.exp() * possible_ted * played.mask_ted).sum(dim=-1)
     error_te = (returns.targets_te - outputs.value_te)[played.active_te]
     loss = options.value_weight * 0.5 * error_te.square().sum() - gain - options.entropy_weight * entropy_te.sum()
     choices = max(1, int(played.placed_te.sum()))

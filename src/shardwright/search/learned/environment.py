@@ -205,21 +205,6 @@ class Environment:
         return possible
 
 
-def choices(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """What a policy thinks of devices.
-
-    Args:
-        logits: `(..., d)` logits.
-        mask: `(..., d)` devices that may be chosen.
-
-    Returns:
-        `(..., d)` log probabilities, 0 where the mask is false, and `(...)` entropy. Where no device may be chosen, all count.
-    """
-    possible = mask | ~mask.any(dim=-1, keepdim=True)
-    log = torch.log_softmax(logits.masked_fill(~possible, -torch.inf), dim=-1).masked_fill(~possible, 0.0)
-    return log, -(log.exp() * possible * log).sum(dim=-1)
-
-
 class _Stack:
     """Pads one array of every task and stacks them."""
 

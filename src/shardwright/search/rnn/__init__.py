@@ -1,6 +1,68 @@
-"""`rnn`: the sequence-to-sequence device placement that DreamShard is compared with, trained for each task by itself."""
+"""`rnn` as a strategy: trains a network on the task itself, and returns the best plan that training saw."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import InfeasibleTask, MissingDependency
+from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.options import RnnOptions
-from shardwright.search.rnn.strategy import Rnn
+from shardwright.search.learned.worlds import SimulatedWorld, World
+from shardwright.search.strategy import why_not_counted
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
 
 __all__ = ["Rnn", "RnnOptions"]
+
+
+@dataclass(frozen=True)
+class Rnn:
+    """Device placement by a sequence-to-sequence network (Mirhoseini et al., ICML 2017), the RNN baseline of DreamShard.
+
+    Nothing is learned beforehand and nothing is kept: each search trains anew, and its plan is the cheapest of all that training drew,
+    not only the trained network's last word. Needs torch.
+
+    Attributes:
+        options: how long and how to train.
+        world: says what plans cost; by default the cost model that the search is given.
+        name: name of the strategy.
+    """
+
+    options: RnnOptions = field(default_factory=RnnOptions)
+    world: World | None = None
+    name: str = "rnn"
+
+    def supports(self, task: Task) -> str | None:
+        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        return why_not_counted(task)
+
+    def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
+        """Train on the task until the updates are made or the deadline comes, and return the best plan seen.
+
+        Raises:
+            InfeasibleTask: no plan that was drawn keeps memory and constraints.
+            MissingDependency: torch is not installed.
+            ShardwrightError: the world's answer is not a finite number.
+        """
+        arrays = PlacementArrays.of(task)
+        if not len(arrays):
+            return arrays.plan([], self.name, seed)
+        if find_spec("torch") is None:
+            raise MissingDependency(
+                f"strategy '{self.name}' trains on the task and needs torch, which is not installed; install it with: "
+                "pip install 'shardwright[learn]'"
+            )
+        from shardwright.search.rnn.training import train_placement
+
+        world = self.world or SimulatedWorld(cost_model)
+        best = train_placement(arrays, world, self.options, seed=seed, deadline=deadline)
+        if best is None:
+            raise InfeasibleTask(
+                f"strategy '{self.name}' drew no plan that keeps memory and constraints: allow more updates or episodes, allow "
+                "column_wise or row_wise for large tables, or use a strategy that searches, such as certified"
+            )
+        return arrays.plan(np.asarray(best), self.name, seed)

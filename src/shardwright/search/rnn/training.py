@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from shardwright.cost.fitting import descend
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
-from shardwright.search.learned.environment import Environment, PlacementBatch, choices
+from shardwright.search.learned.environment import Environment, PlacementBatch
 from shardwright.search.learned.options import RnnOptions
 from shardwright.search.learned.worlds import World, step_ms
 from shardwright.threads import one_thread
@@ -173,9 +173,10 @@ def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout
     start_e1 = torch.full_like(rollout.device_eu[:, :1], network.start)
     before_eu = torch.cat([start_e1, rollout.device_eu[:, :-1]], dim=1)
     logits_eud, _ = network.decode(sequence.encode(network), 0, before_eu)
-    log_eud, entropy_eu = choices(logits_eud, rollout.mask_eud)
+    log_eud = torch.log_softmax(masked(logits_eud, rollout.mask_eud), dim=2)
     possible_eu = rollout.mask_eud.any(dim=2)
     chosen_eu = log_eud.gather(2, rollout.device_eu[..., None])[..., 0]
+    entropy_eu = -(log_eud.exp() * torch.where(rollout.mask_eud, log_eud, 0.0)).sum(dim=2)
     return tuple(torch.where(possible_eu, each, 0.0).mean(dim=1) for each in (chosen_eu, entropy_eu))  # type: ignore[return-value]
 
 

@@ -9,7 +9,6 @@ import pytest
 from shardwright.errors import InfeasibleTask, InvalidInput, MissingDependency
 from shardwright.search.baselines import Random
 from shardwright.search.rnn import Rnn, RnnOptions
-from shardwright.search.rnn import strategy as module
 from shardwright.task import Constraints, TableConstraint
 from shardwright.testing import check_strategy
 from shardwright.testing.model import simple_cost_model
@@ -62,7 +61,7 @@ def test_tables_that_must_be_cut_over_all_devices_need_no_training():
 def test_tasks_and_installations_it_cannot_serve(monkeypatch):
     grid = Constraints({"table_0": TableConstraint(("grid",))})
     assert "allows only grid" in Rnn().supports(task_of(3, 2, constraints=grid))
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr("shardwright.search.rnn.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"shardwright\[learn\]"):
         Rnn().search(task_of(3, 2), simple_cost_model(), seed=0, deadline=None)
 
