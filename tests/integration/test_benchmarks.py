@@ -355,10 +355,8 @@ def test_learned_published(program, tmp_path):
     (tmp_path / "train.yaml").write_text(
         "groups: [{count: 3, half: train, tables: 5, devices: 2, dims: [16], device: cpu, batch_size: 1024}]"
     )
-    tiny = [text for text in TINY_TRAINING if text != "scattered=2"]
-    tiny.remove("--autoshard-option")
     given = ["--tasks-file", str(tmp_path / "train.yaml"), "--setting", "5x2", "--tasks", "2"]
-    program("learned_published").main([*given, "--policies", str(tmp_path / "policies"), *tiny])
+    program("learned_published").main([*given, "--policies", str(tmp_path / "policies"), *TINY_TRAINING[:-2]])
     rows = rows_of((tmp_path / "learned_published.md").read_text(), "strategy")
     methods = ["best heuristic", "here, bundled", "published, seed 0"]
     assert [(row["strategy"], row["method"]) for row in rows] == [
