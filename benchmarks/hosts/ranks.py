@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 from benchmarks.hosts.network import LINK, address
 from shardwright.errors import MeasurementFailed
-from shardwright.measure.worker import worker_environment
+from shardwright.measure.processes import worker_environment
 
 _LOOK_S = 0.05
 _LEAVE_S = 3.0  # after the first rank failed, time for the others to notice and say so

@@ -188,7 +188,7 @@ def test_a_worker_that_is_killed_is_said() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker:
         assert worker.visit(DeviceWork((work,), (1,), "sgd")).batches >= 1
-        worker._process.send_signal(signal.SIGKILL)
+        worker.process.send_signal(signal.SIGKILL)
         with pytest.raises(MeasurementFailed, match="was ended by SIGKILL; the machine may be out of memory"):
             worker.visit(DeviceWork((work,), (1,), "sgd"))
 

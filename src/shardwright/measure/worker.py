@@ -1,7 +1,7 @@
-"""The measuring process and its client: a `Worker` starts the process, sends it requests and reads its answers, a JSON document a line.
+"""The measuring process and its client: a `Worker` starts the process, and asks it for visits.
 
 Measuring has a process of its own, so that it runs on one pinned core with huge pages and one thread, whatever its user does, and so that
-a kernel that crashes takes nothing else with it. The process ends when its standard input closes: it never outlives its user.
+a kernel that crashes takes nothing else with it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import selectors
-import signal
-import site
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,22 +16,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.measure.backend import Arena, load_backend
 from shardwright.measure.device_work import DeviceWork, Visit, decode_work, encode_work
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.hardware import import_torch, require_cuda
+from shardwright.measure.processes import Child, parsed, reply, take_over_stdout
 from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
 from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:
     import torch
-
-# malloc asks for transparent huge pages; without them, address translation adds noise.
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
-_END_S = 5.0  # a process that has not ended by then hangs in its driver; it is left behind
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class WorkerOptions:
     policy: TimingPolicy | None = None
 
 
-class Worker:
+class Worker(Child):
     """A measuring process; a context manager that ends it.
 
     Args:
@@ -74,12 +67,8 @@ class Worker:
     start_limit_s: ClassVar[float] = 900.0
 
     def __init__(self, options: WorkerOptions) -> None:
-        self._options, self._unread, self._given_up = options, b"", False
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
-        command = [sys.executable, "-m", "shardwright.measure.worker", json.dumps(asdict(options))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=worker_environment()
-        )
+        self._options = options
+        super().__init__("-m", "shardwright.measure.worker", json.dumps(asdict(options)))
         try:
             self._read(self.start_limit_s, "start")
         except BaseException:
@@ -92,111 +81,32 @@ class Worker:
         Raises:
             MeasurementFailed: the kernel cannot run, or the process ended or did not answer in time.
         """
-        request = {
-            "works": [encode_work(one) for one in work.works],
-            "seeds": list(work.seeds),
-            "optimizer": work.optimizer,
-        }
+        request = {"works": [encode_work(one) for one in work.works], "seeds": work.seeds, "optimizer": work.optimizer}
         try:
-            stdin = cast(IO[bytes], self._process.stdin)
-            stdin.write((json.dumps(request) + "\n").encode())
-            stdin.flush()
+            self.send(request)
         except BrokenPipeError:
             raise self._ended() from None
         return Visit(**self._read(self.answer_limit_s[self._options.device], "answer"))
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs and is still used."""
-        return not self._given_up and self._process.poll() is None
-
-    def close(self) -> None:
-        """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):  # what a dead process did not read is still to be flushed
-                    pipe.close()
-        try:
-            self._process.wait(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            self._kill()
-        self._log.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _read(self, limit_s: float, what: str) -> dict[str, Any]:
         """The next reply; a process that does not reply in time is ended."""
-        line = self._line(monotonic() + limit_s)
+        line = self.line(monotonic() + limit_s)
         if line is None:
-            self._kill()
+            self.kill()
             raise MeasurementFailed(
                 f"the measuring process gave no sign of its {what} within {limit_s:g} s and was ended: a kernel or the driver may hang; "
-                f"leave this set out, or look at the device. {self._last_words()}"
+                f"leave this set out, or look at the device. {self.last_words()}"
             )
         if not line.endswith(b"\n"):
             raise self._ended()
-        reply = cast(dict[str, Any], json.loads(line))
-        if "error" in reply:
-            raise MeasurementFailed(reply["error"])
-        return reply
-
-    def _line(self, until: float) -> bytes | None:
-        """The next line of the process, or its last incomplete line if it ended; None if neither comes before the time `until`."""
-        descriptor = cast(IO[bytes], self._process.stdout).fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, until - monotonic())):
-                    return None
-                piece = os.read(descriptor, 2**16)
-                if not piece:
-                    break
-                self._unread += piece
-        line, end, self._unread = self._unread.partition(b"\n")
-        return line + end
-
-    def _kill(self) -> None:
-        """Kill the process. One that hangs in a driver may outlive that, and is not waited for."""
-        self._given_up = True
-        self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_END_S)
+        return parsed(line)
 
     def _ended(self) -> MeasurementFailed:
         """The error to raise when the process has ended: why it ended, and its last lines."""
-        code = self._process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        hint = (
-            "; the machine may be out of memory: use smaller tables or a smaller arena"
-            if code == -signal.SIGKILL
-            else ""
-        )
-        return MeasurementFailed(f"the measuring process {how}{hint}. {self._last_words()}")
-
-    def _last_words(self) -> str:
-        """The last lines of the process's standard error."""
-        self._log.seek(0)
-        last = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
-        return f"Its last lines: {' | '.join(last) or '(none)'}"
-
-
-def worker_environment() -> dict[str, str]:
-    """This process's environment, with huge pages for malloc and this package importable."""
-    package_root = str(Path(__file__).parents[2])
-    installed = (
-        package_root in site.getsitepackages()
-    )  # then it is found anyway, and must not come before the standard library
-    paths = ["" if installed else package_root, os.environ.get("PYTHONPATH", "")]
-    tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "GLIBC_TUNABLES": ":".join(filter(None, tunables)),
-    }
+        how = self.how_ended()
+        if how.endswith("SIGKILL"):
+            how += "; the machine may be out of memory: use smaller tables or a smaller arena"
+        return MeasurementFailed(f"the measuring process {how}. {self.last_words()}")
 
 
 class ReservedCore:
@@ -271,7 +181,6 @@ class Session:
 
 def main() -> None:
     """Serve requests until standard input ends. The one argument is a JSON document: see `WorkerOptions`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
     replies = take_over_stdout()
     core = ReservedCore() if options["device"] == "cpu" else None  # kept, and so reserved, as long as the process lives
@@ -300,19 +209,6 @@ def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
         return asdict(session.visit(works, request["seeds"], request["optimizer"]))
     except ShardwrightError as error:
         return {"error": str(error)}
-
-
-def take_over_stdout() -> IO[str]:
-    """The original standard output, for replies only; what libraries print goes to standard error instead."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return replies
-
-
-def reply(replies: IO[str], document: dict[str, Any]) -> None:
-    """Write a reply, a JSON document on a line of its own."""
-    replies.write(json.dumps(document) + "\n")
-    replies.flush()
 
 
 @contextmanager

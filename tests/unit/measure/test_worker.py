@@ -151,7 +151,7 @@ def test_a_worker_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(MeasurementFailed, match=r"no sign of its answer within 0\.3 s .* kernel launched"):
             worker.visit(NOTHING)
         assert not worker.alive
-        assert worker._process.returncode is not None
+        assert worker.process.returncode is not None
 
 
 def test_a_worker_that_hangs_in_the_middle_of_a_line_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,18 @@ A rank that hangs or dies costs a restart or at worst a sample, never the collec
 from __future__ import annotations
 
 import json
-import select
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO, Any, cast
+from typing import Any
 
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
-from shardwright.measure.worker import worker_environment
+from shardwright.measure.processes import Child, parsed
 
 _LOOK_S = 0.2  # how often the ranks are looked at while one waits
 _LAST_WORDS_S = 5.0  # after rank 0 fell silent, time for it to end and so to say why
@@ -73,10 +69,10 @@ class RankGroup:
     def __init__(self, options: GroupOptions) -> None:
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="shardwright-")
-        self._processes: list[subprocess.Popen[str]] = []
+        self._ranks: list[Child] = []
         try:
             for rank in range(options.world):
-                self._processes.append(self._start(rank))
+                self._ranks.append(self._start(rank))
             self._read(options.start_timeout_s, "to get ready")
         except BaseException:
             self.close()
@@ -105,28 +101,18 @@ class RankGroup:
             GroupFailed: a rank ended.
             MeasurementFailed: the request cannot be served here.
         """
-        line = json.dumps(request) + "\n"
-        for process in self._processes:
-            stdin = cast(IO[str], process.stdin)
+        for rank in self._ranks:
             with suppress(BrokenPipeError):  # a dead rank is found when the answer is awaited
-                stdin.write(line)
-                stdin.flush()
+                rank.send(request)
         return self._read(self._options.timeout_s, what)
 
     def close(self) -> None:
         """End all ranks: waiting ones end by themselves, others by force."""
-        for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):
-                        pipe.close()
+        for rank in self._ranks:
+            rank.hang_up()
         stop = monotonic() + _LEAVE_S
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, stop - monotonic()))
-        for process in self._processes:
-            process.kill()  # does nothing to one that has ended
-            process.wait()
+        for rank in self._ranks:
+            rank.close(stop - monotonic())
         self._folder.cleanup()
 
     def __enter__(self) -> RankGroup:
@@ -135,47 +121,32 @@ class RankGroup:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, rank: int) -> subprocess.Popen[str]:
-        options, folder = self._options, Path(self._folder.name)
+    def _start(self, rank: int) -> Child:
+        options = self._options
         settings = {
             "rank": rank,
             "world": options.world,
             "device": options.device,
             "policy": asdict(options.policy),
             "timeout_s": options.timeout_s,
-            "meeting_file": str(folder / "meeting"),
+            "meeting_file": str(Path(self._folder.name) / "meeting"),
         }
         # All ranks are on this machine: nothing of this needs another network interface.
         loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        with self._log(rank).open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, *options.program, json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**worker_environment(), **loopback},
-            )
-
-    def _log(self, rank: int) -> Path:
-        return Path(self._folder.name) / f"rank-{rank}.log"
+        return Child(*options.program, json.dumps(settings), environment=loopback)
 
     def _read(self, timeout_s: float, what: str) -> dict[str, Any]:
-        """The next line of rank 0; all ranks are watched meanwhile."""
-        stop = monotonic() + timeout_s
-        answers = cast(IO[str], self._processes[0].stdout)
-        while not select.select([answers], [], [], min(_LOOK_S, max(0.0, stop - monotonic())))[0]:
-            if any(process.poll() is not None for process in self._processes):
+        """The next reply of rank 0; all ranks are watched meanwhile."""
+        stop, first = monotonic() + timeout_s, self._ranks[0]
+        while (line := first.line(min(stop, monotonic() + _LOOK_S))) is None:
+            if any(rank.process.poll() is not None for rank in self._ranks):
+                line = first.line(monotonic())  # its last reply may have come just now
                 break
             if monotonic() >= stop:
                 raise GroupHung(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
-        line = answers.readline() if select.select([answers], [], [], 0)[0] else ""
-        if not line.endswith("\n"):
+        if line is None or not line.endswith(b"\n"):
             raise self._ended()
-        reply = cast(dict[str, Any], json.loads(line))
-        if "error" in reply:
-            raise MeasurementFailed(reply["error"])
-        return reply
+        return parsed(line)
 
     def _ended(self) -> GroupFailed:
         """The rank that is the cause, how it ended, and its last lines.
@@ -185,19 +156,15 @@ class RankGroup:
         now = monotonic()
         stop, settled = now + _LAST_WORDS_S, now + _LEAVE_S
         while monotonic() < stop:
-            codes = [process.poll() for process in self._processes]
-            ended = [code for code in codes if code is not None]
-            if len(ended) == len(codes) or any(code < 0 for code in ended) or (ended and monotonic() > settled):
+            ended = [code for rank in self._ranks if (code := rank.process.poll()) is not None]
+            if len(ended) == len(self._ranks) or any(code < 0 for code in ended) or (ended and monotonic() > settled):
                 break
             sleep(_LOOK_S / 10)
-        polled = {rank: process.poll() for rank, process in enumerate(self._processes)}
-        known = {rank: code for rank, code in polled.items() if code is not None}
+        known = {rank: code for rank, one in enumerate(self._ranks) if (code := one.process.poll()) is not None}
         if not known:
             return GroupFailed("rank 0 closed its output")
-        rank, code = min(known.items(), key=lambda item: (item[1] >= 0, item[0]))
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        last = self._log(rank).read_text(errors="replace").strip().splitlines()[-3:]
-        return GroupFailed(f"rank {rank} {how}. Its last lines: {' | '.join(last) or '(none)'}")
+        rank = min(known, key=lambda number: (known[number] >= 0, number))
+        return GroupFailed(f"rank {rank} {self._ranks[rank].how_ended()}. {self._ranks[rank].last_words()}")
 
 
 MOST_FAILURES = 5

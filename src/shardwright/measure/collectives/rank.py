@@ -17,7 +17,6 @@ import faulthandler
 import json
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,7 +36,7 @@ from shardwright.measure.collectives.sampling import (
     samples_of,
 )
 from shardwright.measure.hardware import check_device, import_torch, require_cuda
-from shardwright.measure.worker import reply, take_over_stdout
+from shardwright.measure.processes import reply, take_over_stdout
 
 if TYPE_CHECKING:
     import torch
@@ -363,7 +362,6 @@ def main(program: Answer | None = None) -> None:
     Args:
         program: serves a request on every rank, and returns the reply of rank 0; by default requests are samples to measure.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     options = json.loads(sys.argv[1])
     replies = take_over_stdout()
     try:

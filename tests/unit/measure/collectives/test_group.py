@@ -43,7 +43,7 @@ def test_a_sample_goes_to_all_ranks_and_rank_0_answers(tmp_path: Path) -> None:
     body = f"open({str(tmp_path)!r} + '/' + str(rank), 'a').write(str(sample['sample']))"
     with RankGroup(options(body)) as group:
         assert [group.measure(SAMPLE) for _ in range(2)] == [DeviceTimes((1.0, 1.5), (2.0, 3.0))] * 2
-        pids = [process.pid for process in group._processes]
+        pids = [rank.process.pid for rank in group._ranks]
         folder = Path(group._folder.name)
         assert folder.exists()
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["77", "77"]
@@ -72,7 +72,7 @@ def test_a_rank_that_hangs_is_given_up_and_ended() -> None:
     with RankGroup(options("time.sleep(3600)", timeout_s=0.3)) as group:
         with pytest.raises(GroupHung, match="took longer than 0.3 s for a sample"):
             group.measure(SAMPLE)
-        pids = [process.pid for process in group._processes]
+        pids = [rank.process.pid for rank in group._ranks]
     assert not any(map(runs, pids))
 
 
