@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from shardwright.calibration.curriculum import Curriculum
-from shardwright.calibration.observed import Observed, Visitor, calibration_lock, kept_observed
 from shardwright.calibration.sets import Group, Set, fitted_task
+from shardwright.calibration.visits import Observed, Visitor, calibration_lock, earlier_samples
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
@@ -23,9 +23,8 @@ from shardwright.cost.dataset import Samples
 from shardwright.cost.files import accuracy_metadata, bundled_models, device_type, load_model, telling_name
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.published import GPUS, PublishedModel
-from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
-from shardwright.measure.device_work import DeviceWork
 from shardwright.measure.hardware import (
     Fingerprint,
     available_memory,
@@ -35,6 +34,7 @@ from shardwright.measure.hardware import (
     fingerprint,
 )
 from shardwright.measure.measuring import Measurer, control_works
+from shardwright.measure.store import SampleStore
 from shardwright.search.strategy import Interruptible
 from shardwright.task import Task
 from shardwright.task.task import Optimizer
@@ -62,10 +62,8 @@ _RESERVE, _MOST_RESERVE_S = (
     0.2,
     15.0,
 )  # of the time, and at most, for the last training, until one has told how long it takes
-_BETWEEN_CONTROLS = 40  # visits
 _FEWEST_CHOSEN = 10
 _AGAIN = 3  # one of so many visits may be to a set that was disturbed before
-_MOST_FAILED = 10  # in a row: then the backend is at fault, not a set
 
 
 @dataclass(frozen=True)
@@ -163,19 +161,21 @@ def _calibrated(
     controls = control_works(kind, optimizer)
     start = _model_at(bundled_models().get(device))
     began = monotonic()
-    with kept_observed(cache_folder() / "samples", machine, optimizer, batch_size) as observed:
-        curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(observed))
+    with SampleStore(cache_folder() / "samples", machine) as store:
+        earlier = earlier_samples(store, optimizer, batch_size)
+        curriculum = Curriculum(fitted, batch_size, optimizer, room, device, seed, len(earlier) if earlier else 0)
         if start is None and device in GPUS:
             start = _published(device, optimizer, curriculum, cache_bytes(kind))
         ways = recipes(start, cache_bytes(kind))
         with Measurer(kind, None, room + _PAGES) if visitor is None else nullcontext(visitor) as measurer:
-            run = Calibrating(measurer, curriculum, observed, controls, ways, start, seconds, aim, told)
+            observed = Observed(measurer, controls, store, lambda: run.tell("measuring"), batch_size, earlier)
+            run = Calibrating(curriculum, observed, ways, start, seconds, aim, told)
             run.run()
     result = Calibration(
         stopped=run.stopped,
         sets=len(observed),
         new_sets=len(observed.sets),
-        failed=tuple(observed.failed),
+        failed=tuple(observed.failed.values()),
         notes=(note,) if note else (),
     )
     if len(observed) >= FEWEST_SETS:
@@ -192,7 +192,7 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
     """The result with a model of all sets, saved where it is better than the one before."""
     samples = run.observed.samples()
     found, model = run.finished()
-    controls = run.observed.controls(run.controls)
+    controls = run.observed.of_controls()
     metadata = covered | accuracy_metadata(found.accuracy) | {
         "samples": str(len(samples)),
         "recipe": found.name,
@@ -262,10 +262,8 @@ class Calibrating(Interruptible):
     """A calibration under way.
 
     Attributes:
-        visitor: times kernels.
         curriculum: what to measure.
-        observed: what was measured.
-        controls: measured first, last, and now and then.
+        observed: what was measured, and what measures more.
         ways: recipes for a model.
         start: a model that says which sets are quick.
         seconds: how long the whole may take.
@@ -273,10 +271,8 @@ class Calibrating(Interruptible):
         told: hears of progress.
     """
 
-    visitor: Visitor
     curriculum: Curriculum
     observed: Observed
-    controls: Sequence[DeviceWork]
     ways: dict[str, Recipe]
     start: ComputeModel | None
     seconds: float
@@ -287,7 +283,6 @@ class Calibrating(Interruptible):
         self._began = monotonic()
         self._error: float | None = None
         self._reserve = min(_RESERVE * self.seconds, _MOST_RESERVE_S)
-        self._failures = self._visits = 0
         self.stopped = "time"
 
     def run(self) -> None:
@@ -303,7 +298,7 @@ class Calibrating(Interruptible):
                 self.stopped = "interrupted"
 
     def _measure(self) -> None:
-        self._visit_controls()
+        self.observed.visit_controls()
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
         queue: list[Group] = []
         goal = FEWEST_SETS
@@ -311,7 +306,7 @@ class Calibrating(Interruptible):
             models, goal = self._trained()
         while not self._over:
             lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
-            self._tell("choosing sets")
+            self.tell("choosing sets")
             if self._error is None:
                 queue = self.curriculum.first_sets(lacking, models[-1] if models else None)
             else:
@@ -323,7 +318,7 @@ class Calibrating(Interruptible):
             self._visit_again(len(queue) // _AGAIN)
             if len(self.observed) >= goal and self._left > 2 * self._reserve:
                 models, goal = self._trained()
-        self._visit_controls()
+        self.observed.visit_controls()
 
     @property
     def _over(self) -> bool:
@@ -341,12 +336,12 @@ class Calibrating(Interruptible):
 
     def _trained(self) -> tuple[Sequence[ComputeModel], int]:
         """The models of two halves of the sets, and how many sets the next training is to have."""
-        self._tell("training")
+        self.tell("training")
         began, count = monotonic(), len(self.observed)
         found = self.validated(_HALVES, _EFFORT)
         self._error = found.accuracy.mean_error
         self._reserve = _LAST_TRAINING * (monotonic() - began)
-        self._tell("trained")
+        self.tell("trained")
         return found.models, int(_GROWTH * count)
 
     def validated(self, folds: int, effort: float) -> Validated:
@@ -364,9 +359,7 @@ class Calibrating(Interruptible):
     def _visit_group(self, group: Group) -> None:
         """Visit the sets of a group once, whole where it is a pair; one that cannot be measured is noted, with its group left out."""
         for one in group:
-            if self.observed.known(one):
-                self.observed.take(one)
-            elif not self._visit(one):
+            if not self.observed.known(one) and not self._visit(one):
                 return
 
     def _visit_again(self, most: int) -> None:
@@ -377,40 +370,12 @@ class Calibrating(Interruptible):
             self._visit(one)
 
     def _visit(self, one: Set) -> bool:
-        """Whether a set could be visited.
+        """Whether a set could be visited."""
+        visit = self.observed.visit(one)
+        if visit is not None:
+            self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, self.observed.took_s)
+        return visit is not None
 
-        Raises:
-            MeasurementFailed: too many in a row could not.
-        """
-        self._visits += 1
-        if self._visits % _BETWEEN_CONTROLS == 0:
-            self._visit_controls()
-        self._tell("measuring")
-        began = monotonic()
-        try:
-            visit = self.visitor.visit(one.work)
-        except MeasurementFailed as error:
-            self._failures += 1
-            self.observed.failed.append(str(error))
-            if self._failures >= _MOST_FAILED:
-                raise MeasurementFailed(
-                    f"{self._failures} sets in a row could not be measured, the last: {error}"
-                ) from error
-            return False
-        self._failures = 0
-        self.observed.add(one, visit)
-        self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, monotonic() - began)
-        return True
-
-    def _visit_controls(self) -> None:
-        for work in self.controls:
-            one = Set(work, "control")
-            try:
-                self.observed.add(one, self.visitor.visit(work))
-            except MeasurementFailed as error:
-                if not self.observed.sets:
-                    raise
-                self.observed.failed.append(str(error))
-
-    def _tell(self, what: str) -> None:
+    def tell(self, what: str) -> None:
+        """Report progress: what is being done."""
         self.told(monotonic() - self._began, len(self.observed), self._error, what)

@@ -21,10 +21,9 @@ from time import monotonic
 
 import numpy as np
 
-from shardwright.calibration.bench import Bench, Candidate
 from shardwright.calibration.moves import Moves
-from shardwright.calibration.observed import Visitor, calibration_lock
 from shardwright.calibration.sets import fitted_task
+from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock
 from shardwright.cost.choice import cache_folder, resolve_cost_model
 from shardwright.cost.correction import CorrectedModel, corrected, with_cut_price
 from shardwright.cost.files import device_type
@@ -148,12 +147,12 @@ def tune(
         controls = control_works(kind, task.optimizer)
         clock, measurer = monotonic(), visitor or Measurer(kind, None, max(room, arena_bytes(controls)))
         with SampleStore(cache_folder() / "samples", machine) as store:
-            bench = Bench(
-                measurer, controls, store, np.random.default_rng([seed, 1]), clock + 60 * minutes,
-                lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
+            measured = Comparison(
+                measurer, controls, store, lambda: tell(monotonic() - clock, 60 * minutes, run.doing),
+                np.random.default_rng([seed, 1]), clock + 60 * minutes,
             )  # fmt: skip
             run = Tuner(
-                fitted, runs_on, base, bench,
+                fitted, runs_on, base, measured,
                 seed=seed, seconds=60 * minutes, keep=lambda best: best.save(kept), earlier=_earlier(kept, fitted),
             )  # fmt: skip
             try:
@@ -161,7 +160,7 @@ def tune(
             finally:
                 if isinstance(measurer, Measurer):
                     measurer.close()
-            slower = bench.of_controls().slower_than(getattr(base, "metadata", {}))
+            slower = measured.of_controls().slower_than(getattr(base, "metadata", {}))
     first = _for_task(run.first.plan, task, base, None)
     best = first if run.best is run.first else _for_task(run.best.plan, task, base, first)
     return Tuned(
@@ -172,7 +171,7 @@ def tune(
         slower=slower,
         stopped=run.stopped,
         seconds=monotonic() - began,
-        failed=tuple(bench.failed.values()),
+        failed=tuple(measured.failed.values()),
         notes=(note,) if note else (),
     )
 
@@ -237,7 +236,7 @@ class Tuner(Interruptible):
         task: the task, as it is measured.
         runs_on: what is to run the plan.
         base: the model that is corrected.
-        bench: measures.
+        measured: what was measured so far, and what measures more.
         seed: of searches and draws.
         seconds: how long it may take.
         keep: is given every plan that becomes the best.
@@ -254,7 +253,7 @@ class Tuner(Interruptible):
     task: Task
     runs_on: Runtime | None
     base: CostModel
-    bench: Bench
+    measured: Comparison
     seed: int
     seconds: float
     keep: Callable[[Plan], None]
@@ -273,7 +272,7 @@ class Tuner(Interruptible):
         self._limit = min(_SEARCH_S, _SEARCH_SHARE * self.seconds)
         self._moves = max(2, self.task.topology.devices // 2)
         self._seen: set[frozenset[object]] = set()
-        self._measured: list[Candidate] = []
+        self._tried: list[Candidate] = []
 
     def run(self) -> None:
         """Tune until nothing is left to gain, time is up or Ctrl-C is pressed.
@@ -289,20 +288,20 @@ class Tuner(Interruptible):
                 self._rounds()
                 self._last_visits()
             except KeyboardInterrupt:
-                if not self._measured:
+                if not self._tried:
                     raise
                 self.stopped = "interrupted"
-            if self.bench.step_ms(self.best) > self.bench.step_ms(self.first):
+            if self.measured.step_ms(self.best) > self.measured.step_ms(self.first):
                 self.best = self.first
 
     def result(self) -> Tuning:
         """What was found."""
-        bench, times = self.bench, self.bench.times(self.best)
+        measured, times = self.measured, self.measured.times(self.best)
         return Tuning(
-            measured_ms=bench.step_ms(self.best),
-            interval_ms=bench.interval(self.best),
-            first_ms=bench.step_ms(self.first),
-            first_interval_ms=bench.interval(self.first),
+            measured_ms=measured.step_ms(self.best),
+            interval_ms=measured.interval(self.best),
+            first_ms=measured.step_ms(self.first),
+            first_interval_ms=measured.interval(self.first),
             floor_ms=self.floor_ms,
             forward_ms=tuple(times[:, 0].tolist()),
             backward_ms=tuple(times[:, 1].tolist()),
@@ -312,7 +311,7 @@ class Tuner(Interruptible):
     @property
     def floor_ms(self) -> float:
         """The smallest total of any measured plan over the devices."""
-        return min(one.total_ms(self.bench.times(one)) for one in self._measured)
+        return min(one.total_ms(self.measured.times(one)) for one in self._tried)
 
     def _at_first(self) -> None:
         """Measure the plans that searches find; the one with the shortest predicted step is the first."""
@@ -320,16 +319,16 @@ class Tuner(Interruptible):
         self.doing = "measuring the first plan"
         self.first = self.best = min(found, key=lambda one: one.promised_ms)
         others = [one for one in found if one is not self.first]
-        self.bench.visit_controls()
-        self.bench.visit(self.first.works, 1, until=float("inf"))
-        if not self.bench.can_measure(self.first):
-            why = next(self.bench.failed[work] for work in self.first.works if work in self.bench.failed)
+        self.measured.visit_controls()
+        self.measured.visit(self.first.works, 1, until=float("inf"))
+        if not self.measured.can_measure(self.first):
+            why = next(self.measured.failed[work] for work in self.first.works if work in self.measured.failed)
             raise MeasurementFailed(f"the first plan cannot be measured: {why}")
         self._note(0, self.first, accepted=True)
         self.doing = "measuring what searches found"
         works = [work for one in found for work in one.works]
         for quiet in (1, 2):
-            self.bench.visit(works, quiet, until=self._until(_AT_FIRST))
+            self.measured.visit(works, quiet, until=self._until(_AT_FIRST))
         self._judge(0, others)
 
     def _searched(self) -> Sequence[Candidate]:
@@ -371,32 +370,32 @@ class Tuner(Interruptible):
                 raise KeyboardInterrupt
             if monotonic() >= self._until(1 - _RESERVE):
                 return
-            if self.bench.interval(self.best)[0] <= self.floor_ms:
+            if self.measured.interval(self.best)[0] <= self.floor_ms:
                 self.stopped = "floor"
                 return
             self.doing = f"round {number}: planning"
             self.model = self._corrected()
             proposals = self._proposals(number)
             self.doing = f"round {number}: measuring"
-            before = self.bench.step_ms(self.best)
+            before = self.measured.step_ms(self.best)
             until = self._until(1 - _RESERVE)
-            self.bench.visit(self.best.works, min(2 + number // 2, _MOST_QUIET), until)
-            self.bench.visit([work for one in proposals for work in one.works], 1, until)
+            self.measured.visit(self.best.works, min(2 + number // 2, _MOST_QUIET), until)
+            self.measured.visit([work for one in proposals for work in one.works], 1, until)
             idle = 0 if self._judge(number, proposals) else idle + 1
             self._trust(before, proposals)
         self.stopped = "no gain"
 
     def _corrected(self) -> CorrectedModel:
-        works, times, errors = self.bench.samples()
+        works, times, errors = self.measured.samples()
         return corrected(self.base, self.task, [work.works for work in works], times, errors)
 
     def _proposals(self, number: int) -> list[Candidate]:
         """New plans."""
         assert self.model is not None
-        kernels = self.bench.times(self.best) + self.best.added
+        kernels = self.measured.times(self.best) + self.best.added
         mean = Moves(self._limited, self.model, self.best.plan.shards, kernels)
         found: list[Candidate] = []
-        present = self.bench.step_ms(self.best)
+        present = self.measured.step_ms(self.best)
         for attempt in range(_DRAWS):
             model = self.model.drawn(self._rng) if attempt else self.model
             count = max(1, self._moves // (1 + attempt % 2))
@@ -417,17 +416,17 @@ class Tuner(Interruptible):
 
     def _judge(self, number: int, proposals: Sequence[Candidate]) -> bool:
         """Take what is better by more than the noise; whether anything was."""
-        seen = [one for one in proposals if self.bench.can_measure(one) and self.bench.measured(one)]
+        seen = [one for one in proposals if self.measured.can_measure(one) and self.measured.complete(one)]
         gained = False
-        for one in sorted(seen, key=self.bench.step_ms):
+        for one in sorted(seen, key=self.measured.step_ms):
             quiet = 2
-            while _OPEN < self.bench.chance(one, self.best) < _SURE and quiet <= _MOST_QUIET:
+            while _OPEN < self.measured.chance(one, self.best) < _SURE and quiet <= _MOST_QUIET:
                 different = set(one.works) ^ set(self.best.works)
                 works = [work for work in (*one.works, *self.best.works) if work in different]
-                self.bench.visit(works, quiet, self._until(1 - _RESERVE))
+                self.measured.visit(works, quiet, self._until(1 - _RESERVE))
                 quiet += 1
-            shorter = self.bench.step_ms(one) < self.bench.step_ms(self.best)
-            better = shorter and self.bench.chance(one, self.best) >= _SURE
+            shorter = self.measured.step_ms(one) < self.measured.step_ms(self.best)
+            better = shorter and self.measured.chance(one, self.best) >= _SURE
             self._note(number, one, accepted=better)
             if better:
                 gained, self.best = True, one
@@ -437,9 +436,9 @@ class Tuner(Interruptible):
     def _trust(self, before: float, proposals: Sequence[Candidate]) -> None:
         """More moves at once where gains came as promised, fewer where they did not."""
         shares = [
-            (before - self.bench.step_ms(one)) / max(before - one.promised_ms, 1e-9 * before)
+            (before - self.measured.step_ms(one)) / max(before - one.promised_ms, 1e-9 * before)
             for one in proposals
-            if "move" in one.name and one in self._measured
+            if "move" in one.name and one in self._tried
         ]
         if shares and max(shares) >= _RETURN:
             self._moves = min(2 * self._moves, 4 * self.task.topology.devices)
@@ -449,8 +448,8 @@ class Tuner(Interruptible):
     def _last_visits(self) -> None:
         """The first plan and the best one again, so that their intervals are narrow."""
         self.doing = "measuring the best plan again"
-        self.bench.visit([*self.first.works, *self.best.works], 3, self._until(1.0))
-        self.bench.visit_controls()
+        self.measured.visit([*self.first.works, *self.best.works], 3, self._until(1.0))
+        self.measured.visit_controls()
 
     def _new(self, name: str, found: Plan, promised_ms: float | None) -> list[Candidate]:
         """The plan to be measured; nothing where it was there before."""
@@ -463,8 +462,8 @@ class Tuner(Interruptible):
         return [Candidate.of(name, found, promised_ms)]
 
     def _note(self, number: int, one: Candidate, *, accepted: bool) -> None:
-        self._measured.append(one)
-        self.history.append(Trial(number, one.name, one.promised_ms, self.bench.step_ms(one), accepted))
+        self._tried.append(one)
+        self.history.append(Trial(number, one.name, one.promised_ms, self.measured.step_ms(one), accepted))
 
     def _plan(self, strategy: str, model: CostModel, seed: int, start: Plan | None = None) -> Plan:
         start = replace(start, tuning=None) if start is not None else None

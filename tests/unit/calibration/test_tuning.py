@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from shardwright.calibration.bench import Bench, Candidate
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.tuning import Tuner
+from shardwright.calibration.visits import Candidate, Comparison
 from shardwright.cost.score import scored
 from shardwright.errors import MeasurementFailed
 from shardwright.measure.device_work import Visit
@@ -26,13 +26,20 @@ def a_task(seed: int, devices: int = 3) -> Task:
     return Task(same, Topology(devices_per_host=devices, memory="4 GB"), 1024)
 
 
-def a_bench(machine, store=None, seconds=30.0) -> Bench:
-    return Bench(machine, (), store, np.random.default_rng(0), time.monotonic() + seconds, lambda: None)
+def comparison(machine, store=None, seconds=30.0) -> Comparison:
+    return Comparison(machine, (), store, lambda: None, np.random.default_rng(0), time.monotonic() + seconds)
 
 
-def a_tuner(task, machine, bench, seconds=30.0, **more) -> Tuner:
+def a_tuner(task, machine, measured, seconds=30.0, **more) -> Tuner:
     return Tuner(
-        task, "shardwright", machine.base, bench, seed=0, seconds=seconds, keep=more.pop("keep", lambda _: None), **more
+        task,
+        "shardwright",
+        machine.base,
+        measured,
+        seed=0,
+        seconds=seconds,
+        keep=more.pop("keep", lambda _: None),
+        **more,
     )
 
 
@@ -44,7 +51,7 @@ def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wron
     gains = []
     for seed in range(2):
         machine = HiddenMachine(seed)
-        tuner = a_tuner(a_task(seed), machine, a_bench(machine))
+        tuner = a_tuner(a_task(seed), machine, comparison(machine))
         tuner.run()
         found = tuner.result()
         assert found.measured_ms <= found.first_ms
@@ -60,7 +67,7 @@ def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wron
 
 def test_without_time_the_first_plan_is_measured_all_the_same():
     machine = HiddenMachine(0)
-    tuner = a_tuner(a_task(0), machine, a_bench(machine, seconds=0.0), seconds=1e-6)
+    tuner = a_tuner(a_task(0), machine, comparison(machine, seconds=0.0), seconds=1e-6)
     tuner.run()
     assert tuner.stopped == "time"
     assert tuner.best is tuner.first
@@ -70,19 +77,19 @@ def test_without_time_the_first_plan_is_measured_all_the_same():
 def test_a_first_plan_that_cannot_be_measured_is_an_error():
     machine = HiddenMachine(0, broken_above=0)
     with pytest.raises(MeasurementFailed, match="the first plan cannot be measured: the kernel failed"):
-        a_tuner(a_task(0), machine, a_bench(machine)).run()
+        a_tuner(a_task(0), machine, comparison(machine)).run()
 
 
 def test_ctrl_c_returns_the_best_plan_so_far():
     machine = HiddenMachine(0)
-    bench = a_bench(machine)
+    measured = comparison(machine)
 
     def interrupt() -> None:
         if len(machine.visited) == 15:
             raise KeyboardInterrupt
 
-    bench.told = interrupt
-    tuner = a_tuner(a_task(0), machine, bench)
+    measured.told = interrupt
+    tuner = a_tuner(a_task(0), machine, measured)
     tuner.run()
     assert tuner.stopped == "interrupted"
     assert tuner.result().measured_ms <= tuner.result().first_ms
@@ -91,10 +98,10 @@ def test_ctrl_c_returns_the_best_plan_so_far():
 def test_what_was_measured_before_is_not_measured_again(tmp_path):
     task, machine, again = a_task(1), HiddenMachine(1), HiddenMachine(1)
     with SampleStore(tmp_path, HERE) as store:
-        first = a_tuner(task, machine, a_bench(machine, store))
+        first = a_tuner(task, machine, comparison(machine, store))
         first.run()
     with SampleStore(tmp_path, HERE) as store:
-        second = a_tuner(task, again, a_bench(again, store), earlier=first.best.plan)
+        second = a_tuner(task, again, comparison(again, store), earlier=first.best.plan)
         second.run()
     assert not set(again.visited) & {work for work in machine.visited if machine.visited.count(work) > 4}
     assert len(again.visited) < len(machine.visited)
@@ -103,15 +110,15 @@ def test_what_was_measured_before_is_not_measured_again(tmp_path):
 
 def test_chances_count_shared_devices_for_both_plans_alike():
     task, machine = a_task(2), HiddenMachine(2, noise=0.0)
-    bench = a_bench(machine)
+    measured = comparison(machine)
     one, other = (
         Candidate.of(name, plan(task, strategy=name, cost_model=machine.base), 1.0) for name in ("greedy", "size")
     )
-    bench.visit([*one.works, *other.works], 2)
-    assert bench.chance(one, one) == 0.0
+    measured.visit([*one.works, *other.works], 2)
+    assert measured.chance(one, one) == 0.0
     slower, faster = sorted((one, other), key=lambda c: -true_step(c, machine))
-    assert bench.chance(faster, slower) + bench.chance(slower, faster) == pytest.approx(1.0, abs=0.01)
-    assert bench.step_ms(one) == pytest.approx(true_step(one, machine))
+    assert measured.chance(faster, slower) + measured.chance(slower, faster) == pytest.approx(1.0, abs=0.01)
+    assert measured.step_ms(one) == pytest.approx(true_step(one, machine))
 
 
 def test_a_disturbed_visit_is_made_again():
@@ -122,10 +129,10 @@ def test_a_disturbed_visit_is_made_again():
             return Visit(found.forward_ms * (2 if burst else 1), found.backward_ms, 5, 3.0 if burst else 1.0, 1.0, 0.0)
 
     machine = Disturbed(0, noise=0.0)
-    bench = a_bench(machine)
+    measured = comparison(machine)
     one = Candidate.of("greedy", plan(a_task(0), strategy="greedy", cost_model=machine.base), 1.0)
-    bench.visit(one.works, 1)
-    assert bench.step_ms(one) == pytest.approx(true_step(one, machine))
+    measured.visit(one.works, 1)
+    assert measured.step_ms(one) == pytest.approx(true_step(one, machine))
 
 
 def test_moves_keep_plans_valid_and_promise_what_the_model_says_of_the_difference():

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.plan_requests import measure_requests, read_results, requests_of
 
 import shardwright
-from shardwright.calibration.observed import Observed
 from shardwright.calibration.sets import Set
+from shardwright.calibration.visits import Observed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measuring import Measurer, measure_plans, settled
+from shardwright.measure.measuring import Measurer, measure_plans
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.sharding import Plan, Shard
 from shardwright.task import Task
@@ -78,13 +78,12 @@ def test_all_ways_find_the_same_times(
     assert [(row[0], row[3]) for row in phases if row[0]] == expected
 
     worker.asked.clear()
-    observed = Observed(lambda one, visit: None)
     with Measurer("cpu", "embedding_bag", 2**20) as measurer:
+        observed = Observed(measurer, (), None, lambda: None)
         for work in works:
-            visits: list[Visit] = []
-            while not settled(visits):
-                visits.append(measurer.visit(work))
-                observed.add(Set(work, "task"), visits[-1])
+            observed.visit(Set(work, "task"))
+        while disturbed := observed.disturbed():
+            observed.visit(disturbed[0])
     assert [tuple(times) for times in observed.samples().times] == expected
     assert all(options.policy is None for options in worker.started)
 

@@ -1,0 +1,347 @@
+"""Visits of calibrations and tunings: made in one way, the controls among them, and each stored at once.
+
+`Observed` are sets and their times, which a model is trained on. `Comparison` are devices of plans, visited as often as it takes to tell
+two plans apart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+import numpy as np
+
+from shardwright.arrays import Floats
+from shardwright.calibration.sets import Set
+from shardwright.cost.dataset import Samples, join, samples_of, samples_of_works
+from shardwright.cost.score import communication_ms, synchronisation_ms
+from shardwright.errors import InvalidInput, MeasurementFailed
+from shardwright.measure.device_work import DeviceWork, Visit, device_works
+from shardwright.measure.measuring import Controls, settled, time_of
+from shardwright.measure.samples import read_samples
+from shardwright.measure.store import SampleStore, reading, work_id
+from shardwright.sharding.plan import Plan
+
+_BETWEEN_CONTROLS = 40  # visits
+_MOST_FAILED = 10  # in a row: then the backend is at fault, not a work
+_DRAWS = 400
+_LEAST_NOISE, _FIRST_NOISE = 0.003, 0.02  # of a time: between visits at least, and as long as no work was visited twice
+_MEDIAN = 1.25  # standard error of a median over that of a mean
+
+
+class Visitor(Protocol):
+    """What times a device's work: a `shardwright.measure.measuring.Measurer`."""
+
+    def visit(self, work: DeviceWork) -> Visit:
+        """Time a work once."""
+        ...
+
+
+@dataclass
+class Visits:
+    """Visits to works, and now and then to the controls.
+
+    Attributes:
+        visitor: times kernels.
+        controls: works that are visited first, last, and now and then.
+        store: keeps the visits, and has those of earlier commands; None where nothing is kept.
+        told: called before each visit.
+        failed: works that could not be measured, and why.
+        took_s: seconds of the last visit.
+    """
+
+    visitor: Visitor
+    controls: Sequence[DeviceWork]
+    store: SampleStore | None
+    told: Callable[[], None]
+    failed: dict[DeviceWork, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._visits: dict[DeviceWork, list[Visit]] = {}
+        self._usual_ms = self.store.usual_ms() if self.store is not None else None
+        self._count = self._failures = 0
+        self.took_s = 0.0
+
+    def visit_controls(self) -> None:
+        """Visit the controls once.
+
+        Raises:
+            MeasurementFailed: one of them cannot be measured, and nothing could be before.
+        """
+        for work in self.controls:
+            self._visit(work, "control")
+
+    def of_controls(self) -> Controls:
+        """What the controls took; nothing where one of them was not visited."""
+        if not all(self._visits.get(work) for work in self.controls):
+            return Controls()
+        return Controls(tuple(sum(self.time(work)) for work in self.controls))
+
+    def time(self, work: DeviceWork) -> tuple[float, float]:
+        """Forward and backward ms of a work that was visited; zeros for one without shards."""
+        return time_of(self._visits[work], self._usual_ms) if work.works else (0.0, 0.0)
+
+    def _visit(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> Visit | None:
+        """The visit; None where the work cannot be measured.
+
+        Raises:
+            MeasurementFailed: too many in a row cannot be, or the first one.
+        """
+        self._count += kind != "control"
+        if kind != "control" and self._count % _BETWEEN_CONTROLS == 0:
+            self.visit_controls()
+        self.told()
+        began = monotonic()
+        try:
+            visit = self.visitor.visit(work)
+        except MeasurementFailed as error:
+            self.failed[work] = str(error)
+            self._failures += 1
+            if self._failures >= _MOST_FAILED:
+                raise MeasurementFailed(
+                    f"{self._failures} sets in a row could not be measured, the last: {error}"
+                ) from error
+            if kind == "control" and not self._visits:
+                raise
+            return None
+        self._failures, self.took_s = 0, monotonic() - began
+        self._visits.setdefault(work, []).append(visit)
+        if self.store is not None:
+            self.store.add(work, visit, kind=kind, label=label, batch_size=batch_size)
+        return visit
+
+
+@dataclass
+class Observed(Visits):
+    """Visits to sets, and the sets of earlier calibrations.
+
+    Attributes:
+        batch_size: samples of a batch.
+        earlier: what was measured before; None where nothing was.
+        sets: those of this calibration, in the order of their first visit.
+    """
+
+    batch_size: int | None = None
+    earlier: Samples | None = None
+    sets: dict[Set, None] = field(default_factory=dict, init=False)
+
+    def __len__(self) -> int:
+        return len(self.sets) + (len(self.earlier) if self.earlier is not None else 0)
+
+    def visit(self, one: Set) -> Visit | None:
+        """Visit a set; None where it cannot be measured."""
+        found = self._visit(one.work, one.kind, one.label, self.batch_size)
+        if found is not None:
+            self.sets[one] = None
+        return found
+
+    def known(self, one: Set) -> bool:
+        """Take a set without a visit, where its work was visited for another set; whether it was."""
+        if one.work in self._visits:
+            self.sets[one] = None
+        return one.work in self._visits
+
+    def disturbed(self) -> list[Set]:
+        """Sets that need another visit, the most disturbed first."""
+        found = {one.work: one for one in self.sets if not settled(self._visits[one.work])}
+        return sorted(found.values(), key=lambda one: -min(visit.sentinel for visit in self._visits[one.work]))
+
+    def samples(self) -> Samples:
+        """All sets with their times, earlier ones first."""
+        if self.earlier is not None and not self.sets:
+            return self.earlier
+        times = np.array([self.time(one.work) for one in self.sets]).reshape(-1, 2)
+        own = samples_of_works([one.work.works for one in self.sets], times, [one.label for one in self.sets])
+        return own if self.earlier is None else join([self.earlier, own])
+
+
+def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samples | None:
+    """What was measured on this machine with an optimizer and a batch size before; None where nothing was."""
+    import pyarrow.compute as pc
+
+    with reading(store.folder) as db:
+        if not db.execute("SELECT count(*) FROM sets WHERE kind <> 'control'").fetchone()[0]:
+            return None
+    try:
+        table = read_samples(store.folder, hardware=store.hardware, optimizer=optimizer)
+    except InvalidInput:  # of other hardware, or another optimizer
+        return None
+    table = table.filter(pc.and_(pc.equal(table["batch_size"], batch_size), pc.equal(table["repeat"], 0)))
+    return samples_of(table) if table.num_rows else None
+
+
+@contextmanager
+def calibration_lock(folder: Path) -> Iterator[None]:
+    """Keep other calibrations of this machine away; the kernel lets go of the lock when the process ends, however it ends.
+
+    Raises:
+        InvalidInput: another one is under way, or the cache folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f"calibrating-{platform.node()}.lock").open("wb")
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: the cache folder cannot be written to ({error.strerror}); name another one with SHARDWRIGHT_CACHE"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidInput(
+                "another calibration is under way on this machine, and two would disturb each other: wait until it ends"
+            ) from None
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan that is measured, or is to be.
+
+    Attributes:
+        name: where it came from.
+        plan: the plan.
+        promised_ms: its predicted step.
+        works: what each device does.
+        links: `(devices, 2)` predicted forward and backward collectives.
+        added: `(devices, 2)` predicted synchronisation of sharding groups.
+    """
+
+    name: str
+    plan: Plan
+    promised_ms: float
+    works: tuple[DeviceWork, ...]
+    links: Floats
+    added: Floats
+
+    @classmethod
+    def of(cls, name: str, plan: Plan, promised_ms: float) -> Candidate:
+        """A plan made ready to be measured."""
+        links = np.stack(communication_ms(plan.task, plan.shards), axis=1)
+        return cls(
+            name, plan, promised_ms, tuple(device_works(plan, 0)), links, synchronisation_ms(plan.task, plan.shards)
+        )
+
+    def step_ms(self, times: Floats) -> Floats:
+        """`(...)` step from `(..., devices, 2)` kernel times."""
+        steps: Floats = (times + self.added).max(axis=-2).sum(axis=-1) + self.links.max(axis=0).sum()
+        return steps
+
+    def total_ms(self, times: Floats) -> float:
+        """What the mean device takes: the step in perfect balance."""
+        return float((times + self.added + self.links).sum()) / len(self.works)
+
+
+@dataclass
+class Comparison(Visits):
+    """What was measured so far, and what can be concluded from it.
+
+    Attributes:
+        rng: order of the visits.
+        until: `time.monotonic()` from which on nothing is visited.
+    """
+
+    rng: np.random.Generator
+    until: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._normal: dict[DeviceWork, Floats] = {}
+
+    def visit(self, works: Iterable[DeviceWork], quiet: int, until: float | None = None) -> None:
+        """Visit works in rounds, each in a new random order, until each had so many quiet visits or time is up.
+
+        Raises:
+            MeasurementFailed: too many works in a row could not be measured.
+        """
+        wanted = [work for work in dict.fromkeys(works) if work.works]
+        for number in range(1, quiet + 1):
+            waiting = [work for work in wanted if self._lacks(work, number)]
+            while waiting:
+                for place in self.rng.permutation(len(waiting)):
+                    if monotonic() >= (self.until if until is None else until):
+                        return
+                    self._visit(waiting[place], "tune")
+                waiting = [work for work in waiting if self._lacks(work, number)]
+
+    def complete(self, candidate: Candidate) -> bool:
+        """Whether every device was visited."""
+        return all(self._known(work) for work in candidate.works if work.works)
+
+    def can_measure(self, candidate: Candidate) -> bool:
+        """Whether no device is known to fail."""
+        return not any(work in self.failed for work in candidate.works)
+
+    def times(self, candidate: Candidate) -> Floats:
+        """`(devices, 2)` forward and backward kernel ms."""
+        return np.array([self.time(work) for work in candidate.works])
+
+    def step_ms(self, candidate: Candidate) -> float:
+        """Step of a plan, its kernels as measured."""
+        return float(candidate.step_ms(self.times(candidate)))
+
+    def interval(self, candidate: Candidate) -> tuple[float, float]:
+        """95% interval of the step."""
+        low, high = np.quantile(self._steps(candidate), [0.025, 0.975]).tolist()
+        step = self.step_ms(candidate)
+        return min(low, step), max(high, step)
+
+    def chance(self, candidate: Candidate, other: Candidate) -> float:
+        """How likely it is that a plan is better than another; devices that both have count for both alike."""
+        return float((self._steps(candidate) < self._steps(other)).mean())
+
+    def samples(self) -> tuple[list[DeviceWork], Floats, Floats]:
+        """All works of plans, with `(n, 2)` times and their standard errors."""
+        works = [work for work, visits in self._visits.items() if visits and work not in set(self.controls)]
+        times = np.array([self.time(work) for work in works]).reshape(-1, 2)
+        return works, times, np.array([self._error(work) for work in works]).reshape(-1, 2) * times
+
+    def time(self, work: DeviceWork) -> tuple[float, float]:
+        """As of `Visits`; a work that this command did not visit has the time that earlier ones found."""
+        self._known(work)
+        return super().time(work)
+
+    def _known(self, work: DeviceWork) -> list[Visit]:
+        """Visits of this command and of earlier ones."""
+        if work not in self._visits:
+            self._visits[work] = self.store.visits(work) if self.store is not None else []
+        return self._visits[work]
+
+    def _lacks(self, work: DeviceWork, quiet: int) -> bool:
+        return work not in self.failed and not settled(self._known(work), quiet)
+
+    def _noise(self) -> Floats:
+        """`(2,)` standard deviation of a quiet visit, as a share of the time, over all works that were visited twice or more."""
+        squares, freedom = np.zeros(2), 0
+        for visits in self._visits.values():
+            times = np.log([(v.forward_ms + 1e-9, v.backward_ms + 1e-9) for v in visits if v.quiet] or np.zeros((0, 2)))
+            if len(times) >= 2:
+                squares += ((times - times.mean(axis=0)) ** 2).sum(axis=0)
+                freedom += len(times) - 1
+        if not freedom:
+            return np.full(2, _FIRST_NOISE)
+        prior = 4  # as if so many visits had the noise that is assumed at first
+        return np.maximum(np.sqrt((squares + prior * _FIRST_NOISE**2) / (freedom + prior)), _LEAST_NOISE)
+
+    def _error(self, work: DeviceWork) -> Floats:
+        """`(2,)` standard error of a work's time, as a share of it."""
+        count = max(1, sum(visit.quiet for visit in self._known(work)))
+        found: Floats = self._noise() * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
+        return found
+
+    def _steps(self, candidate: Candidate) -> Floats:
+        """`(draws,)` steps that the measurements allow; the same draws of a work in every plan that has it."""
+        drawn = np.zeros((_DRAWS, len(candidate.works), 2))
+        for device, work in enumerate(candidate.works):
+            if work.works:
+                if work not in self._normal:
+                    self._normal[work] = np.random.default_rng(work_id(work)).standard_normal((_DRAWS, 2))
+                drawn[:, device] = np.array(self.time(work)) * (1 + self._error(work) * self._normal[work])
+        return candidate.step_ms(drawn)
