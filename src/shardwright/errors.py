@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from functools import wraps
 from importlib.util import find_spec
+from typing import Protocol
 
 _MOST, _MOST_WORD = 2000, 400  # characters: a few lines of a terminal
 
@@ -116,3 +119,28 @@ def require(extra: str, purpose: str) -> None:
         raise MissingDependency(
             f"{purpose} needs {names}, which {verb} not installed; install with: pip install 'shardwright[{extra}]'"
         )
+
+
+class Main(Protocol):
+    """The command line of a module."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Take the arguments, by default those of the process, and return the exit code."""
+        ...
+
+
+def telling_errors(main: Main) -> Main:
+    """A module's command line that tells errors and Ctrl-C on standard error, and returns their exit codes."""
+
+    @wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except ShardwrightError as error:
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            print("\nstopped; run the same command again to go on", file=sys.stderr)
+            return 130
+
+    return run

@@ -17,7 +17,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.errors import MeasurementFailed, ShardwrightError, printable
+from shardwright.errors import MeasurementFailed, ShardwrightError, telling_errors
 from shardwright.files import read_text, write_atomically
 from shardwright.measure.backend import (
     BACKEND_HELP,
@@ -310,6 +310,7 @@ def ceiling(times: Sequence[CopyTime], device: str) -> float:
     return max(time.bytes_per_s for time in of_memory(times, device))
 
 
+@telling_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shardwright.measure.checks", description="Check this machine.")
@@ -318,11 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", metavar="NAME", help=BACKEND_HELP)
     parser.add_argument("--seed", type=int, help="of the kernels' inputs (default: a new one)")
     options = parser.parse_args(arguments)
-    try:
-        wrong = check_machine(options.output, options.device, options.backend, seed=options.seed)
-    except ShardwrightError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
+    wrong = check_machine(options.output, options.device, options.backend, seed=options.seed)
     return 1 if wrong else 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from shardwright.errors import MeasurementFailed, ShardwrightError, printable
+from shardwright.errors import MeasurementFailed, telling_errors
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
 from shardwright.measure.checks import require_checked
 from shardwright.measure.hardware import fingerprint
@@ -109,33 +109,21 @@ def _visit_all(stock: Stock, measurer: Measurer, stop_at: float, progress: Progr
             progress(stock.wanted - stock.unseen, stock.wanted, to_revisit([stock]))
 
 
+@telling_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line, for machines where only the measuring packages are installed."""
-    options = _parser().parse_args(arguments)
-    try:
-        from shardwright.workload.generators import table_pool
+    from shardwright.workload.generators import table_pool
 
-        summary = collect(
-            options.output,
-            samples=options.samples,
-            seed=options.seed,
-            space=options.space,
-            batch_sizes=options.batch_size,
-            device=options.device,
-            backend=options.backend,
-            optimizer=options.optimizer,
-            pool=table_pool(options.pool),
-            sequence_share=options.sequence_share,
-            arena_bytes=parse_bytes(options.memory, "--memory") if options.memory else None,
-            seconds=seconds_or_default(options.seconds, options.device),
-            progress=Printer(),
-        )
-    except ShardwrightError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("\nstopped; run the same command again to go on", file=sys.stderr)
-        return 130
+    options = vars(_parser().parse_args(arguments))
+    memory = options.pop("memory")
+    summary = collect(
+        options.pop("folder"),
+        pool=table_pool(options.pop("pool")),
+        arena_bytes=parse_bytes(memory, "--memory") if memory else None,
+        seconds=seconds_or_default(options.pop("seconds"), options["device"]),
+        progress=Printer(),
+        **options,
+    )
     print(f"\n{summary_text(summary)}")
     return 0
 
@@ -145,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m shardwright.measure.collect", description="Measure random sets of tables."
     )
     add = parser.add_argument
-    add("-o", "--output", required=True, help="the sample store (a folder)")
+    add("-o", "--output", dest="folder", required=True, help="the sample store (a folder)")
     add("-n", "--samples", type=int, default=8000, help="samples the store is to hold (default 8000)")
     add(
         "--seconds",
@@ -154,7 +142,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=int, default=0)
     add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
-    add("--batch-size", type=int, nargs="+", help="one or more; each sample draws one (default: the space's)")
+    add(
+        "--batch-size",
+        dest="batch_sizes",
+        type=int,
+        nargs="+",
+        help="one or more; each sample draws one (default: the space's)",
+    )
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--backend", metavar="NAME", help=BACKEND_HELP)
     add("--optimizer", choices=OPTIMIZERS, help="default: the space's")

@@ -298,7 +298,7 @@ class CollectSummary:
 def summarise(stock: Stock, seconds: float) -> CollectSummary:
     """The summary of a collection's sets on one hardware, after a call that took `seconds`."""
     visits = [each for each in stock.visits.values() if each]
-    noise = np.array([difference for each in visits if (difference := repeat_difference(each)) is not None])
+    repeat_median, repeat_mean = noise_of([pair for each in visits if (pair := _repeat(each))])
     disturbed = [not any(visit.quiet for visit in each) for each in visits]
     return CollectSummary(
         folder=stock.folder,
@@ -306,8 +306,8 @@ def summarise(stock: Stock, seconds: float) -> CollectSummary:
         measured=stock.measured,
         seconds=seconds,
         disturbed=float(np.mean(disturbed)) if disturbed else math.nan,
-        repeat_median=float(np.median(noise)) if noise.size else math.nan,
-        repeat_mean=float(noise.mean()) if noise.size else math.nan,
+        repeat_median=repeat_median,
+        repeat_mean=repeat_mean,
         wanted=stock.wanted,
         failed=len(stock.failures),
         spent=dict(stock.spent),
@@ -315,10 +315,19 @@ def summarise(stock: Stock, seconds: float) -> CollectSummary:
     )
 
 
-def repeat_difference(visits: Sequence[Visit]) -> float | None:
-    """|a - b| / mean(a, b) of the forward + backward time at the first and last quiet visit; None with fewer than two."""
+def _repeat(visits: Sequence[Visit]) -> tuple[float, float] | None:
+    """The forward + backward time at the first and last quiet visit; None with fewer than two."""
     quiet = [visit.forward_ms + visit.backward_ms for visit in visits if visit.quiet]
-    return abs(quiet[0] - quiet[-1]) / ((quiet[0] + quiet[-1]) / 2) if len(quiet) > 1 else None
+    return (quiet[0], quiet[-1]) if len(quiet) > 1 else None
+
+
+def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Median and mean of |a - b| / mean(a, b) over pairs of measurements of the same; NaN without any."""
+    if not pairs:
+        return math.nan, math.nan
+    one, other = np.array(pairs).T
+    differences = np.abs(one - other) / ((one + other) / 2)
+    return float(np.median(differences)), float(differences.mean())
 
 
 def summary_text(summary: CollectSummary) -> str:

@@ -34,7 +34,7 @@ from shardwright.measure.collectives.sampling import (
 from shardwright.measure.hardware import MACHINE, Fingerprint, fingerprint
 from shardwright.measure.measuring import Progress
 from shardwright.measure.sampling import pool_digest
-from shardwright.measure.stock import REPEAT_EVERY
+from shardwright.measure.stock import REPEAT_EVERY, noise_of
 from shardwright.measure.store import SampleStore, chosen_hardware, hardware_of, reading
 from shardwright.task.table import Table
 
@@ -381,14 +381,13 @@ def summarise(folder: Path, measured: int, seconds: float) -> CollectivesSummary
     pairs = [
         (by_key[sample, 0], value) for (sample, repeat), value in by_key.items() if repeat and (sample, 0) in by_key
     ]
-    one, other = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    noise = np.abs(one - other) / ((one + other) / 2)
+    repeat_median, repeat_mean = noise_of(pairs)
     return CollectivesSummary(
         folder=folder,
         samples=int((first & valid).sum()),
         skipped=int((first & ~valid).sum()),
         measured=measured,
         seconds=seconds,
-        repeat_median=float(np.median(noise)) if noise.size else float("nan"),
-        repeat_mean=float(noise.mean()) if noise.size else float("nan"),
+        repeat_median=repeat_median,
+        repeat_mean=repeat_mean,
     )
