@@ -204,11 +204,6 @@ class Pairs:
     base: Ints
     group: Ints
 
-    @property
-    def compared(self) -> Ints:
-        """The variants that are compared with another one."""
-        return np.flatnonzero(self.base != np.arange(len(self.base)))
-
 
 def pairs_of(labels: Sequence[str]) -> Pairs:
     """The pairs among sets with these labels; a variant counts where all of its sets and those of variant 0 are there."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.sharding.work import ShardWork
-from shardwright.task.access import AccessProfile, reuse_of_many
-from shardwright.task.table import DTYPE_BYTES, SCALE_BYTES
+from shardwright.sharding.work import ShardWork, columns_of
+from shardwright.task.table import SCALE_BYTES
 
 BINS = 17
 _LINE = 64  # bytes of a cache line, or of two sectors of a GPU's
@@ -74,12 +73,10 @@ class WorkArrays:
     @classmethod
     def of(cls, works: Sequence[ShardWork]) -> WorkArrays:
         """Columns of a list of shards' work."""
-        columns = np.array(
-            [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works], dtype=np.float64
-        ).reshape(len(works), 6)
-        reuse = _reuse(works)
-        rows, dim, samples, lookups, pooled, weight_size = columns.T
-        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse[:, 0], reuse[:, 1])
+        columns = columns_of(works)
+        rows, dim, samples, lookups, pooled, weight_size = columns[:, :6].T
+        reuse_rows, reuse_lookups = columns[:, 6 : 6 + BINS], columns[:, 6 + BINS :]
+        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse_rows, reuse_lookups)
 
     @property
     def row_bytes(self) -> Floats:
@@ -165,11 +162,3 @@ def scales(works: WorkArrays) -> Floats:
 def cached(works: WorkArrays, caches: Floats) -> Floats:
     """`(n, len(CACHES))` bytes of the distinct rows of a batch, in units of caches of so many bytes."""
     return works.distinct_bytes[:, None] / caches
-
-
-def _reuse(works: Sequence[ShardWork]) -> Floats:
-    """`(n, 2, 17)` reuse bins; shards that differ only in their columns share one computation."""
-    known: dict[tuple[AccessProfile, float], int] = {}
-    owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
-    found = reuse_of_many([access for access, _ in known], [lookups for _, lookups in known])
-    return np.stack(found, axis=1)[owner].reshape(len(works), 2, BINS)

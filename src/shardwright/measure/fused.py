@@ -188,10 +188,10 @@ def draw_batch_on(
     """
     import torch
 
-    rngs = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(turn,))) for seed in seeds]  # type: ignore[arg-type]
+    rngs = [_rng(seed, turn) for seed in seeds]
     generators = [torch.Generator(device).manual_seed(int(rng.integers(2**63))) for rng in rngs]
     counts = [int(work.lookups + rng.random()) for work, rng in zip(works, rngs, strict=True)]
-    scatters = [Scatter.draw(work.rows, np.random.default_rng(seed)) for work, seed in zip(works, seeds, strict=True)]  # type: ignore[arg-type]
+    scatters = [Scatter.draw(work.rows, _rng(seed)) for work, seed in zip(works, seeds, strict=True)]
     tables = torch.arange(len(works), device=device)
     owner = torch.repeat_interleave(tables, torch.tensor(counts, device=device), output_size=sum(counts))
     ids = _draw_ranks(works, _uniform(counts, generators, device), owner, device)

@@ -25,6 +25,7 @@ from shardwright.measure.backend import (
     kernel_groups,
     load_backend,
 )
+from shardwright.measure.device_work import DeviceWork, arena_bytes
 from shardwright.measure.fused import fused_input
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
@@ -39,7 +40,6 @@ Half-precision weights are rounded at random, by up to 2^-10 of their size."""
 
 _RATE = 0.1
 _SAMPLES = {"cpu": 512, "cuda": 4096}
-_PAGE = 4096  # an arena begins each tensor on one
 _BETA1, _BETA2 = 0.9, 0.999
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _BY_ROW = {"sgd": (), "rowwise_adagrad": (True,), "adagrad": (False,), "adam": (False, False)}
@@ -135,7 +135,7 @@ def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> 
 
 def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) -> Arena:
     """Room for the tables of a group, full of NaN, so that unwritten elements show."""
-    arena = Arena(_room(group, optimizer), device)
+    arena = Arena(arena_bytes([DeviceWork(group.works, (), optimizer)]), device)
     arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
     arena.reset()
     return arena
@@ -193,12 +193,6 @@ def unwritten_is_nan() -> Iterator[None]:
         finally:
             torch.use_deterministic_algorithms(mode, warn_only=warns)
             memory.fill_uninitialized_memory = filled
-
-
-def _room(group: KernelGroup, optimizer: str) -> int:
-    """Bytes of weights and state, in whole pages."""
-    each = 12 if optimizer == "adam" else 8  # bytes of an element, with its share of the state
-    return sum(each * work.rows * (work.dim + 1) // _PAGE * _PAGE + 4 * _PAGE for work in group.works)
 
 
 def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.errors import InvalidInput, ShardwrightError, printable
+from shardwright.errors import InvalidInput, printable, telling_errors
 from shardwright.files import input_size, write_atomically
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import Fingerprint
 from shardwright.measure.measuring import time_of
-from shardwright.measure.store import SHARD_COLUMNS, chosen_hardware, fingerprint_of, hardware_of, reading
+from shardwright.measure.store import chosen_hardware, fingerprint_of, hardware_of, reading, visit_of
+from shardwright.sharding.work import COLUMNS
 from shardwright.task.table import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -160,12 +161,8 @@ def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool
         sets = db.execute("SELECT work, kind, label FROM sets ORDER BY id").fetchall()
         for number in chosen_hardware(folder, hardware, wanted, allow_other=allow_other):
             visits: defaultdict[int, list[Visit]] = defaultdict(list)
-            for work, *row in db.execute(
-                "SELECT work, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM visits"
-                " WHERE hardware = ? ORDER BY id",
-                (number,),
-            ):
-                visits[work].append(Visit(*(float(value) for value in row)))  # type: ignore[arg-type]
+            for row in db.execute("SELECT * FROM visits WHERE hardware = ? ORDER BY id", (number,)):
+                visits[row[1]].append(visit_of(row))
             usual = float(np.median([visit.usual_ms for each in visits.values() for visit in each]))
             device_kind = dict(hardware)[number].get("device_kind", "cpu")
             for work, kind, label in sets:
@@ -211,7 +208,7 @@ def _shards(blob: object) -> Floats:
     """
     if not isinstance(blob, bytes):
         raise ValueError("the shards of a set are no numbers")
-    found = np.frombuffer(blob, dtype="<f8").reshape(-1, SHARD_COLUMNS)
+    found = np.frombuffer(blob, dtype="<f8").reshape(-1, COLUMNS)
     if not len(found) or not np.isfinite(found).all() or (np.abs(found) > 2.0**62).any():
         raise ValueError("the shards of a set are no numbers that can be")
     return found
@@ -221,7 +218,7 @@ def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
     """The column `shards` of these sets."""
     import pyarrow as pa
 
-    flat = np.concatenate(sets) if sets else np.zeros((0, SHARD_COLUMNS))
+    flat = np.concatenate(sets) if sets else np.zeros((0, COLUMNS))
     names = {size: name for name, size in DTYPE_BYTES.items()}
     kind = columns().field("shards").type
     reuse = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS) for part in _reuse(flat)]
@@ -415,6 +412,7 @@ def _rounded(values: Floats) -> Floats:
     return np.array([float(f"{value:.4g}") if math.isfinite(value) else value for value in values.tolist()])
 
 
+@telling_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -427,12 +425,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hardware", metavar="NAME", help="only the samples of the processor or backend with this in its name"
     )
     options = parser.parse_args(arguments)
-    try:
-        rows = export_parquet(options.stores, options.output, hardware=options.hardware, optimizer=options.optimizer)
-        kinds = Counter(read_parquet(options.output)[1]["kind"].to_pylist())
-    except ShardwrightError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
+    rows = export_parquet(options.stores, options.output, hardware=options.hardware, optimizer=options.optimizer)
+    kinds = Counter(read_parquet(options.output)[1]["kind"].to_pylist())
     what = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     size = options.output.stat().st_size
     print(f"{rows} measurements ({what}) in {printable(str(options.output))}: {size / 1e6:.2f} MB")

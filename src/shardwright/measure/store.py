@@ -24,18 +24,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.files import is_missing
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
-from shardwright.sharding.work import ShardWork
-from shardwright.task.access import AccessProfile, reuse_of_many
-from shardwright.task.table import DTYPE_BYTES
+from shardwright.sharding.work import columns_of
 
 NAME = "samples.sqlite"
-SHARD_COLUMNS = 40
-"""Numbers kept for each shard: rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups."""
 
 _VERSION = 1
 _APPLICATION = 0x53574B53  # tells a sample store from other SQLite files
@@ -103,22 +98,15 @@ class SampleStore:
             batch_size: samples of the batch; by default those of the work's largest shard.
         """
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
-        with _told(self._path), self._transaction():
+        with self._writing():
             number = self._named(work, kind, label, batch_size)
             self._db.execute(
-                "INSERT INTO visits(work, hardware, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at)"
-                " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
-                (number, self._hardware, *times),
+                "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?)", (number, self._hardware, *times)
             )
-
-    def name(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> None:
-        """Make a work a set of this kind and label, also if it was measured for another reason."""
-        with _told(self._path), self._transaction():
-            self._named(work, kind, label, batch_size)
 
     def fail(self, work: DeviceWork, why: str, *, kind: str = "random", label: str = "") -> None:
         """Note that this machine cannot measure a work."""
-        with _told(self._path), self._transaction():
+        with self._writing():
             row = (self._named(work, kind, label, None), self._hardware, why)
             self._db.execute("INSERT OR REPLACE INTO failures VALUES(?, ?, ?)", row)
 
@@ -126,11 +114,9 @@ class SampleStore:
         """The visits to a work on this hardware, in the order in which they came."""
         with _told(self._path):
             rows = self._db.execute(
-                "SELECT forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM visits"
-                " WHERE work = ? AND hardware = ? ORDER BY id",
-                (work_id(work), self._hardware),
+                "SELECT * FROM visits WHERE work = ? AND hardware = ? ORDER BY id", (work_id(work), self._hardware)
             )
-            return [Visit(*row) for row in rows]
+            return [visit_of(row) for row in rows]
 
     def usual_ms(self) -> float | None:
         """The machine's state that times are converted to: the median of its visits' usual states; None without visits."""
@@ -148,11 +134,11 @@ class SampleStore:
         found: dict[str, list[Visit]] = {}
         with _told(self._path):
             for label, *row in self._db.execute(
-                "SELECT label, forward_ms, backward_ms, batches, sentinel, usual_ms, measured_at FROM sets JOIN visits USING(work)"
+                "SELECT label, visits.* FROM sets JOIN visits USING(work)"
                 " WHERE kind = ? AND substr(label, 1, ?) = ? AND hardware = ? ORDER BY visits.id",
                 (kind, len(prefix), prefix, self._hardware),
             ):
-                found.setdefault(label, []).append(Visit(*row))
+                found.setdefault(label, []).append(visit_of(row))
         return found
 
     def failures(self) -> dict[str, str]:
@@ -173,7 +159,7 @@ class SampleStore:
             document: the row.
         """
         row = (self._hardware, collection, sample, repeat, json.dumps(document))
-        with _told(self._path), self._transaction():
+        with self._writing():
             self._db.execute(
                 "INSERT OR IGNORE INTO collectives(hardware, collection, sample, repeat, document) VALUES(?, ?, ?, ?, ?)",
                 row,
@@ -200,19 +186,20 @@ class SampleStore:
         self.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
         """A transaction that takes its lock at once, so that two writers wait for each other and neither fails."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with _told(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
 
     def _make_or_check(self) -> None:
-        with self._transaction():
+        with self._writing():
             if not _is_empty(self._db):
                 _check(self._db, self._path)
                 return
@@ -223,7 +210,7 @@ class SampleStore:
 
     def _hardware_id(self) -> int:
         decisive = json.dumps([self.hardware.get(key) for key in self._decisive])
-        with self._transaction():
+        with self._writing():
             self._db.execute(
                 "INSERT OR IGNORE INTO hardware(decisive, fingerprint) VALUES(?, ?)",
                 (decisive, json.dumps(self.hardware)),
@@ -236,10 +223,16 @@ class SampleStore:
         number = work_id(work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
             batch = batch_size or max((one.samples for one in work.works), default=0)
-            row = (number, work.optimizer, batch, shard_columns(work.works).astype("<f8").tobytes())
+            row = (number, work.optimizer, batch, columns_of(work.works).astype("<f8").tobytes())
             self._db.execute("INSERT INTO works VALUES(?, ?, ?, ?)", row)
         self._db.execute("INSERT OR IGNORE INTO sets(work, kind, label) VALUES(?, ?, ?)", (number, kind, label))
         return number
+
+
+def visit_of(row: Sequence[Any]) -> Visit:
+    """The visit of a row of the table `visits`."""
+    _, _, _, forward, backward, batches, sentinel, usual, measured_at = row
+    return Visit(float(forward), float(backward), int(batches), float(sentinel), float(usual), float(measured_at))
 
 
 def work_id(work: DeviceWork) -> int:
@@ -249,15 +242,6 @@ def work_id(work: DeviceWork) -> int:
         digest.update(f"{one.rows} {one.dim} {one.samples} {one.lookups} {one.pooled} {one.dtype}\n".encode())
         digest.update(one.access.rows.tobytes() + one.access.share.tobytes())
     return int.from_bytes(digest.digest()[:7], "big") >> 4
-
-
-def shard_columns(works: Sequence[ShardWork]) -> Floats:
-    """`(n, 40)` numbers kept for shards: see `SHARD_COLUMNS`."""
-    known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table have their reuse in common
-    owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
-    reuse = np.concatenate(reuse_of_many([access for access, _ in known], [each for _, each in known]), axis=1)
-    plain = [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works]
-    return np.hstack([np.array(plain, dtype=np.float64).reshape(-1, 6), reuse[owner].reshape(len(works), -1)])
 
 
 def hardware_of(db: sqlite3.Connection, table: Literal["visits", "collectives"]) -> list[tuple[int, Fingerprint]]:

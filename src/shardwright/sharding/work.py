@@ -5,13 +5,16 @@ Shards of a device that run as one fused kernel call share its fixed cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from shardwright.arrays import Floats
 from shardwright.sharding.shard import Shard
-from shardwright.task.access import AccessProfile
-from shardwright.task.table import Dtype, Table, row_bytes
+from shardwright.task.access import AccessProfile, reuse_of_many
+from shardwright.task.table import DTYPE_BYTES, Dtype, Table, row_bytes
 from shardwright.task.task import Task
 
 
@@ -80,6 +83,19 @@ class ShardWorks:
         if kind not in self._known:
             self._known[kind] = shard_work(self.task, shard)
         return self._known[kind]
+
+
+COLUMNS = 40
+"""Numbers that samples keep and cost models see of a shard; see `columns_of`."""
+
+
+def columns_of(works: Sequence[ShardWork]) -> Floats:
+    """`(n, 40)` rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups for each of n shards."""
+    known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table have their reuse in common
+    owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
+    reuse = np.concatenate(reuse_of_many([access for access, _ in known], [each for _, each in known]), axis=1)
+    plain = [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works]
+    return np.hstack([np.array(plain, dtype=np.float64).reshape(-1, 6), reuse[owner]])
 
 
 def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure import store as module
 from shardwright.measure.samples import read_samples
-from shardwright.measure.store import NAME, SHARD_COLUMNS, SampleStore, reading, shard_columns, work_id
+from shardwright.measure.store import NAME, SampleStore, reading, work_id
+from shardwright.sharding.work import COLUMNS, columns_of
 from tests.unit.measure.rows import HERE, THERE, visit, work
 from tests.unit.measure.test_samples import read_or_refused
 
@@ -70,8 +71,8 @@ def test_a_work_may_be_several_sets(tmp_path: Path) -> None:
     with SampleStore(tmp_path, HERE) as store:
         store.add(work(1), visit(), kind="pair", label="p1")
         store.add(work(1), visit(), kind="pair", label="p2")
-        store.name(work(1), "policy", "q")
-        assert {label: len(visits) for label, visits in store.labelled("pair").items()} == {"p1": 2, "p2": 2}
+        store.add(work(1), visit(), kind="policy", label="q")
+        assert {label: len(visits) for label, visits in store.labelled("pair").items()} == {"p1": 3, "p2": 3}
         assert list(store.labelled("pair", "p2")) == ["p2"]
     table = read_samples(tmp_path)
     assert list(zip(table["kind"].to_pylist(), table["label"].to_pylist(), strict=True)) == [
@@ -100,8 +101,8 @@ def test_a_work_is_known_by_its_content(one: int, other: int) -> None:
 
 
 def test_shards_are_kept_with_their_reuse() -> None:
-    kept = shard_columns(work(2).works)
-    assert kept.shape == (3, SHARD_COLUMNS)
+    kept = columns_of(work(2).works)
+    assert kept.shape == (3, COLUMNS)
     assert kept[0, :6].tolist() == [102, 8, 16, 32.5, 1, 4]
     rows, lookups = work(2).works[0].access.reuse(32.5)
     np.testing.assert_allclose(kept[1, 6:], [*rows, *lookups])
