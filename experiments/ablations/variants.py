@@ -55,13 +55,13 @@ class AblatedCertified(Certified):
 
     Attributes:
         local_search: starts are improved and kicked; else the best start is the plan.
-        strain_limits: starts cut tables until no piece takes more than a share of a device; else every table starts in the one way that
+        share_limits: starts cut tables until no piece takes more than a share of a device; else every table starts in the one way that
             is cheapest by price, and is not spread.
         tightening: the bound is made better by what a plan rules out.
     """
 
     local_search: bool = True
-    strain_limits: bool = True
+    share_limits: bool = True
     tightening: bool = True
 
     def _search(
@@ -79,7 +79,7 @@ class AblatedCertified(Certified):
                 pool,
                 deadline,
                 local_search=self.local_search,
-                strain_limits=self.strain_limits,
+                share_limits=self.share_limits,
             )
             self._starts(task, prepared, session)
             if self.local_search:
@@ -144,7 +144,7 @@ VARIANTS: dict[str, dict[str, Variant]] = {
         "no local search": Variant(_certified(local_search=False), "the best start is the plan, no kicks"),
         "no kicks": Variant(_certified(patience=0), "the search ends at the local optimum of the best start"),
         "no limits on starts": Variant(
-            _certified(strain_limits=False), "every table starts in the way that is cheapest by price, however much it loads one device"
+            _certified(share_limits=False), "every table starts in the way that is cheapest by price, however much it loads one device"
         ),
         "no tightening": Variant(_certified(tightening=False), "the first bound is the last"),
         "columns only": Variant(_certified(), "whole tables and column blocks, as in `neuroshard`", ("table_wise", "column_wise")),

@@ -65,7 +65,7 @@ class LinkTraffic:
 
 @dataclass(frozen=True, eq=False)
 class Holders:
-    """A set of devices that hold a block, in a cluster of `hosts` × `near` devices.
+    """A set of devices that hold a block, in a cluster of `hosts` × `per_host` devices.
 
     Attributes:
         asks: `(2, devices)` how often each device asks others, by link class: inside a host in units of what the samples of one device
@@ -86,37 +86,37 @@ class Holders:
 
 
 @lru_cache(maxsize=512)
-def holders_of(hosts: int, near: int, devices: tuple[int, ...], proxies: bool) -> Holders:
-    """The geometry of the holders `devices` in a cluster of `hosts` × `near` devices."""
+def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: bool) -> Holders:
+    """The geometry of the holders `devices` in a cluster of `hosts` × `per_host` devices."""
     ranks = np.array(devices, dtype=np.int64)
-    held = np.bincount(ranks // near, minlength=hosts)
-    lacking, beside = held == 0, held[ranks // near]
-    asks, serves = np.zeros((2, hosts, near)), np.zeros((2, hosts, near))
+    held = np.bincount(ranks // per_host, minlength=hosts)
+    lacking, beside = held == 0, held[ranks // per_host]
+    asks, serves = np.zeros((2, hosts, per_host)), np.zeros((2, hosts, per_host))
     asks[INTRA, ~lacking] = 1.0
-    asks[INTRA, ranks // near, ranks % near] = 0.0
-    serves[INTRA, ranks // near, ranks % near] = (near - beside) / beside
-    share = np.bincount(ranks % near, minlength=near) / ranks.size  # of the holders, by local rank
+    asks[INTRA, ranks // per_host, ranks % per_host] = 0.0
+    serves[INTRA, ranks // per_host, ranks % per_host] = (per_host - beside) / beside
+    share = np.bincount(ranks % per_host, minlength=per_host) / ranks.size  # of the holders, by local rank
     far = float(lacking.sum())
     if proxies:
         asks[INTER, lacking] = share
-        serves[INTRA, lacking] = (near - 1) * share
+        serves[INTRA, lacking] = (per_host - 1) * share
         asks[INTRA, lacking] = 1 - share
     else:
         asks[INTER, lacking] = 1.0
-        far *= near
-    serves[INTER, ranks // near, ranks % near] = far / ranks.size
-    served = near / beside + near * float(lacking.sum()) / ranks.size
+        far *= per_host
+    serves[INTER, ranks // per_host, ranks % per_host] = far / ranks.size
+    served = per_host / beside + per_host * float(lacking.sum()) / ranks.size
     return Holders(
         asks.reshape(2, -1), serves.reshape(2, -1), ranks, int(hosts - lacking.sum()), beside.astype(np.int64), served
     )
 
 
-def single_holders(hosts: int, near: int, each: Floats, far: Floats, proxies: bool) -> tuple[Floats, Floats]:
+def single_holders(hosts: int, per_host: int, each: Floats, far: Floats, proxies: bool) -> tuple[Floats, Floats]:
     """Bytes of blocks that one device holds alone.
 
     Args:
         hosts: hosts of the cluster.
-        near: devices of a host.
+        per_host: devices of a host.
         each: `(devices,)` bytes that the samples of one device ask of each holder.
         far: `(devices,)` bytes that they, or, through proxies, those of a host, ask of a holder in another host.
         proxies: see the module.
@@ -124,14 +124,14 @@ def single_holders(hosts: int, near: int, each: Floats, far: Floats, proxies: bo
     Returns:
         `(2, devices)` bytes asked by each device and `(2, devices)` served by each, by link class.
     """
-    each, far = each.reshape(hosts, near), far.reshape(hosts, near)
+    each, far = each.reshape(hosts, per_host), far.reshape(hosts, per_host)
     if proxies:
         rail, far_rail = each.sum(axis=0), far.sum(axis=0)
-        inside = np.broadcast_to(rail.sum() - rail, each.shape), np.broadcast_to((near - 1) * rail, each.shape)
+        inside = np.broadcast_to(rail.sum() - rail, each.shape), np.broadcast_to((per_host - 1) * rail, each.shape)
         between = far_rail - far, (hosts - 1) * far
     else:
         host = each.sum(axis=1, keepdims=True)
-        inside = host - each, (near - 1) * each
-        between = np.broadcast_to(far.sum() - far.sum(axis=1, keepdims=True), far.shape), (hosts - 1) * near * far
+        inside = host - each, (per_host - 1) * each
+        between = np.broadcast_to(far.sum() - far.sum(axis=1, keepdims=True), far.shape), (hosts - 1) * per_host * far
     asked, served = (np.stack([inside[way].ravel(), between[way].ravel()]) for way in (0, 1))
     return asked, served

@@ -139,11 +139,11 @@ class GroupedModel:
 
 def all_reduce_ms_per_byte(shape: Shape, topology: Topology) -> float:
     """What a byte takes to be reduced among replicas that lie so, latency aside."""
-    hosts, near = shape
+    hosts, per_host = shape
     intra, inter = topology.link_bandwidth
-    return 1e3 * max(2 * (near - 1) / near / intra, 2 * (hosts - 1) / hosts / near / inter)
+    return 1e3 * max(2 * (per_host - 1) / per_host / intra, 2 * (hosts - 1) / hosts / per_host / inter)
 
 
 def _latency_ms(shape: Shape, topology: Topology) -> float:
-    hosts, near = shape
-    return max(topology.intra_latency_ms if near > 1 else 0.0, topology.inter_latency_ms if hosts > 1 else 0.0)
+    hosts, per_host = shape
+    return max(topology.intra_latency_ms if per_host > 1 else 0.0, topology.inter_latency_ms if hosts > 1 else 0.0)

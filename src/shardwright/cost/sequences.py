@@ -95,10 +95,10 @@ def touched_bytes(holders: Holders, topology: Topology, of: Callable[[Floats], F
     found = of(np.concatenate([own, by_host, [topology.devices]]))
     mine, host, all_rows = found[index], found[own.size + host_index], found[-1]
     hosts_together = float((host / p).sum())  # each host counted once
-    near = (p - 1) / p * (mine + all_rows)  # the holders of a host serve alike, so they send and receive alike
-    sent = (h - 1) / h * (host + all_rows) / p
-    received = ((hosts_together - host) / h + (h - 1) / h * all_rows) / p
-    return np.stack([near, sent]), np.stack([near, received])
+    intra = (p - 1) / p * (mine + all_rows)  # the holders of a host serve alike, so they send and receive alike
+    inter_sent = (h - 1) / h * (host + all_rows) / p
+    inter_received = ((hosts_together - host) / h + (h - 1) / h * all_rows) / p
+    return np.stack([intra, inter_sent]), np.stack([intra, inter_received])
 
 
 def row_bytes(dim: int) -> int:

@@ -155,8 +155,8 @@ def _other_plan(entry: Entry) -> list[str]:
 def _other_task(entry: Entry) -> list[str]:
     """The change of the task, or of the cluster, that saves most; faster links where nothing nearer does."""
     priced = [one for one in entry.changes if one.gain >= _TASK]
-    near = next((one for one in priced if one.kind in ("memory", "constraint", "batch")), None)
-    best = near or next((one for one in priced if one.kind == "links" and one.gain >= _LINKS), None)
+    own = next((one for one in priced if one.kind in ("memory", "constraint", "batch")), None)
+    best = own or next((one for one in priced if one.kind == "links" and one.gain >= _LINKS), None)
     if best is None:
         return []
     if best.kind == "batch":

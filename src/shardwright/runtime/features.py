@@ -108,7 +108,7 @@ def _check_part(features: Features, table: str, device: torch.device) -> None:
     part = features[table]
     if not isinstance(part, tuple | list) or len(part) != 2 or not all(isinstance(one, torch.Tensor) for one in part):
         raise InvalidInput(f"table '{table}': features must be a pair of tensors (ids, lengths)")
-    near = dict.fromkeys(("cpu", device.type))
+    allowed = dict.fromkeys(("cpu", device.type))
     for one, what in zip(part, ("ids", "lengths"), strict=True):
         if one.ndim != 1 or one.dtype not in (torch.int64, torch.int32):
             raise InvalidInput(
@@ -116,9 +116,9 @@ def _check_part(features: Features, table: str, device: torch.device) -> None:
             )
         if one.layout != torch.strided:
             raise InvalidInput(f"table '{table}': {what} are {one.layout}, must be torch.strided; call to_dense()")
-        if one.device.type not in near:
+        if one.device.type not in allowed:
             raise InvalidInput(
-                f"table '{table}': {what} are on {one.device}, must be on {' or '.join(near)}; move them there"
+                f"table '{table}': {what} are on {one.device}, must be on {' or '.join(allowed)}; move them there"
             )
 
 

@@ -44,8 +44,8 @@ class Lookup:
     def __init__(self, placement: Placement, ranks: Ranks, storage: Storage, meter: TrafficMeter) -> None:
         topology = placement.plan.task.topology
         way = placement.plan.task.exchange.deduplicate
-        bits, near, device = placement.slot_bits, topology.devices_per_host, ranks.device
-        proxies = way == "host" and min(topology.hosts, near) > 1
+        bits, per_host, device = placement.slot_bits, topology.devices_per_host, ranks.device
+        proxies = way == "host" and min(topology.hosts, per_host) > 1
         holders = placement.nearest(ranks.rank)
         questions = placement.slots(np.arange(holders.size), holders)
         self._placement, self._storage = placement, storage
@@ -55,8 +55,8 @@ class Lookup:
             self._hops = [first, onward]
             rail = torch.from_numpy(onward.codes.destinations(np.arange(topology.hosts)))
             self._destinations = rail.to(device) << bits
-            questions += holders // near << bits
-            holders = holders % near
+            questions += holders // per_host << bits
+            holders = holders % per_host
         else:
             first = Hop(ranks.world, placement.widths, bits, meter, device, way != "none")
             self._hops = [first]

@@ -92,10 +92,10 @@ class Ranks:
                 f"the process group has {size} ranks, the plan's topology {topology.hosts} hosts × {topology.devices_per_host} = "
                 f"{topology.devices} devices; start one process a device, or plan for {size} devices"
             )
-        near = topology.devices_per_host
+        per_host = topology.devices_per_host
         world, host, rail = (
-            _members(rank, near, _part_of(partition, rank), made)
-            for partition, made in zip(_partitions(size, near), groups, strict=True)
+            _members(rank, per_host, _part_of(partition, rank), made)
+            for partition, made in zip(_partitions(size, per_host), groups, strict=True)
         )
         return cls(rank, world, host, rail, device)
 
@@ -185,13 +185,13 @@ def _other_than_first(rows: torch.Tensor) -> list[int]:
     return found
 
 
-def _partitions(size: int, near: int) -> list[list[tuple[int, ...]]]:
+def _partitions(size: int, per_host: int) -> list[list[tuple[int, ...]]]:
     """The ranks as one world, by host, and by rail."""
     everyone = tuple(range(size))
     return [
         [everyone],
-        [everyone[first : first + near] for first in range(0, size, near)],
-        [everyone[local::near] for local in range(near)],
+        [everyone[first : first + per_host] for first in range(0, size, per_host)],
+        [everyone[local::per_host] for local in range(per_host)],
     ]
 
 
@@ -199,8 +199,8 @@ def _part_of(partition: Sequence[tuple[int, ...]], rank: int) -> tuple[int, ...]
     return next(ranks for ranks in partition if rank in ranks)
 
 
-def _members(rank: int, near: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None) -> Members:
-    links = tuple(0 if one == rank else 1 if one // near == rank // near else 2 for one in ranks)
+def _members(rank: int, per_host: int, ranks: tuple[int, ...], group: dist.ProcessGroup | None) -> Members:
+    links = tuple(0 if one == rank else 1 if one // per_host == rank // per_host else 2 for one in ranks)
     return Members(group, ranks, ranks.index(rank), links)
 
 
@@ -215,10 +215,10 @@ def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.
     Raises:
         InvalidInput: ranks differ in hosts or timeout.
     """
-    size, near = dist.get_world_size(parent), topology.devices_per_host
-    key = tuple(dist.get_process_group_ranks(parent)), dist.get_backend(parent), near, timeout
+    size, per_host = dist.get_world_size(parent), topology.devices_per_host
+    key = tuple(dist.get_process_group_ranks(parent)), dist.get_backend(parent), per_host, timeout
     known = _alive(_made.get(key))
-    mine = [topology.hosts, near, timeout // timedelta(microseconds=1), int(known is not None)]
+    mine = [topology.hosts, per_host, timeout // timedelta(microseconds=1), int(known is not None)]
     found = _gathered(torch.tensor(mine), parent if size > 1 else None, size, device)
     other = _other_than_first(found[:, :3])
     if other:
@@ -230,14 +230,14 @@ def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.
         return known
     if size != topology.devices:
         return [None] * 3
-    groups = _new_groups(parent, size, near, timeout)
+    groups = _new_groups(parent, size, per_host, timeout)
     _made[key] = [None if group is None else ref(group) for group in groups]
     return groups
 
 
 def _told(row: torch.Tensor) -> str:
-    hosts, near, microseconds = row.tolist()[:3]
-    return f"{hosts} hosts × {near} devices and {microseconds / 1e6:g} s"
+    hosts, per_host, microseconds = row.tolist()[:3]
+    return f"{hosts} hosts × {per_host} devices and {microseconds / 1e6:g} s"
 
 
 def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
@@ -256,7 +256,7 @@ def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
     return groups
 
 
-def _new_groups(parent: dist.ProcessGroup, size: int, near: int, timeout: timedelta) -> _Groups:
+def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: timedelta) -> _Groups:
     """New groups of a parent's ranks: the one that this rank is in, of each partition.
 
     They are the modules' own, the world's too: its timeout is not the parent's, and what the parent's user sends must not meet rows.
@@ -268,7 +268,7 @@ def _new_groups(parent: dist.ProcessGroup, size: int, near: int, timeout: timede
     alone = parent is not dist.group.WORLD
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
     groups: _Groups = []
-    for partition in _partitions(size, near):
+    for partition in _partitions(size, per_host):
         mine = _part_of(partition, rank)
         for some in [mine] if alone else partition:
             if len(some) > 1 and some not in made:

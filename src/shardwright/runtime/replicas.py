@@ -195,13 +195,13 @@ class WholeReplicas:
 
 def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:
     """The host and the rail, where replicas have several holders there; with the `(ranges,)` member that is, or leads to, the owner."""
-    near = placement.plan.task.topology.devices_per_host
+    per_host = placement.plan.task.topology.devices_per_host
     shared = [holders for holders, way in zip(placement.sets, placement.exchanges, strict=True) if way == exchange]
     levels = []
     if any(len(holders.local) > 1 for holders in shared):
-        levels.append((ranks.host, placement.owner % near))
+        levels.append((ranks.host, placement.owner % per_host))
     if any(len(holders.hosts) > 1 for holders in shared):
-        levels.append((ranks.rail, placement.owner // near))
+        levels.append((ranks.rail, placement.owner // per_host))
     return levels
 
 

@@ -197,8 +197,8 @@ def why_not_uniform(task: Task, table: Table, kind: str) -> str | None:
     ranks = np.flatnonzero(allowed_devices(task, limits))
     if kind == "data_parallel" and ranks.size < task.topology.devices:
         return f"table '{table.name}' is pinned to {ranks.size} devices, and data_parallel needs all"
-    near = task.topology.devices_per_host
-    if kind == "table_row_wise" and np.bincount(ranks // near).max() < min(near, 2):
+    per_host = task.topology.devices_per_host
+    if kind == "table_row_wise" and np.bincount(ranks // per_host).max() < min(per_host, 2):
         return f"table '{table.name}' is pinned to one device of each host, and table_row_wise needs several"
     return None
 
@@ -270,12 +270,14 @@ class _Floor:
         if kind == "data_parallel":
             return [[Shard.whole(table, *ranks.tolist())]]
         most = limits.max_shards or task.topology.devices
-        near = task.topology.devices_per_host
+        per_host = task.topology.devices_per_host
         if kind == "row_wise" and min(table.rows, ranks.size, most) > 1:
-            spread = ranks[np.lexsort((ranks // near, ranks % near))]  # few blocks lie on several hosts all the same
+            spread = ranks[
+                np.lexsort((ranks // per_host, ranks % per_host))
+            ]  # few blocks lie on several hosts all the same
             return [self._rows(table, spread, most)]
-        if kind == "table_row_wise" and min(table.rows, most) > 1 and near > 1:
-            by_host = [ranks[ranks // near == host] for host in np.unique(ranks // near)]
+        if kind == "table_row_wise" and min(table.rows, most) > 1 and per_host > 1:
+            by_host = [ranks[ranks // per_host == host] for host in np.unique(ranks // per_host)]
             return [self._rows(table, among, most) for among in by_host if among.size > 1]
         if kind == "column_wise" and min(table.dim // COLUMN_UNIT, ranks.size, most) > 1:
             return list(self._columns(table, ranks, most, tables))

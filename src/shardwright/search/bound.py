@@ -259,8 +259,8 @@ def _calls_of_a_device(relaxation: Relaxation) -> float:
     kinds: list[set[int]] = []
     for calls in {frozenset(calls) for calls in of_table.values()}:
         if calls.isdisjoint(relaxation.everywhere.tolist()):
-            near = [kind for kind in kinds if kind & calls]
-            kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*near)]
+            joined = [kind for kind in kinds if kind & calls]
+            kinds = [kind for kind in kinds if not kind & calls] + [set(calls).union(*joined)]
     return max(1.0, len(kinds) / relaxation.catalog.task.topology.devices)
 
 

@@ -191,12 +191,12 @@ def _check_blocks(table: Table, limits: TableConstraint, shards: Sequence[Shard]
         ranks = {shard.devices for shard in blocks}
         hosts = {topology.host_of(rank) for (rank, *_) in ranks}
         most = -(-table.rows // topology.devices)
-        near = -(-table.rows // topology.devices_per_host)
+        on_host = -(-table.rows // topology.devices_per_host)
         largest = max(shard.row_count for shard in blocks)
-        if len(ranks) < len(blocks) or largest > (near if len(hosts) == 1 else most):
+        if len(ranks) < len(blocks) or largest > (on_host if len(hosts) == 1 else most):
             raise InvalidPlan(
                 f"table '{table.name}' has a row block of {largest} rows; its row blocks must be equal, one on each device of the cluster "
-                f"({most} rows) or of one host ({near} rows)"
+                f"({most} rows) or of one host ({on_host} rows)"
             )
 
 

@@ -91,11 +91,11 @@ def same_devices(older: Topology, newer: Topology) -> dict[int, int]:
     """
     if older.device != newer.device:
         return {}
-    near = min(older.devices_per_host, newer.devices_per_host)
+    per_host = min(older.devices_per_host, newer.devices_per_host)
     return {
         host * older.devices_per_host + place: host * newer.devices_per_host + place
         for host in range(min(older.hosts, newer.hosts))
-        for place in range(near)
+        for place in range(per_host)
     }
 
 

@@ -45,10 +45,10 @@ def group_task(task: Task, groups: ShardingGroups) -> Task:
     Raises:
         InvalidInput: a constraint names a rank that the group does not have.
     """
-    hosts, near = groups.group_shape
+    hosts, per_host = groups.group_shape
     memory = task.topology.memory_bytes
     least = [min(memory[replica] for replica in groups.replicas(rank)) for rank in range(groups.size)]
-    topology = replace(task.topology, hosts=hosts, devices_per_host=near, memory=least)
+    topology = replace(task.topology, hosts=hosts, devices_per_host=per_host, memory=least)
     batch = -(-task.batch_size * groups.size // groups.devices)
     return in_group(replace(task, topology=topology, batch_size=batch), groups)
 

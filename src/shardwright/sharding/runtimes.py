@@ -112,11 +112,11 @@ def _on_hosts(
     blocks: Sequence[tuple[Range, Range, int]], table: Table, topology: Topology
 ) -> list[tuple[Range, Range, int]]:
     """TorchRec's row blocks on one host for each range of columns; nothing if these blocks are not that."""
-    near, result = topology.devices_per_host, []
+    per_host, result = topology.devices_per_host, []
     for columns in sorted({columns for _, columns, _ in blocks}):
         of_columns = [block for block in blocks if block[1] == columns]
         host = topology.host_of(of_columns[0][2])
-        ranks = tuple(range(host * near, (host + 1) * near))
+        ranks = tuple(range(host * per_host, (host + 1) * per_host))
         if not _equal(of_columns, table.rows, ranks):
             return []
         result += row_blocks(table.rows, ranks, columns)
@@ -156,10 +156,10 @@ def why_not_run(plan: Plan, runtime: str) -> str | None:
         return _why_not_torchrec(plan)
     if plan.task.groups is not None:
         return "TorchRec alone keeps sharding groups alike"
-    near = plan.task.topology.devices_per_host
+    per_host = plan.task.topology.devices_per_host
     for table in plan.task.tables:
         for shard in plan.by_table[table.name] if not table.pooled else ():
-            hosts, local = {rank // near for rank in shard.devices}, {rank % near for rank in shard.devices}
+            hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
             if shard.dim < table.dim:
                 return f"sequence table '{table.name}' is cut by columns"
             if len(shard.devices) != len(hosts) * len(local):

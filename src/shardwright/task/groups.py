@@ -92,11 +92,11 @@ class ShardingGroups:
         return self._shape([self.replicas(rank) for rank in range(self.size)])
 
     def _shape(self, sets: Sequence[range]) -> Shape:
-        length, near = len(sets[0]), self.devices_per_host
+        length, per_host = len(sets[0]), self.devices_per_host
 
         def together(run: int) -> bool:
             starts = range(0, length, run)
-            return all(ranks[i] // near == ranks[i + run - 1] // near for ranks in sets for i in starts)
+            return all(ranks[i] // per_host == ranks[i + run - 1] // per_host for ranks in sets for i in starts)
 
         run = next(run for run in reversed(group_sizes(length)) if together(run))
         return length // run, run

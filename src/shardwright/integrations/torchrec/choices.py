@@ -222,8 +222,8 @@ def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone:
         kinds.add("row_wise")
     elif _ROWS in types and alone:
         kinds |= {"row_wise", "table_row_wise"}
-    near = topology.devices_per_host
-    if _HOST_ROWS in types and (may_be_empty or _blocks_with_rows(table.rows, near) == near):
+    per_host = topology.devices_per_host
+    if _HOST_ROWS in types and (may_be_empty or _blocks_with_rows(table.rows, per_host) == per_host):
         kinds.add("table_row_wise" if topology.hosts > 1 else "row_wise")
     return kinds
 

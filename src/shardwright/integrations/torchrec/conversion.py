@@ -175,8 +175,10 @@ class _Placements:
     """Where each rank's shards lie, as TorchRec writes it."""
 
     def __init__(self, problem: TorchRecProblem) -> None:
-        near = problem.topology.local_world_size
-        self._by_rank = [placement(problem.compute_device, rank, near) for rank in range(problem.task.topology.devices)]
+        per_host = problem.topology.local_world_size
+        self._by_rank = [
+            placement(problem.compute_device, rank, per_host) for rank in range(problem.task.topology.devices)
+        ]
 
     def __getitem__(self, rank: int) -> str:
         return str(self._by_rank[rank])

@@ -38,17 +38,17 @@ def group_candidates(
     Raises:
         PlannerError: the size does not divide the ranks, or another option breaks a rule.
     """
-    near = min(topology.intra_group_size, topology.world_size)
+    per_host = min(topology.intra_group_size, topology.world_size)
     try:
-        if topology.world_size % near:
+        if topology.world_size % per_host:
             raise InvalidInput(
-                f"sharding_group_size: world_size {topology.world_size} is no multiple of the {near} ranks of a host; make hosts alike"
+                f"sharding_group_size: world_size {topology.world_size} is no multiple of the {per_host} ranks of a host; make hosts alike"
             )
         if isinstance(size, str) and size != "auto":
             raise InvalidInput(f"sharding_group_size is {size!r}, must be a number of ranks, or 'auto'")
         return candidates(
-            topology.world_size // near,
-            near,
+            topology.world_size // per_host,
+            per_host,
             None if isinstance(size, str) else size,
             sync_interval=sync_interval,
             inter_host_allreduce=use_inter_host_allreduce,

@@ -106,8 +106,8 @@ def possible_kernels(
         found = others
     elif _ROWS in found:
         found = {_ROWS: found[_ROWS]}
-    rows, near = int(table.tensor.shape[0]), min(topology.intra_group_size, topology.world_size)
-    if buckets is not None and -(-rows // near) % (rows // buckets):
+    rows, per_host = int(table.tensor.shape[0]), min(topology.intra_group_size, topology.world_size)
+    if buckets is not None and -(-rows // per_host) % (rows // buckets):
         found = {kind: some for kind, some in found.items() if kind not in _HOST_ROWS}
     if not found:
         raise PlannerError(

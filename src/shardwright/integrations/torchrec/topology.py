@@ -30,10 +30,10 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology
     Raises:
         PlannerError: a device has no memory left.
     """
-    near = math.gcd(given.world_size, min(given.intra_group_size, given.world_size))
+    per_host = math.gcd(given.world_size, min(given.intra_group_size, given.world_size))
     return Topology(
-        hosts=given.world_size // near,
-        devices_per_host=near,
+        hosts=given.world_size // per_host,
+        devices_per_host=per_host,
         device=given.compute_device,
         memory=device_memory(reserved, given.compute_device),
         intra_bandwidth=given.intra_host_bw * _PER_SECOND,

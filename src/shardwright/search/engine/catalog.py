@@ -495,6 +495,6 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
 
 def reduced_bytes(task: Task, weights: Ints) -> Floats:
     """`(n, 2)` bytes that each of the replicas on all devices sends inside its host and between hosts; see `cost.score`."""
-    near, hosts = task.topology.devices_per_host, task.topology.hosts
+    per_host, hosts = task.topology.devices_per_host, task.topology.hosts
     gradient = 4.0 * weights
-    return np.stack([2 * (near - 1) / near * gradient, 2 * (hosts - 1) / hosts * gradient / near], axis=1)
+    return np.stack([2 * (per_host - 1) / per_host * gradient, 2 * (hosts - 1) / hosts * gradient / per_host], axis=1)

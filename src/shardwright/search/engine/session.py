@@ -218,7 +218,7 @@ class SearchSession:
         pool: runs starts and kicks.
         deadline: `time.monotonic()` at which improving ends; None for no limit.
         local_search: whether starts are improved; without, for ablations.
-        strain_limits: whether starts cut and spread items so that no piece takes more than a share of a device; without, likewise.
+        share_limits: whether starts cut and spread items so that no piece takes more than a share of a device; without, likewise.
 
     Attributes:
         best: the best full solution so far; None before the first.
@@ -235,11 +235,11 @@ class SearchSession:
         deadline: float | None = None,
         *,
         local_search: bool = True,
-        strain_limits: bool = True,
+        share_limits: bool = True,
     ) -> None:
         self.assembly = assembly
         self._peak_shares, self._spread_price, self._pool = peak_shares, spread_price, pool
-        self._local_search, self._strain_limits = local_search, strain_limits
+        self._local_search, self._share_limits = local_search, share_limits
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
         self._best_of: dict[bool, tuple[Solution, float]] = {}  # with replicas, and without
@@ -345,7 +345,7 @@ class SearchSession:
         return (solution, NOTHING) if stuck < 0 else (None, stuck)
 
     def _started(self, how: Start) -> tuple[list[Solution], int]:
-        if not self._strain_limits:
+        if not self._share_limits:
             how = Start(np.inf, how.memory_weight, np.inf, how.memory_share, how.kind)
         solution, stuck = self._made(how)
         return ([] if solution is None else self._both_kinds(solution)), stuck
@@ -374,10 +374,10 @@ class SearchSession:
         for solution in solutions:
             self._keep(solution.copy())
         most = self.best_ms * (1 + _PROMISING)
-        near = [solution for solution, ms in zip(solutions, before, strict=True) if ms <= most]
+        promising = [solution for solution, ms in zip(solutions, before, strict=True) if ms <= most]
         if not self.late:
-            list(self._pool.map(self._improve, near))
-            for solution in near:
+            list(self._pool.map(self._improve, promising))
+            for solution in promising:
                 self._keep(solution)
 
     def _improve(self, solution: Solution) -> None:

@@ -117,8 +117,8 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
         elif limits.allows("row_wise"):  # on one host they would be table_row_wise
             yield from _equal(table, count, ranks, by_host)
         elif limits.allows("table_row_wise") and topology.hosts > 1:
-            for near in by_host:
-                yield from _equal(table, count, near, None)
+            for inside in by_host:
+                yield from _equal(table, count, inside, None)
 
 
 def _row_counts(task: Task, table: Table, limits: TableConstraint, allowed: int) -> list[int]:
@@ -145,8 +145,8 @@ def _equal(table: Table, count: int, ranks: Sequence[int], across: Sequence[Sequ
     for size, number in needed.items():
         rules.append(_among([i for i, piece in enumerate(pieces) if piece.shard.row_count == size], number, number))
     for host in across or ():
-        near = [i for i, piece in enumerate(pieces) if piece.shard.devices[0] in host]
-        rules += [_among(near, 0, count - 1)] if near else []
+        inside = [i for i, piece in enumerate(pieces) if piece.shard.devices[0] in host]
+        rules += [_among(inside, 0, count - 1)] if inside else []
     yield Way(table, "rows", tuple(pieces), tuple(rules))
 
 

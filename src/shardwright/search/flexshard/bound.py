@@ -101,9 +101,9 @@ def gradient_memory(task: Task, table: Table) -> int:
 
 def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
     """The ways to hold a row in these tiers on the task's cluster, each once."""
-    hosts, near = task.topology.hosts, task.topology.devices_per_host
+    hosts, per_host = task.topology.hosts, task.topology.devices_per_host
     copies: dict[Tier, tuple[int, int]] = {
-        "cold": (1, 1), "host": (1, near), "warm": (hosts, hosts), "hot": (hosts, hosts * near)
+        "cold": (1, 1), "host": (1, per_host), "warm": (hosts, hosts), "hot": (hosts, hosts * per_host)
     }  # fmt: skip
     places: dict[tuple[int, int], Tier] = {}
     for tier in tiers:  # the first name of a place counts
@@ -159,8 +159,8 @@ class _Asks:
 
     @classmethod
     def of(cls, task: Task, rows: Floats, mean: Floats) -> _Asks:
-        near, devices = task.topology.devices_per_host, task.topology.devices
-        device, host, everyone = (-rows * np.expm1(-count * mean) for count in (1, near, devices))
+        per_host, devices = task.topology.devices_per_host, task.topology.devices
+        device, host, everyone = (-rows * np.expm1(-count * mean) for count in (1, per_host, devices))
         none, proxies = task.exchange.deduplicate == "none", task.exchange.deduplicate == "host"
         each = rows * mean if none else device
         return cls(each, host if proxies else each, proxies, rows, device, host, everyone)
@@ -168,10 +168,10 @@ class _Asks:
 
 def _link_ms(topology: Topology, asks: _Asks, way: Way, dim: Floats) -> Floats:
     """`(n, 4)` ms of the mean device; see `cost.sequences`."""
-    hosts, near, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
+    hosts, per_host, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
     value = VALUE_BYTES * dim
-    inside = (h * near - k + (hosts - h) * (near - 1) * asks.proxies) * asks.each
-    between = (hosts - h) * (1 if asks.proxies else near) * asks.far
+    inside = (h * per_host - k + (hosts - h) * (per_host - 1) * asks.proxies) * asks.each
+    between = (hosts - h) * (1 if asks.proxies else per_host) * asks.far
     if way.touched:
         row = ID_BYTES + value
         agree = (k - h) * row * (asks.device + asks.all), (h - 1) * row * (asks.host + asks.all)
@@ -402,13 +402,13 @@ def _least_waits(task: Task, rows: float, memory: float) -> Floats:
         memory: bytes for rows of all devices.
     """
     topology = task.topology
-    near, far = topology.intra_latency_ms, topology.inter_latency_ms
+    intra, inter = topology.intra_latency_ms, topology.inter_latency_ms
     if topology.hosts == 1:
         all_local = rows * topology.devices <= memory
-        return np.array([0.0 if all_local else near, 0.0, near, 0.0])
-    least = min(near, far) if topology.devices_per_host > 1 else far
+        return np.array([0.0 if all_local else intra, 0.0, intra, 0.0])
+    least = min(intra, inter) if topology.devices_per_host > 1 else inter
     if rows * topology.devices <= memory:
         forward = [0.0, 0.0]
     else:
-        forward = [least, far if rows * topology.hosts > memory else least]
-    return np.array([*forward, least, far])
+        forward = [least, inter if rows * topology.hosts > memory else least]
+    return np.array([*forward, least, inter])

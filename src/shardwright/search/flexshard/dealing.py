@@ -269,12 +269,12 @@ class Dealer:
 
     def _tried(self, found: tuple[Ints, float], budget: Floats) -> Fitted:
         """Tiers at some boundaries."""
-        task, near, (boundaries, ms) = self._task, self._task.topology.devices_per_host, found
+        task, per_host, (boundaries, ms) = self._task, self._task.topology.devices_per_host, found
         row = np.array([row_memory(task, table) for table in self._tables], dtype=np.float64)
         rows = np.array([table.rows for table in self._tables], dtype=np.float64)
         hot, warm = boundaries.T
         gradient = np.array([gradient_memory(task, table) for table in self._tables], dtype=np.float64)
-        above = float(((hot + (warm - hot) / near) * (row + gradient)).sum())
+        above = float(((hot + (warm - hot) / per_host) * (row + gradient)).sum())
         levels = cold_levels(budget - above, float(((rows - warm) * row).sum()), self._levels)
         dealt = list(deals(task, self._tables, boundaries, levels))
         return Fitted(boundaries, ms, dealt, *bytes_of(task, dealt))

@@ -194,10 +194,10 @@ def _rows(task: Task, table: Table, where: Where, blocks: int, kind: str) -> Nee
         )
     size = block_bytes(task, table, -(-table.rows // blocks), table.dim)
     twice = 8 * (task.batch_size + 1) + (8 * table.dim * task.batch_size if table.pooled else 0)
-    near = topology.devices_per_host if kind == "table_row_wise" else where.count
+    per_host = topology.devices_per_host if kind == "table_row_wise" else where.count
     fewest = 2 if kind == "row_wise" and topology.hosts > 1 else 1
     total = _whole_total(task, table) + twice
-    return Need(kind, size, total, fewest=fewest, most=min(near, where.count, blocks))
+    return Need(kind, size, total, fewest=fewest, most=min(per_host, where.count, blocks))
 
 
 def block_bytes(task: Task, table: Table, rows: int, dim: int, replicas: int = 1) -> int:

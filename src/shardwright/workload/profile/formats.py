@@ -187,9 +187,9 @@ class ParquetLog(LogReader):
         lists = [name for name in columns if (kind := kinds[name]) is not None and kind.is_list]
         scalars = [name for name in columns if name not in lists]
         together = [
-            kin[start : start + _COLUMNS_AT_ONCE]
-            for kin in (scalars, lists)
-            for start in range(0, len(kin), _COLUMNS_AT_ONCE)
+            alike[start : start + _COLUMNS_AT_ONCE]
+            for alike in (scalars, lists)
+            for start in range(0, len(alike), _COLUMNS_AT_ONCE)
         ]
         return product(range(self.pieces) if groups is None else groups, together)
 
