@@ -19,7 +19,8 @@ from shardwright.measure import fused
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import cache_bytes
 from shardwright.measure.sampling import SampleSpace, TableSet
-from shardwright.measure.worker import ReservedCore, Session
+from shardwright.measure.stock import work_of
+from shardwright.measure.worker import ReservedCore, Session, WorkerOptions
 from shardwright.task.table import row_bytes
 from shardwright.workload.generators import table_pool
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     core = ReservedCore()
     core.pin()
     space = SampleSpace(tuple(table_pool("dlrm-2021")), seed=5)
-    session = Session("cpu", "fbgemm", ARENA_BYTES)
+    session = Session(WorkerOptions("cpu", "fbgemm", ARENA_BYTES))
     found = [timed(session, space.draw(number)) for number in range(options.sets)]
     quiet = [one for one in found if one[1]]
     heads = (
@@ -70,7 +71,7 @@ def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
     if batches is not None:
         fused.fresh_batches = lambda works, cache_bytes: batches
     try:
-        return session.visit(drawn.works, drawn.seeds, drawn.optimizer)
+        return session.visit(work_of(drawn))
     finally:
         fused.fresh_batches = usual
 

@@ -40,6 +40,7 @@ Half-precision weights are rounded at random, by up to 2^-10 of their size."""
 
 _RATE = 0.1
 _SAMPLES = {"cpu": 512, "cuda": 4096}
+_PAGE = 4096  # an arena gives whole pages
 _BETA1, _BETA2 = 0.9, 0.999
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _BY_ROW = {"sgd": (), "rowwise_adagrad": (True,), "adagrad": (False,), "adam": (False, False)}
@@ -135,7 +136,8 @@ def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> 
 
 def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) -> Arena:
     """Room for the tables of a group, full of NaN, so that unwritten elements show."""
-    arena = Arena(arena_bytes([DeviceWork(group.works, (), optimizer)]), device)
+    pages = -(-arena_bytes([DeviceWork(group.works, (), optimizer)]) // _PAGE)
+    arena = Arena(pages * _PAGE, device)
     arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
     arena.reset()
     return arena

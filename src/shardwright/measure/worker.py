@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.hardware import import_torch, require_cuda
 from shardwright.measure.processes import Child, parsed, reply, take_over_stdout
 from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
-from shardwright.sharding.work import ShardWork
 
 if TYPE_CHECKING:
     import torch
@@ -136,41 +135,29 @@ class ReservedCore:
 
 
 class Session:
-    """One device, ready to measure: arena, backend, clock and sentinel.
+    """One device, ready to measure: arena, backend, clock and sentinel."""
 
-    Args:
-        device: "cpu" or "cuda".
-        backend: name of the backend.
-        arena_bytes: room for weights and optimizer state.
-        policy: how often to repeat; by default the device's own.
-    """
-
-    def __init__(self, device: str, backend: str, arena_bytes: int, policy: TimingPolicy | None = None) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
         import torch
 
-        if device.startswith("cuda"):
+        if options.device.startswith("cuda"):
             require_cuda()
-        where = torch.device(device)
-        self._backend = load_backend(backend)
+        where = torch.device(options.device)
+        self._backend = load_backend(options.backend)
         self._clock = clock_of(where)
-        self._arena = Arena(arena_bytes, where)
+        self._arena = Arena(options.arena_bytes, where)
         self._sentinel = Sentinel(Arena(SENTINEL_BYTES, where), self._clock)
-        self._policy = policy or TimingPolicy.of(where.type)
+        self._policy = options.policy or TimingPolicy.of(where.type)
 
-    def visit(self, works: Sequence[ShardWork], seeds: Sequence[int], optimizer: str) -> Visit:
+    def visit(self, work: DeviceWork) -> Visit:
         """Build the tables, draw the batches, warm up, and time them. The caller repeats a disturbed visit.
-
-        Args:
-            works: the shards of one device.
-            seeds: one per shard, for its batches.
-            optimizer: optimizer inside backward.
 
         Raises:
             MeasurementFailed: the arena or the memory beside it is too small, or the backend cannot run this.
         """
         with _refusals_said(self._arena.device):
             self._arena.reset()
-            calls = DeviceCalls(works, seeds, optimizer, self._backend, self._arena)
+            calls = DeviceCalls(work.works, work.seeds, work.optimizer, self._backend, self._arena)
             parts = [calls.forward, calls.backward]
             timing = time_parts(parts, self._clock, self._policy, self._sentinel, calls.batches)
         forward, backward = timing.parts_ms
@@ -181,11 +168,17 @@ class Session:
 
 def main() -> None:
     """Serve requests until standard input ends. The one argument is a JSON document: see `WorkerOptions`."""
-    options = json.loads(sys.argv[1])
+    given = json.loads(sys.argv[1])
+    policy = TimingPolicy(**given["policy"]) if given["policy"] else None
+    options = WorkerOptions(given["device"], given["backend"], given["arena_bytes"], policy)
     replies = take_over_stdout()
-    core = ReservedCore() if options["device"] == "cpu" else None  # kept, and so reserved, as long as the process lives
+    core = ReservedCore() if options.device == "cpu" else None  # kept, and so reserved, as long as the process lives
     try:
-        session = _start(options, core)
+        torch = import_torch()
+        if core is not None:
+            core.pin()
+            torch.set_num_threads(1)
+        session = Session(options)
     except ShardwrightError as error:
         reply(replies, {"error": str(error)})
         return
@@ -194,19 +187,10 @@ def main() -> None:
         reply(replies, _answer(session, json.loads(line)))
 
 
-def _start(options: dict[str, Any], core: ReservedCore | None) -> Session:
-    torch = import_torch()
-    if core is not None:
-        core.pin()
-        torch.set_num_threads(1)
-    policy = TimingPolicy(**options["policy"]) if options["policy"] else None
-    return Session(options["device"], options["backend"], options["arena_bytes"], policy)
-
-
 def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
     try:
-        works = [decode_work(work) for work in request["works"]]
-        return asdict(session.visit(works, request["seeds"], request["optimizer"]))
+        works = tuple(decode_work(work) for work in request["works"])
+        return asdict(session.visit(DeviceWork(works, tuple(request["seeds"]), request["optimizer"])))
     except ShardwrightError as error:
         return {"error": str(error)}
 

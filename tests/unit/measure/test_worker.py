@@ -54,7 +54,7 @@ def test_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pinned == [{2}]
 
 
-WORK = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
+WORK = DeviceWork((ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100)),), (0,), "sgd")
 
 
 class ScriptedSentinel:
@@ -73,21 +73,21 @@ def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
     """A session whose sentinel and timing follow a script."""
     monkeypatch.setattr(module, "Sentinel", lambda arena, clock: ScriptedSentinel())
     monkeypatch.setattr(module, "time_parts", lambda *given: timing)
-    return Session("cpu", "embedding_bag", 2**20)
+    return Session(WorkerOptions("cpu", "embedding_bag", 2**20))
 
 
 @pytest.mark.parametrize(("state_ms", "quiet"), [(2.0, True), (2.8, True), (3.5, False)])
 def test_a_visit_says_what_was_timed_and_in_which_state(
     monkeypatch: pytest.MonkeyPatch, state_ms: float, quiet: bool
 ) -> None:
-    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms)).visit([WORK], [0], "sgd")
+    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms)).visit(WORK)
     assert (visit.forward_ms, visit.backward_ms, visit.batches) == (3.0, 4.0, 2)
     assert (visit.sentinel, visit.usual_ms, visit.quiet) == (state_ms / 2, 2.0, quiet)
 
 
 def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 0.25, 0.5))
-    spent = session.visit([WORK], [0], "sgd").spent
+    spent = session.visit(WORK).spent
     assert set(spent) == {"build", "batches", "warm-up", "runs"}
     assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
 
@@ -109,21 +109,21 @@ def test_a_set_that_the_kernels_refuse_fails_alone(
     time_parts = module.time_parts
     monkeypatch.setattr(module, "time_parts", lambda *given: (_ for _ in ()).throw(error))
     with pytest.raises(MeasurementFailed, match=message):
-        session.visit([WORK], [0], "sgd")
+        session.visit(WORK)
     monkeypatch.setattr(module, "time_parts", time_parts)
-    assert session.visit([WORK], [0], "sgd").forward_ms == 3.0
+    assert session.visit(WORK).forward_ms == 3.0
 
 
 def test_without_cuda_the_message_says_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(MeasurementFailed, match="'cuda' is not available here; use device='cpu'"):
-        Session("cuda", "fbgemm", 2**20)
+        Session(WorkerOptions("cuda", "fbgemm", 2**20))
 
 
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(InvalidInput, match="unknown backend 'tpu'; known backends are fbgemm, embedding_bag"):
-        Session("cpu", "tpu", 2**20)
+        Session(WorkerOptions("cpu", "tpu", 2**20))
 
 
 NOTHING = DeviceWork((), (), "sgd")
