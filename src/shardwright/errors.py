@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.util import find_spec
-from typing import Protocol
 
 _MOST, _MOST_WORD = 2000, 400  # characters: a few lines of a terminal
 
@@ -121,15 +120,7 @@ def require(extra: str, purpose: str) -> None:
         )
 
 
-class Main(Protocol):
-    """The command line of a module."""
-
-    def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Take the arguments, by default those of the process, and return the exit code."""
-        ...
-
-
-def telling_errors(main: Main) -> Main:
+def telling_errors(main: Callable[..., int]) -> Callable[..., int]:
     """A module's command line that tells errors and Ctrl-C on standard error, and returns their exit codes."""
 
     @wraps(main)

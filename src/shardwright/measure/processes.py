@@ -133,10 +133,8 @@ def parsed(line: bytes) -> dict[str, Any]:
 def worker_environment() -> dict[str, str]:
     """This process's environment, with huge pages for malloc and this package importable."""
     package_root = str(Path(__file__).parents[2])
-    installed = (
-        package_root in site.getsitepackages()
-    )  # then it is found anyway, and must not come before the standard library
-    paths = ["" if installed else package_root, os.environ.get("PYTHONPATH", "")]
+    # An installed package is found anyway, and must not come before the standard library.
+    paths = ["" if package_root in site.getsitepackages() else package_root, os.environ.get("PYTHONPATH", "")]
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]
     return {
         **os.environ,
