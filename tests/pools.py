@@ -1,4 +1,4 @@
-"""A pool of workers in this process, which finish in any order and die now and then: see `shardwright.jobs.WorkerPool`."""
+"""A pool of workers in this process, which finish in any order and die now and then: see `shardwright.cluster.Pool`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,38 @@ class UnrulyPool:
         self.states = [factory() for _ in range(size)]
         self._running: list[tuple[int, int, bytes]] = []
 
+    starting = 0
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    @property
+    def places(self) -> list[str]:
+        return [""] * self.size
+
     @property
     def free(self) -> int:
-        return self.size - len(self._running)
+        return len(self.idle)
 
-    def give(self, number: int, method: Callable[[Any, Any], Any], job: Any) -> None:
-        idle = sorted(set(range(self.size)) - {worker for _, worker, _ in self._running})
-        assert idle, "a job was given where no worker is free"
-        self._running.append((number, int(self._rng.choice(idle)), pickle.dumps((method, job))))
+    @property
+    def idle(self) -> list[int]:
+        return sorted(set(range(self.size)) - {worker for _, worker, _ in self._running})
+
+    def keep(self, workers: Iterable[int]) -> None:
+        assert not self._running
+        self.states = [self.states[worker] for worker in workers]
+        self.size = len(self.states)
+
+    def give(self, number: int, method: Callable[[Any, Any], Any], job: Any, *, worker: int | None = None) -> None:
+        assert self.idle, "a job was given where no worker is free"
+        assert worker is None or worker in self.idle
+        chosen = int(self._rng.choice(self.idle)) if worker is None else worker
+        self._running.append((number, chosen, pickle.dumps((method, job))))
         first_missing = next(count for count in range(number + 2) if count not in self.finished)
         self.most_ahead = max(self.most_ahead, number - first_missing)
 
-    def wait(self, timeout_s: float | None = None) -> list[tuple[int, Any]]:
+    def wait(self) -> list[tuple[int, Any]]:
         assert self._running, "waiting for nothing would take for ever"
         if self._rng.random() < 0.2:
             return []  # a worker got ready

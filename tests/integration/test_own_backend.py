@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pytest
 import shardwright as sw
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.collect import collect, main
+from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import measure_plans
+from shardwright.measure.remote import MeasuringNode
 from shardwright.measure.samples import fingerprints, read_samples
 from shardwright.measure.timing import TimingPolicy
 from shardwright.task import AccessProfile, Table
@@ -138,3 +141,16 @@ def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch
     monkeypatch.chdir("/")
     with pytest.raises(MeasurementFailed, match="no module 'kernels_of_mine'; install its package, or name its folder"):
         measure_plans([small_plan()], rounds=1, backend="kernels_of_mine:Noted", policy=ONCE)
+
+
+def test_a_worker_of_a_cluster_says_what_is_wrong_and_whether_it_has_passed(folder: Path) -> None:
+    doubled = MeasuringNode("cpu", "kernels_of_mine:Doubled", ONCE, fingerprint).facts(None)
+    assert doubled.wrong.startswith(f"{socket.gethostname()}: ")
+    assert doubled.checks is not None
+    noted = MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts(None)
+    assert (noted.wrong, noted.memory) == ("", 0)
+    assert noted.checks is not None
+    assert noted.checks != doubled.checks
+    (folder / "kernels_of_mine.log").unlink()
+    assert MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts(noted.checks) == noted
+    assert not (folder / "kernels_of_mine.log").exists()  # its kernels are not checked again

@@ -215,7 +215,7 @@ def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -
     assert type(caught.value) is MeasurementFailed
     with pytest.raises(InvalidInput, match="no module 'nowhere_to_be_found'"):
         collect_on_cluster(cluster, tmp_path / "own", small(2), backend="nowhere_to_be_found:Mine", policy=ONCE)
-    if not any(node.gpus for node in cluster.nodes()):
+    if not any(gpus for _, _, gpus in cluster.nodes()):
         with pytest.raises(ClusterFailed, match="no node lends a GPU with a CPU core beside it"):
             collect_on_cluster(cluster, tmp_path / "cuda", small(2, device="cuda"), policy=ONCE)
 

@@ -13,8 +13,7 @@ from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
 
 from shardwright.cluster import Cluster
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.fleet import Fleet, open_fleet
-from shardwright.search.learned.fleet_world import FleetWorld
+from shardwright.search.learned.fleet import Fleet, FleetWorld, open_fleet
 from shardwright.search.learned.options import AutoShardOptions
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld

@@ -162,7 +162,7 @@ def run(
         shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
     """
     require("learn", "learning")
-    from shardwright.search.learned.fleet_world import FleetWorld
+    from shardwright.search.learned.fleet import FleetWorld
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.search.learned.trainer import learn

@@ -25,7 +25,7 @@ from shardwright.task import PRESETS, Table, Topology
 if TYPE_CHECKING:
     import rich.table
 
-    from shardwright.jobs import WorkerPool
+    from shardwright.cluster import Pool
     from shardwright.workload.profile import ProfileResult
     from shardwright.workload.profile.result import RowsRule
 
@@ -182,7 +182,7 @@ def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -
 
 
 @contextmanager
-def _workers(address: str | None) -> Iterator[WorkerPool | None]:
+def _workers(address: str | None) -> Iterator[Pool[None] | None]:
     """Workers of a cluster that count; none without an address."""
     if address is None:
         yield None

@@ -22,12 +22,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
 from types import ModuleType
+from typing import Any
 
-from shardwright.cluster.jobs import Cluster
+from shardwright.cluster.pool import Cluster
 from shardwright.errors import ClusterFailed, InvalidInput, MissingDependency
 
 _ASK = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); ray.nodes(); ray.shutdown()"
 _CONNECT_S = 5.0
+_REMEDIES = (
+    "start a cluster with: ray start --head, or use --ray local",
+    "check host and port (of the Ray client server, usually 10001), and that both sides have the same version of Ray",
+    "check host and port (of the head, usually 6379); from a machine that is no node of the cluster, use ray://HOST:10001; on this machine "
+    "alone, use --ray local",
+)
 
 
 def check_answers(address: str, patience_s: float) -> None:
@@ -41,29 +48,30 @@ def check_answers(address: str, patience_s: float) -> None:
         InvalidInput: the address is none.
         ClusterFailed: it does not answer in time, or refuses.
     """
+    remedy = _REMEDIES[0 if address == "auto" else 1 if address.startswith("ray://") else 2]
     if address != "auto":
-        _check_listening(address, *_host_and_port(address), min(patience_s, _CONNECT_S))
+        try:
+            socket.create_connection(_host_and_port(address), timeout=min(patience_s, _CONNECT_S)).close()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise ClusterFailed(f"--ray {address}: nothing answers there ({reason}); {remedy}") from error
+    ask, pipe, quiet = [sys.executable, "-P", "-c", _ASK, address], subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", _ASK, address],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+        ask, stdin=quiet, stdout=quiet, stderr=pipe, text=True, errors="replace", start_new_session=True
     ) as process:
         try:
             _, said = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             raise ClusterFailed(
-                f"--ray {address}: no Ray cluster answers there within {patience_s:g} s; {_remedy(address)}"
+                f"--ray {address}: no Ray cluster answers there within {patience_s:g} s; {remedy}"
             ) from None
         finally:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
-        raise ClusterFailed(f"--ray {address}: Ray cannot connect ({_reason(said)}); {_remedy(address)}")
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it ended without a word"]
+        raise ClusterFailed(f"--ray {address}: Ray cannot connect ({lines[-1][:300]}); {remedy}")
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
@@ -75,35 +83,8 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _check_listening(address: str, host: str, port: int, timeout_s: float) -> None:
-    try:
-        socket.create_connection((host, port), timeout=timeout_s).close()
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        raise ClusterFailed(f"--ray {address}: nothing answers there ({reason}); {_remedy(address)}") from error
-
-
-def _reason(said: str) -> str:
-    """The last line that says something: that of the exception."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it ended without a word"
-
-
-def _remedy(address: str) -> str:
-    if address == "auto":
-        return "start a cluster with: ray start --head, or use --ray local"
-    if address.startswith("ray://"):
-        return "check host and port (of the Ray client server, usually 10001), and that both sides have the same version of Ray"
-    return (
-        "check host and port (of the head, usually 6379); from a machine that is no node of the cluster, use "
-        "ray://HOST:10001; on this machine alone, use --ray local"
-    )
-
-
-_LONGEST_SOCKET = 107  # bytes of the path of a Unix socket
-_BELOW = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-_PREFIX = "shardwright-ray-"
-_RANDOM = 8  # characters that `tempfile.mkdtemp` adds
+_ROOM = 107 - len("/shardwright-ray-12345678/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Most bytes of a temporary folder's path: that of a Unix socket has at most 107."""
 
 
 @contextmanager
@@ -113,7 +94,16 @@ def session_folder() -> Iterator[Path]:
     Raises:
         ClusterFailed: neither can be used.
     """
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
+    bases = [tempfile.gettempdir(), "/tmp", "/dev/shm"]  # noqa: S108  (mkdtemp makes a private folder)
+    base = next(
+        (base for base in bases if len(os.fsencode(base)) <= _ROOM and os.access(base, os.W_OK | os.X_OK)), None
+    )
+    if base is None:
+        raise ClusterFailed(
+            f"--ray local: the path of a temporary folder may have {_ROOM} bytes, {bases[0]} has {len(os.fsencode(bases[0]))}; "
+            "set TMPDIR to a folder with a shorter path"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="shardwright-ray-", dir=base))
     try:
         yield folder
     finally:
@@ -124,21 +114,10 @@ def session_folder() -> Iterator[Path]:
             sleep(0.1)
 
 
-def _base() -> Path:
-    """The first folder that is short enough and can be written."""
-    bases = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]  # noqa: S108  (mkdtemp makes a private folder)
-    room = _LONGEST_SOCKET - _BELOW - len(f"/{_PREFIX}") - _RANDOM
-    for base in bases:
-        if len(os.fsencode(base)) <= room and os.access(base, os.W_OK | os.X_OK):
-            return base
-    raise ClusterFailed(
-        f"--ray local: the path of a temporary folder may have {room} bytes, {bases[0]} has {len(os.fsencode(bases[0]))}; "
-        "set TMPDIR to a folder with a shorter path"
-    )
-
-
 _STORE_BYTES = 100 * 2**20
 """Shared memory of a cluster of this machine: jobs and results are small. Ray takes files where /dev/shm has less."""
+
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
 
 PATIENCE_S = 60.0
 """Seconds in which a cluster must answer; importing Ray alone takes some of them on a busy machine."""
@@ -162,17 +141,19 @@ def open_cluster(address: str, *, patience_s: float = PATIENCE_S) -> Iterator[Cl
         raise MissingDependency(
             "--ray needs Ray, which is not installed; install it with: pip install 'shardwright[ray]'"
         )
-    kind, _, count = address.partition(":")
-    if kind == "local":
-        with _local(address, _local_workers(address, count)) as cluster:
-            yield cluster
-    else:
-        with _connected(address, patience_s) as cluster:
-            yield cluster
+    if address.partition(":")[0] == "local":
+        with _local(address, _local_workers(address)):
+            yield Cluster(address)
+        return
+    with _environment({"RAY_USAGE_STATS_ENABLED": "0"}):
+        check_answers(address, patience_s)
+        with _session(address, "cannot connect", "is the cluster up?", {"address": address}):
+            yield Cluster(address)
 
 
-def _local_workers(address: str, count: str) -> int:
-    if not count and ":" not in address:
+def _local_workers(address: str) -> int:
+    _, colon, count = address.partition(":")
+    if not colon:
         return max(2, len(os.sched_getaffinity(0)))
     if not count.isdigit() or not 1 <= int(count) <= 1024:
         raise InvalidInput(f"--ray {address}: the number of workers must be 1 to 1024, as in local:4")
@@ -180,64 +161,47 @@ def _local_workers(address: str, count: str) -> int:
 
 
 @contextmanager
-def _local(address: str, workers: int) -> Iterator[Cluster]:
+def _local(address: str, workers: int) -> Iterator[None]:
     """A cluster of this machine alone, that ends with the block and leaves nothing behind."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
-    with _environment(settings), session_folder() as folder, _session(address) as ray:
-        from ray._private import ray_constants
-
-        try:
-            # A node that shall have no others listens on the loopback interface; Ray does so by itself on systems other than Linux.
-            with _changed(ray_constants, "ENABLE_RAY_CLUSTER", False):
-                ray.init(
-                    address="local",
-                    num_cpus=workers,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level="error",
-                    object_store_memory=_STORE_BYTES,
-                    _temp_dir=str(folder),
-                    _node_ip_address="127.0.0.1",
-                )
-        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-            raise ClusterFailed(
-                f"--ray {address}: Ray does not start here ({_first_line(error)}); leave --ray out, or use a cluster that runs"
-            ) from error
-        yield Cluster(address, workers)
+    options: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": workers,
+        "object_store_memory": _STORE_BYTES,
+        "include_dashboard": False,
+    }
+    with _environment(settings), session_folder() as folder:
+        options |= {"_temp_dir": str(folder), "_node_ip_address": "127.0.0.1"}
+        with _session(address, "Ray does not start here", "leave --ray out, or use a cluster that runs", options):
+            yield
 
 
 @contextmanager
-def _connected(address: str, patience_s: float) -> Iterator[Cluster]:
-    """A cluster that others started; it goes on running after the block."""
-    with _environment({"RAY_USAGE_STATS_ENABLED": "0"}):
-        check_answers(address, patience_s)
-        with _session(address) as ray:
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level="error")
-            except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:  # gone since it was asked
-                raise ClusterFailed(
-                    f"--ray {address}: cannot connect ({_first_line(error)}); is the cluster up?"
-                ) from error
-            yield Cluster(address, max(1, int(ray.cluster_resources().get("CPU", 0))))
-
-
-@contextmanager
-def _session(address: str) -> Iterator[ModuleType]:
-    """The package Ray, disconnected after the block, with the signal handler that it replaces put back."""
+def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> Iterator[None]:
+    """Ray, connected for the duration of a block; `what` happened if it cannot be. The signal handler that it replaces is put back."""
     import ray
 
     if ray.is_initialized():
         raise ClusterFailed(
             f"--ray {address}: this process is connected to a cluster already; call ray.shutdown() first"
         )
-    from ray._private import worker
+    from ray._private import ray_constants, worker
 
     handler = signal.getsignal(signal.SIGTERM)
     try:
         # Ray prints on stdout that a worker died, whatever it is told otherwise; stdout is for results.
-        with _changed(worker, "_worker_logs_enabled", False):
+        with _changed(worker, _worker_logs_enabled=False):
             try:
-                yield ray
+                # A node that shall have no others listens on the loopback interface; Ray does so by itself on systems other than Linux.
+                alone = {"ENABLE_RAY_CLUSTER": False} if options["address"] == "local" else {}
+                try:
+                    with _changed(ray_constants, **alone):
+                        ray.init(**_QUIET | options)
+                except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+                    said = (*str(error).split("\n"), type(error).__name__)
+                    why = next(line.strip() for line in said if line.strip())
+                    raise ClusterFailed(f"--ray {address}: {what} ({why}); {remedy}") from error
+                yield
             finally:
                 ray.shutdown()
     finally:
@@ -246,21 +210,14 @@ def _session(address: str) -> Iterator[ModuleType]:
 
 
 @contextmanager
-def _changed(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """Change a setting of Ray that only its own modules have, for the duration of a block; nothing where a release has it no more."""
-    if not hasattr(module, name):
-        yield
-        return
-    before = getattr(module, name)
-    setattr(module, name, value)
+def _changed(module: ModuleType, **settings: object) -> Iterator[None]:
+    """Change settings of Ray that only its own modules have, for the duration of a block; none that a release has no more."""
+    before = {name: getattr(module, name) for name in settings if hasattr(module, name)}
+    vars(module).update({name: settings[name] for name in before})
     try:
         yield
     finally:
-        setattr(module, name, before)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        vars(module).update(before)
 
 
 @cache

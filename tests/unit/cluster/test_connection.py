@@ -88,7 +88,7 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
     session_folder = connection.session_folder
     monkeypatch.setattr(connection, "session_folder", noted)
     with pytest.raises(KeyError, match="mine"), open_cluster("local:1") as cluster:  # noqa: PT012
-        assert cluster.workers == 1
+        assert len(cluster.places()) == 1
         assert len(list(folders[0].glob("session_*/sockets/*"))) >= 2
         raise KeyError("mine")
     added = {name for name in os.environ if name not in before}
@@ -99,8 +99,12 @@ def test_a_cluster_of_this_machine_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 
 def test_where_no_folder_is_short_enough_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_LONGEST_SOCKET", 80)
-    with pytest.raises(ClusterFailed, match=r"the path of a temporary folder may have -\d+ bytes.*set TMPDIR"):
-        connection._base()
+    monkeypatch.setattr(connection, "_ROOM", -2)
+    with (
+        pytest.raises(ClusterFailed, match=r"the path of a temporary folder may have -\d+ bytes.*set TMPDIR"),
+        connection.session_folder(),
+    ):
+        pass
     monkeypatch.undo()
-    assert connection._base().is_dir()
+    with connection.session_folder() as folder:
+        assert folder.is_dir()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shardwright.cluster import Cluster, Pool
-from shardwright.errors import ClusterFailed, InvalidInput
+from shardwright.errors import ClusterFailed
 
-CLUSTER = Cluster("local", 2)
+CLUSTER = Cluster("local")
 
 
 def pool_without_places() -> Pool[list[int]]:
@@ -15,7 +15,7 @@ def pool_without_places() -> Pool[list[int]]:
 
 
 def test_a_pool_without_places_is_refused_where_it_is_entered() -> None:
-    with pytest.raises(ClusterFailed, match="--ray local: the pool has no worker.*0 places; name at least one node"):  # noqa: SIM117
+    with pytest.raises(ClusterFailed, match="--ray local: no worker is left of 0; check that the nodes are up"):  # noqa: SIM117
         with pool_without_places():
             pass
 
@@ -28,11 +28,23 @@ def test_where_nobody_works_nothing_is_waited_for() -> None:
         next(pool.map(len, [[1]]))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("workers", [0, -1])
-def test_less_than_one_worker_is_refused(workers: int) -> None:
-    message = f"workers is {workers}, must be at least 1, or None for as many as there is room for"
-    with pytest.raises(InvalidInput, match=message):
-        CLUSTER.pool(list, workers=workers)
-    for jobs in ([], [1], iter([1])):
-        with pytest.raises(InvalidInput, match=message):
-            next(CLUSTER.run(abs, jobs, workers=workers))
+class MadeUp(Cluster):
+    """Two machines with GPUs, and one that lends nothing."""
+
+    def nodes(self) -> list[tuple[str, int, int]]:
+        return [("a", 4, 2), ("b", 1, 8), ("head", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("address", "device", "places"),
+    [
+        ("auto", None, "aaaab"),
+        ("auto", "cpu", "ab"),  # workers of one machine would disturb each other
+        ("auto", "cuda", "aab"),
+        ("local:4", "cpu", "aaaab"),  # its user says how many
+    ],
+)
+def test_a_machine_has_as_many_workers_as_it_lends_cores_and_measures_by_one(
+    address: str, device: str | None, places: str
+) -> None:
+    assert MadeUp(address).places(device) == list(places)

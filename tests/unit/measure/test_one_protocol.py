@@ -30,7 +30,7 @@ ALLOWED = {
         "measure/measuring.py",
         "search/learned/bench.py",
         "measure/collect.py",
-        "measure/remote/node.py",
+        "measure/remote.py",
     },
 }
 """Who may call what leads to a time; copies of memory are no kernels, and a cluster's worker holds a measuring process of its own."""

@@ -1,21 +1,27 @@
-"""Workers of one kind for a training: what they measure, and the last bits of what they compute, must not depend on which of them did it.
-
-Measured costs are what a training on them spends nearly all its time on: hundreds of devices a round, one after another. `FleetWorld` hands
-them to the workers, each of which has a measuring process with a core (or GPU) of its own. All else stays in this process.
-"""
+"""Measured costs from the workers of a cluster, which measure on machines of one kind: costs must not depend on which of them did it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from shardwright.errors import ClusterFailed
-from shardwright.jobs import Node, WorkerCluster, WorkerPool
-from shardwright.measure.hardware import DECISIVE, Fingerprint
-from shardwright.search.learned.bench import Bench, fingerprint_of
+import numpy as np
+
+from shardwright.cluster import Cluster, Lost, Pool
+from shardwright.errors import ClusterFailed, MeasurementFailed
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
+from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
+from shardwright.measure.measuring import Times, settled, time_of
+from shardwright.measure.worker import WorkerOptions
+from shardwright.search.learned.arrays import Floats
+from shardwright.search.learned.bench import Bench, MeasuredJob, MeasuringJob, fingerprint_of, measure_on
+from shardwright.search.learned.worlds import Placed, measured_phases, measured_world_name
+
+_MOST_DEATHS = 3  # for each worker, when it is asked
+_MOST_AT_ONCE = 16  # devices of a job: few seconds of work, which is what a killed worker loses
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Fleet:
         left_out: host and processor of the machines that are of another kind.
     """
 
-    pool: WorkerPool
+    pool: Pool[Bench]
     device: str
     fingerprint: Fingerprint
     left_out: tuple[str, ...] = ()
@@ -46,71 +52,118 @@ class Fleet:
 
 
 @contextmanager
-def open_fleet(cluster: WorkerCluster, device: str = "cpu") -> Iterator[Fleet]:
+def open_fleet(cluster: Cluster, device: str = "cpu") -> Iterator[Fleet]:
     """Start workers on the machines of the most common kind.
 
     Machines are of one kind if they agree in all that decides how long kernels take (`measure.hardware.DECISIVE`). Where two kinds
-    have equally many workers, that of the machine named first counts. Workers that measure on a CPU are one a machine, as they would
-    disturb each other through its caches and memory; only where the cluster is this machine alone, its user says how many. All others
-    are as many as there are cores, on cuda GPUs.
+    have equally many workers, that of the machine named first counts.
 
     Args:
-        cluster: the machines.
+        cluster: the machines; `Cluster.places` says how many workers each has.
         device: "cpu" or "cuda", what to measure on.
 
     Raises:
         ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
         MeasurementFailed: a machine lends a GPU that torch does not see.
     """
-    one_each = device == "cpu" and not cluster.local
-    room = {node.id: min(_room(node, device), 1) if one_each else _room(node, device) for node in cluster.nodes()}
-    nodes = [node for node in cluster.nodes() if room.get(node.id)]
-    if not nodes:
-        raise ClusterFailed(
-            f"no machine of the cluster lends a {'GPU' if device == 'cuda' else 'core'} to learn on; start its nodes with some, "
-            "or leave --ray out"
-        )
-    gpus = 1.0 if device == "cuda" else 0.0
-    found = _fingerprints(cluster, nodes, device, gpus)
-    nodes = [node for node in nodes if node.host in found]
-    kinds = {node.id: _kind(found[node.host]) for node in nodes}
-    workers: Counter[tuple[str, ...]] = Counter()
-    for node in nodes:
-        workers[kinds[node.id]] += room[node.id]
-    chosen = workers.most_common(1)[0][0]
-    own = [node for node in nodes if kinds[node.id] == chosen]
-    others = tuple(f"{node.host} ({_said(found[node.host])})" for node in nodes if kinds[node.id] != chosen)
-    places = [node.id for node in own for _ in range(room[node.id])]
-    with cluster.pool(partial(Bench, device), gpus=gpus, places=places) as pool:
-        yield Fleet(pool, device, found[own[0].host], others)
+    with cluster.pool(partial(Bench, device), cluster.places(device), gpus=float(device == "cuda")) as pool:
+        hosts = _asked(pool)
+        kinds = {worker: tuple(hardware.get(name, "") for name in DECISIVE) for worker, (_, hardware) in hosts.items()}
+        chosen = Counter(kinds.values()).most_common(1)[0][0]
+        own = [worker for worker, kind in kinds.items() if kind == chosen]
+        pool.keep(own)
+        others = dict.fromkeys(f"{host} ({_said(what)})" for worker, (host, what) in hosts.items() if worker not in own)
+        yield Fleet(pool, device, hosts[own[0]][1], tuple(others))
 
 
-def _fingerprints(cluster: WorkerCluster, nodes: list[Node], device: str, gpus: float) -> dict[str, Fingerprint]:
-    """The fingerprints of the machines by host name, all asked at once; one on which no worker starts is left out."""
-    with cluster.pool(partial(Bench, device), gpus=gpus, places=[node.id for node in nodes]) as pool:
-        while pool.free < pool.size:
-            pool.wait()
-        asked = pool.size
-        for number in range(asked):  # as many as there are free workers, so each gets one
-            pool.give(number, fingerprint_of, None)
-        found: dict[str, Fingerprint] = {}
-        answers = 0
-        while answers < asked:
-            for _, (host, fingerprint) in pool.wait():
-                found[host] = fingerprint
-                answers += 1
-    return found
-
-
-def _room(node: Node, device: str) -> int:
-    """How many workers a machine has room for."""
-    return int(min(node.gpus, node.cores) if device == "cuda" else node.cores)
-
-
-def _kind(fingerprint: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(fingerprint.get(field, "") for field in DECISIVE)
+def _asked(pool: Pool[Bench]) -> dict[int, tuple[str, Fingerprint]]:
+    """Host name and fingerprint of each worker, once all have started or were given up; one that dies is asked again."""
+    answers: dict[int, tuple[str, Fingerprint]] = {}
+    while pool.starting or pool.busy or set(pool.idle) - answers.keys():
+        for worker in set(pool.idle) - answers.keys():
+            pool.give(worker, fingerprint_of, None, worker=worker)
+        for worker, answer in pool.wait():
+            if not isinstance(answer, Lost):
+                answers[worker] = answer
+            elif pool.redone > _MOST_DEATHS * len(pool.places):
+                raise ClusterFailed(
+                    f"workers die when they are asked what hardware they are on, the last one: {answer.text}; give the nodes more memory"
+                )
+    return {worker: answers[worker] for worker in sorted(pool.idle)}
 
 
 def _said(fingerprint: Mapping[str, str]) -> str:
     """A fingerprint in short."""
     return f"{fingerprint['processor']}, {fingerprint['cores']} cores, torch {fingerprint['torch']}"
+
+
+@dataclass(frozen=True)
+class FleetWorld:
+    """What `MeasuredWorld` measures on this machine, measured by a fleet of workers of one kind.
+
+    As there, each device of each placement is measured in every round, in a new random order: whatever is slow for a minute, a machine or
+    one of its neighbours, touches all placements alike, and the median of the quiet rounds counts. A worker that is killed loses the
+    devices it had at hand, which others measure anew. Its name is that of a `MeasuredWorld` on such a machine, so that a training may be
+    begun with a cluster and go on without, or the other way round, on the same kind of machine, and on no other.
+
+    Attributes:
+        fleet: the workers.
+        rounds: how often each device of each placement is visited.
+        seed: seed of the lookups.
+    """
+
+    fleet: Fleet
+    rounds: int = 2
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in "measured: fbgemm on AMD EPYC"."""
+        return measured_world_name(self.fleet.fingerprint)
+
+    def costs(self, placed: Sequence[Placed]) -> list[Floats]:
+        """Measured kernels, analytic communication.
+
+        Raises:
+            MeasurementFailed: a device's shards do not fit a worker's memory, a kernel cannot run, or a worker has other hardware than
+                the fleet.
+            ClusterFailed: no worker is left.
+        """
+        plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
+        works = [device_works(plan, self.seed) for plan in plans]
+        times = self._measured(list(dict.fromkeys(work for one in works for work in one if work.works)))
+        none = np.zeros(2)
+        found = [np.array([times[work] if work.works else none for work in one]) for one in works]
+        return [measured_phases(plan, one[:, 0], one[:, 1]) for plan, one in zip(plans, found, strict=True)]
+
+    def _measured(self, distinct: list[DeviceWork]) -> dict[DeviceWork, Times]:
+        """Forward and backward ms of each work over the rounds."""
+        visits: dict[DeviceWork, list[Visit]] = {work: [] for work in distinct}
+        rng = np.random.default_rng(self.seed)
+        for quiet in range(1, self.rounds + 1):
+            todo = distinct
+            while todo:
+                jobs = list(self._jobs([todo[place] for place in rng.permutation(len(todo))]))
+                for number, found in self.fleet.pool.map(measure_on, jobs):
+                    self._check(found)
+                    for work, visit in zip(jobs[number].works, found.visits, strict=True):
+                        visits[work].append(visit)
+                todo = [work for work in todo if not settled(visits[work], quiet)]
+        usual = float(np.median([visit.usual_ms for some in visits.values() for visit in some])) if visits else None
+        return {work: time_of(some, usual) for work, some in visits.items()}
+
+    def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
+        """The works in order, a few in each job."""
+        largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
+        options = WorkerOptions(self.fleet.device, self.fleet.fingerprint["backend"], arena_bytes(works))
+        at_once = min(_MOST_AT_ONCE, -(-len(works) // (2 * max(self.fleet.pool.size, 1))))
+        for begin in range(0, len(works), at_once):
+            yield MeasuringJob(works[begin : begin + at_once], largest, options)
+
+    def _check(self, found: MeasuredJob) -> None:
+        differing = differences(found.fingerprint, self.fleet.fingerprint)
+        if differing:
+            raise MeasurementFailed(
+                f"a worker measured on other hardware than the rest of its fleet ({'; '.join(differing)}); give each node GPUs of one "
+                "model, and the same software on all"
+            )

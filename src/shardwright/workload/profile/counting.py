@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput
-from shardwright.jobs import WorkerPool
 from shardwright.workload.profile.formats import ColumnKind, is_empty_type, is_text_type
 from shardwright.workload.profile.readers import Part
 from shardwright.workload.profile.sketch import AccessSketch, Keys, integer_keys, text_keys
@@ -270,7 +270,7 @@ def count_part(
     return Counts({name: counter.finish() for name, counter in counters.items()}, rows)
 
 
-def counts_by(pool: WorkerPool, jobs: Sequence[CountingJob], counted: Callable[[int], None]) -> Iterator[Counts]:
+def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[int], None]) -> Iterator[Counts]:
     """The counts of parts in their order, counted by workers that see the files under the same absolute paths.
 
     Raises:
@@ -294,7 +294,7 @@ def counts_by(pool: WorkerPool, jobs: Sequence[CountingJob], counted: Callable[[
         yield part
 
 
-def _wait_for(jobs: int, pool: WorkerPool) -> None:
+def _wait_for(jobs: int, pool: Pool[None]) -> None:
     """Let the jobs that are handed out finish, so that the pool may be used again."""
     while jobs > 0:
         jobs -= len(pool.wait())

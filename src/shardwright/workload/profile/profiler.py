@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from shardwright.cluster import Pool
 from shardwright.errors import InvalidInput, require
-from shardwright.jobs import WorkerPool
 from shardwright.workload.profile.counting import ColumnProfile, CountingJob, Counts, count_part, counts_by, merge_all
 from shardwright.workload.profile.formats import ColumnKind, LogReader, column_kind, is_empty_type, is_nested
 from shardwright.workload.profile.readers import LogFile, open_log, parts_of
@@ -142,7 +142,7 @@ def profile_logs(
     list_separator: str | None = None,
     sketch_bytes: int = SKETCH_BYTES,
     progress: Progress | None = None,
-    pool: WorkerPool | None = None,
+    pool: Pool[None] | None = None,
 ) -> ProfileResult:
     """Profile the embedding ids of training logs.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from shardwright.cluster import Cluster
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.measuring import control_works
 from tests.pools import UnrulyPool
@@ -36,41 +36,34 @@ class Machine:
         return HARDWARE | {"processor": self.processor}
 
 
-@dataclass
-class MadeUpCluster:
+class MadeUpCluster(Cluster):
     """Machines whose workers die now and then.
 
     Attributes:
         machines: what there is.
         silent: hosts on which no worker starts.
-        opened: places of each pool that was started.
         deaths: share of the jobs at which a worker dies.
         local: whether it is said to be one machine.
     """
 
-    machines: Sequence[Machine]
-    silent: tuple[str, ...] = ()
-    opened: list[Counter[str]] = field(default_factory=list)
-    deaths: float = 0.0
-    local: bool = True
+    def __init__(
+        self, machines: Sequence[Machine], silent: tuple[str, ...] = (), deaths: float = 0.0, *, local: bool = True
+    ) -> None:
+        super().__init__("local" if local else "auto")
+        self.__dict__.update(machines=machines, silent=silent, deaths=deaths)
 
-    def nodes(self) -> Sequence[Machine]:
-        return self.machines
+    pools: ClassVar[type[UnrulyPool]] = UnrulyPool
+
+    def nodes(self) -> list[tuple[str, int, int]]:
+        return [(machine.id, int(machine.cores), int(machine.gpus)) for machine in self.machines]
 
     @contextmanager
     def pool(
-        self,
-        factory: Callable[[], Any],
-        *,
-        cores: float = 1.0,
-        gpus: float = 0.0,
-        workers: int | None = None,
-        places: Iterable[str] | None = None,
+        self, factory: Callable[[], Any], places: Sequence[str] | None = None, **options: Any
     ) -> Iterator[UnrulyPool]:
         by_id = {machine.id: machine for machine in self.machines}
         held = [by_id[place] for place in places or () if by_id[place].host not in self.silent]
-        self.opened.append(Counter(machine.id for machine in held))
-        pool = UnrulyPool(len(held), factory=factory, deaths=self.deaths)
+        pool = self.pools(len(held), factory=factory, deaths=self.deaths)
         for state, machine in zip(pool.states, held, strict=True):
             state.host, state.__dict__["fingerprint"] = machine.host, machine.hardware
         yield pool

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.cluster import Lost
 from shardwright.errors import ClusterFailed
 from shardwright.search.learned.fleet import open_fleet
+from tests.pools import UnrulyPool
 from tests.unit.search.learned.fleets import Machine, MadeUpCluster
 
 MIXED = (
@@ -21,7 +23,7 @@ def test_the_machines_of_the_most_common_kind_work_on_all_their_cores():
     with open_fleet(cluster) as fleet:
         assert fleet.pool.size == 5
         assert fleet.fingerprint["processor"] == "Abacus 1"
-    assert cluster.opened == [{"n1": 1, "n2": 1, "n3": 1}, {"n2": 1, "n3": 4}]
+        assert [state.host for state in fleet.pool.states] == ["two", *["three"] * 4]
     assert fleet.left_out == ("one (Abacus 2, 4 cores, torch 2.9)",)
     (note,) = fleet.notes
     assert note.startswith("machines of the cluster differ: working on those with Abacus 1, 4 cores, torch 2.9 alone")
@@ -61,7 +63,7 @@ def test_on_cuda_a_worker_has_a_gpu():
     cluster = MadeUpCluster(machines)
     with open_fleet(cluster, "cuda") as fleet:
         assert fleet.pool.size == 2
-    assert cluster.opened[1] == {"a": 2}
+        assert {state.host for state in fleet.pool.states} == {"a"}
 
 
 def test_machines_that_do_not_answer_are_left_out():
@@ -69,10 +71,32 @@ def test_machines_that_do_not_answer_are_left_out():
         assert fleet.fingerprint["processor"] == "Abacus 2"
 
 
-@pytest.mark.parametrize(("device", "what"), [("cpu", "core"), ("cuda", "GPU")])
+@pytest.mark.parametrize("deaths", [2, 10**9])
+def test_a_worker_that_dies_of_the_question_is_asked_again_but_not_for_ever(deaths, monkeypatch):
+    class Deadly(UnrulyPool):
+        def wait(self):
+            if self.redone == deaths:
+                return super().wait()
+            self.redone += 1
+            number, _, _ = self._running.pop()
+            return [(number, Lost("out of memory"))]
+
+    monkeypatch.setattr(MadeUpCluster, "pools", Deadly)
+    if deaths == 2:
+        with open_fleet(MadeUpCluster(MIXED)) as fleet:
+            assert fleet.pool.size == 5
+        return
+    with (
+        pytest.raises(ClusterFailed, match="workers die when they are asked .*: out of memory; give the nodes more"),
+        open_fleet(MadeUpCluster(MIXED)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("device", "what"), [("cpu", "CPU core"), ("cuda", "GPU with a CPU core beside it")])
 def test_a_cluster_that_lends_nothing_is_refused(device, what):
     with (
-        pytest.raises(ClusterFailed, match=f"no machine of the cluster lends a {what} to learn on"),
+        pytest.raises(ClusterFailed, match=f"--ray local: no node lends a {what}; add nodes, or leave --ray out"),
         open_fleet(MadeUpCluster(MIXED[3:]), device),
     ):
         pass

@@ -9,8 +9,7 @@ import pytest
 
 from shardwright.errors import MeasurementFailed
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.fleet import Fleet, open_fleet
-from shardwright.search.learned.fleet_world import FleetWorld
+from shardwright.search.learned.fleet import Fleet, FleetWorld, open_fleet
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of

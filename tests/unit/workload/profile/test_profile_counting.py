@@ -164,7 +164,7 @@ def test_parts_are_few_and_not_small(files):
 
 def test_few_sketches_wait_for_a_slow_part(logs):
     class FirstIsSlow(UnrulyPool):
-        def wait(self, timeout_s=None):
+        def wait(self):
             first = [entry for entry in self._running if entry[0] == 0]
             others = [entry for entry in self._running if entry[0] != 0]
             if not first or not others:

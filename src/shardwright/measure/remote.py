@@ -1,0 +1,315 @@
+"""Collecting kernel samples on the machines of a Ray cluster: this process draws the sets and writes, the machines measure.
+
+Each worker says what hardware it is on, and is then given sets that its kind of hardware has not measured yet, one at a time. It measures
+by the same process, on the same reserved core, as a machine that collects alone.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from shardwright.cluster import Cluster, Lost, Pool
+from shardwright.errors import ClusterFailed, MeasurementFailed, ShardwrightError
+from shardwright.files import write_atomically
+from shardwright.measure.backend import check_backend, default_backend, is_own
+from shardwright.measure.checks import CHECKS, check_machine
+from shardwright.measure.collect import MOST_IN_A_ROW
+from shardwright.measure.device_work import Visit
+from shardwright.measure.hardware import Fingerprint, device_memory, differences, fingerprint, import_torch
+from shardwright.measure.measuring import Progress
+from shardwright.measure.sampling import TableSet
+from shardwright.measure.stock import Collection, CollectSummary, Stock, summarise, to_revisit, work_of
+from shardwright.measure.timing import TimingPolicy
+from shardwright.measure.worker import Worker, WorkerOptions
+
+_MOST_DEATHS = 3  # of workers at one set
+_MOST_SILENT = 5
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker is on: fingerprint, bytes of its GPU's memory (0 on a CPU), `checks.json` after its checks, and what failed in them."""
+
+    hardware: Fingerprint
+    memory: int
+    checks: str | None = None
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a set could not be measured, and whether the measuring process died of it, so that another try may succeed."""
+
+    error: str
+    died: bool
+
+
+@dataclass
+class MeasuringNode:
+    """A worker's state: its measuring process, started with the first set.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        backend: its name; None for fbgemm where the machine has it.
+        policy: how often to repeat; None for the device's own.
+        of_machine: says what hardware a worker is on, from device and backend.
+    """
+
+    device: str
+    backend: str | None
+    policy: TimingPolicy | None
+    of_machine: Callable[[str, str], Fingerprint]
+    _worker: Worker | None = None
+
+    def facts(self, known: str | None) -> Facts:
+        """What it is on, and how checks of environment and kernels go where they are needed: on GPUs, and for a backend of one's own.
+
+        Args:
+            known: the content of an earlier `checks.json`; a machine that passed then is not checked again.
+
+        Raises:
+            ShardwrightError: backend, torch or device are missing here.
+        """
+        host, backend, on_gpu = socket.gethostname(), self.backend or default_backend(), self.device == "cuda"
+        try:
+            check_backend(backend)
+            import_torch()
+            memory = device_memory() if on_gpu else 0
+            hardware = self.of_machine(self.device, backend)
+            checks = _checked(known, self.device, backend) if on_gpu or is_own(backend) else (None, "")
+        except ShardwrightError as error:
+            raise type(error)(f"{host}: {error}") from None
+        return Facts(hardware, memory, checks[0], checks[1] and f"{host}: {checks[1]}")
+
+    def measure(self, job: tuple[TableSet, int]) -> Visit | Failed:
+        """Visit a set, with so many bytes of room for its tables.
+
+        Raises:
+            MeasurementFailed: the measuring process cannot start.
+        """
+        drawn, arena_bytes = job
+        if self._worker is None or not self._worker.alive:
+            if self._worker is not None:
+                self._worker.close()
+            options = WorkerOptions(self.device, self.backend or default_backend(), arena_bytes, self.policy)
+            try:
+                self._worker = Worker(options)
+            except MeasurementFailed as error:
+                raise MeasurementFailed(f"{socket.gethostname()}: {error}") from None
+        try:
+            return self._worker.visit(work_of(drawn))
+        except MeasurementFailed as error:
+            return Failed(f"{socket.gethostname()}: {error}", not self._worker.alive)
+
+
+def _checked(known: str | None, device: str, backend: str) -> tuple[str, str]:
+    """The content of `checks.json` after the checks of this machine, and the first that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / CHECKS
+        if known is not None:
+            path.write_text(known, encoding="utf-8")
+        wrong = check_machine(Path(folder), device, backend, say=lambda _: None)
+        return path.read_text(encoding="utf-8"), wrong[0] if wrong else ""
+
+
+@dataclass
+class Crew:
+    """Workers that are asked, and then given sets: `tell` gives each idle worker its next job, `hear` takes an answer.
+
+    Attributes:
+        pool: the workers.
+        folder: the store.
+        collection: what is collected.
+        ahead: whether sets may be drawn before they are needed, which takes a core of this machine.
+        closing: closes the stocks.
+        stocks: the sets of each kind of hardware.
+        stock_of: those of each worker that has said what it is on.
+    """
+
+    pool: Pool[MeasuringNode]
+    folder: Path
+    collection: Collection
+    ahead: bool
+    closing: ExitStack
+    stocks: list[Stock] = field(default_factory=list)
+    stock_of: dict[int, Stock] = field(default_factory=dict)
+    _jobs: dict[int, tuple[int, TableSet | None]] = field(default_factory=dict)
+    _deaths: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _failed: Counter[int] = field(default_factory=Counter)  # sets in a row that a worker could not measure
+    _silent: int = 0
+    _numbers: count[int] = field(default_factory=count)
+
+    def tell(self, *, go_on: bool) -> None:
+        """Give each idle worker its next job; sets only where more are to be measured."""
+        for worker in self.pool.idle:
+            stock = self.stock_of.get(worker)
+            if stock is None:
+                path = self.folder / CHECKS
+                known = path.read_text(encoding="utf-8") if path.exists() else None
+                self._give(worker, MeasuringNode.facts, known, None)
+            elif go_on and stock.left:
+                drawn = stock.draw(stock.take(), ahead=len(self.stock_of))
+                self._give(worker, MeasuringNode.measure, (drawn, stock.arena_bytes), drawn)
+
+    def hear(self, number: int, answer: Any) -> None:
+        """Take the answer to a job, or the news that its worker died.
+
+        Raises:
+            ClusterFailed: workers die again and again before they measure.
+            MeasurementFailed: a machine or a sample cannot be measured on, and the collection ends with that.
+        """
+        worker, drawn = self._jobs.pop(number)
+        if drawn is not None:
+            self._measured(worker, drawn, answer)
+        elif isinstance(answer, Lost):
+            self._silent += 1
+            if self._silent > _MOST_SILENT:
+                raise ClusterFailed(
+                    f"{self._silent} workers in a row died when they were asked what hardware they are on, or checked, the last one: "
+                    f"{answer.text}; try there: python -m shardwright.measure.collect"
+                )
+        else:
+            self._silent = 0
+            if answer.checks is not None:
+                write_atomically(self.folder / CHECKS, answer.checks)
+            if answer.wrong:
+                raise MeasurementFailed(answer.wrong)
+            self.stock_of[worker] = self._stock(answer)
+
+    @property
+    def left(self) -> int:
+        """How many sets are to be visited, by all hardware that is known."""
+        return sum(stock.left for stock in self.stocks) + sum(drawn is not None for _, drawn in self._jobs.values())
+
+    def _give(
+        self, worker: int, method: Callable[[MeasuringNode, Any], Any], job: object, drawn: TableSet | None
+    ) -> None:
+        number = next(self._numbers)
+        self._jobs[number] = (worker, drawn)
+        self.pool.give(number, method, job, worker=worker)
+
+    def _stock(self, facts: Facts) -> Stock:
+        """The sets of a hardware."""
+        for stock in self.stocks:
+            if not differences(stock.hardware, facts.hardware):
+                return stock
+        arena = self.collection.arena(lambda: facts.memory)
+        self.stocks.append(
+            self.closing.enter_context(Stock(self.folder, facts.hardware, self.collection, arena, ahead=self.ahead))
+        )
+        return self.stocks[-1]
+
+    def _measured(self, worker: int, drawn: TableSet, answer: Visit | Failed | Lost) -> None:
+        """Keep a visit; return a set to its stock at which a process died, unless too many did."""
+        stock = self.stock_of.pop(worker) if isinstance(answer, Lost) else self.stock_of[worker]
+        if isinstance(answer, Visit):
+            self._failed[worker] = 0
+            stock.keep(drawn, answer)
+            for step, took in answer.spent.items():
+                stock.spent[step] += took
+            return
+        why = answer.error if isinstance(answer, Failed) else f"the worker that measured it died: {answer.text}"
+        self._failed[worker] += 1
+        if self._failed[worker] >= MOST_IN_A_ROW:
+            raise MeasurementFailed(
+                f"{self._failed[worker]} samples in a row cannot be measured by a worker, the last one: {why}"
+            )
+        key = (id(stock), drawn.sample)
+        if isinstance(answer, Lost) or answer.died:
+            self._deaths[key] += 1
+            if self._deaths[key] <= _MOST_DEATHS:
+                stock.lost(drawn.sample)
+                return
+            why = f"{self._deaths[key]} times, {why}"
+        if not stock.on_gpu:
+            raise MeasurementFailed(f"sample {drawn.sample}: {why}")
+        stock.fail(drawn, why)
+
+
+@dataclass(frozen=True)
+class RemoteSummary:
+    """What a collection on a cluster comes to.
+
+    Attributes:
+        stores: what the store holds now, for each kind of hardware.
+        lost: answers that did not come because a worker died; their work was done again.
+        given_up: workers that were given up, a line each.
+    """
+
+    stores: Sequence[tuple[CollectSummary, Mapping[str, str]]]
+    lost: int
+    given_up: Sequence[str]
+
+
+def collect_on_cluster(
+    cluster: Cluster,
+    folder: str | Path,
+    collection: Collection,
+    *,
+    backend: str | None = None,
+    seconds: float | None = None,
+    policy: TimingPolicy | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = print,
+    of_machine: Callable[[str, str], Fingerprint] = fingerprint,
+) -> RemoteSummary:
+    """Measure random sets of tables on the machines of a cluster; call it again, with or without a cluster, to resume.
+
+    This process draws the sets, the same as without a cluster, and alone writes the samples; a visit is in the store as soon as it has
+    heard of it. What a worker was doing when it died is done again by another. Machines whose measurements cannot be compared
+    (`shardwright.measure.hardware.DECISIVE`) measure all samples each; the store keeps them apart.
+
+    Args:
+        cluster: where to measure; `Cluster.places` says on how many workers.
+        folder: the store.
+        collection: what to measure.
+        backend: as for `shardwright.measure.collect.collect`; by default fbgemm on the machines that have it.
+        seconds: stop after this time; by default when all samples are there.
+        policy: how often to repeat each measurement; by default the device's own.
+        progress: called after each answer with the samples measured, those wanted, and how many are to be revisited, of all stores.
+        say: is given a line on each kind of hardware, wherever there are several.
+        of_machine: says what hardware a worker is on, from device and backend; runs there.
+
+    Raises:
+        InvalidInput: an option breaks a rule, or the store cannot be used.
+        MeasurementFailed: a machine cannot measure, or a sample cannot be measured; what was measured before is kept.
+        ClusterFailed: no worker is left.
+    """
+    started = monotonic()
+    if backend is not None and not is_own(backend):
+        check_backend(backend)
+    collection.sets(collection.arena(lambda: 10**9 * 4))  # refuses wrong options before anything starts
+    stop_at = started + (math.inf if seconds is None else seconds)
+    device, told = collection.device, 1
+    state = partial(MeasuringNode, device, backend, policy, of_machine)
+    with cluster.pool(state, cluster.places(device), gpus=float(device == "cuda")) as pool, ExitStack() as closing:
+        crew = Crew(pool, Path(folder), collection, not cluster.local, closing)
+        while True:
+            going_on = monotonic() < stop_at
+            crew.tell(go_on=going_on)
+            # With nothing at work, there is nothing to wait for but workers that are starting, where there is work for them.
+            if not pool.busy and not (going_on and pool.starting and (crew.left or not crew.stocks)):
+                break
+            for number, answer in pool.wait():
+                crew.hear(number, answer)
+            if len(crew.stocks) > told:
+                for stock in crew.stocks[told if told > 1 else 0 :]:
+                    say(f"one kind of hardware: {stock.hardware['processor']}, {stock.hardware['cores']} cores")
+                told = len(crew.stocks)
+            if progress and crew.stocks:
+                wanted = sum(stock.wanted for stock in crew.stocks)
+                progress(wanted - sum(stock.unseen for stock in crew.stocks), wanted, to_revisit(crew.stocks))
+        took = monotonic() - started
+        found = [(summarise(stock, took), dict(stock.hardware)) for stock in crew.stocks]
+        return RemoteSummary(found, pool.redone, list(pool.given_up))
