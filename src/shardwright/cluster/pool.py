@@ -248,6 +248,8 @@ class Pool(Generic[State]):
             _kill(worker)
 
     def __enter__(self) -> Self:
+        if not self.places:
+            self._check_not_empty()
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
