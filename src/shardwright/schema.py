@@ -1,4 +1,4 @@
-"""Checking documents against msgspec structs, with messages that name the file, the field, the value and the rule."""
+"""Checking documents against msgspec structs and dataclasses, with messages that name the file, the field, the value and the rule."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from shardwright.errors import InvalidInput
 
-S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
+
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
+"""Milliseconds, say: the most is far above what is real, and sums of such numbers stay finite."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`", re.DOTALL)
@@ -46,18 +49,40 @@ class Place:
             raise type(error)(f"{self}: {str(error).removeprefix(instead_of).removeprefix(f'{self}: ')}") from None
 
 
-def convert(document: object, kind: type[S], place: Place) -> S:
-    """The document as a struct. No value is converted, except whole numbers where a float is expected.
+def convert(document: object, kind: type[T], place: Place) -> T:
+    """The document as a struct or dataclass. No value is converted, except whole numbers where a float is expected.
 
     Raises:
-        InvalidInput: a field is unknown, missing or of a wrong type.
+        InvalidInput: a field is unknown, missing, of a wrong type, or beyond the bounds that its `Meta` states.
     """
     try:
-        return msgspec.convert(document, kind, strict=True)
+        content = msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InvalidInput):  # of a dataclass that checks itself, and names its field
+            raise type(error.__cause__)(f"{place}: {error.__cause__}") from None
         rule, _, path = str(error).partition(" - at `$")
         at = place.at(path.removesuffix("`").removeprefix("."))
-        raise InvalidInput(f"{at}: {_explain(rule, kind, _value(document, path))}") from None
+        raise InvalidInput(f"{at}: {_explain(rule, _kinds_at(kind, path), _value(document, path))}") from None
+    _refuse_unknown(document, content, place)
+    return content
+
+
+def _refuse_unknown(document: Any, content: object, place: Place) -> None:
+    """Refuse the fields that no dataclass has; msgspec refuses those of structs alone."""
+    if is_dataclass(content):
+        names = [field.name for field in fields(content)]
+        for name, value in document.items():
+            if name not in names:
+                raise InvalidInput(f"{place}: {_unknown(name, names)}")
+            _refuse_unknown(value, getattr(content, name), place.at(name))
+    elif isinstance(content, (list, tuple)):
+        for index, item in enumerate(content):
+            if is_dataclass(item):
+                _refuse_unknown(document[index], item, place.at(f"[{index}]"))
+    elif isinstance(content, Struct):
+        for name in content.__struct_fields__:
+            if name in document:
+                _refuse_unknown(document[name], getattr(content, name), place.at(name))
 
 
 def given(content: Struct) -> dict[str, Any]:
@@ -85,12 +110,35 @@ def _value(document: object, path: str) -> object:
     return document
 
 
-def _explain(rule: str, kind: type[Struct], value: object) -> str:
-    fields = [field.encode_name for field in msgspec.structs.fields(kind)]
+def _kinds_at(kind: type, path: str) -> tuple[Any, ...]:
+    """The types that msgspec allows at a path of a document."""
+    kinds: tuple[Any, ...] = (msgspec.inspect.type_info(kind),)
+    for key, index in _STEP.findall(path.removesuffix("`")):
+        inner = [field.type for one in kinds for field in getattr(one, "fields", ()) if field.encode_name == key]
+        for one in kinds if index else ():
+            inner += [one.item_type] if hasattr(one, "item_type") else getattr(one, "item_types", ())[int(index) :][:1]
+        kinds = tuple(option for one in inner for option in getattr(one, "types", (one,)))
+    return kinds
+
+
+def _explain(rule: str, kinds: tuple[Any, ...], value: object) -> str:
     if match := _UNKNOWN.fullmatch(rule):
-        close = get_close_matches(match["field"], fields, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
-        return f"unknown field {reprlib.repr(match['field'])}; {hint}known fields are {', '.join(fields)}"
+        return _unknown(match["field"], [field.encode_name for one in kinds for field in getattr(one, "fields", ())])
     if match := _MISSING.fullmatch(rule):
         return f"the field '{match['field']}' is missing; add it"
-    return f"{rule} {reprlib.repr(value)}" if rule.startswith("Expected") else f"{rule}: {reprlib.repr(value)}"
+    shown = reprlib.repr(value)
+    if rule.startswith("Invalid enum value"):
+        return f"Invalid enum value {shown}, must be one of {', '.join(map(str, _choices(kinds)))}"
+    if not rule.startswith("Expected"):
+        return f"{rule}: {shown}"
+    return f"{rule} {shown}" if rule.endswith("`") else f"{rule.partition(', got')[0]}, got {shown}"
+
+
+def _choices(kinds: tuple[Any, ...]) -> list[object]:
+    return [choice for one in kinds for choice in getattr(one, "values", ())]
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"unknown field {reprlib.repr(name)}; {hint}known fields are {', '.join(known)}"

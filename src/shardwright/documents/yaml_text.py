@@ -1,7 +1,10 @@
 """YAML without its dangers: built event by event, so that no file can run code, hang the reader or eat its memory.
 
-It is written so that any reader reads it back exactly. ruamel.yaml knows YAML 1.2 and duplicate keys by itself, but takes 23 times as
-long for a task of 10,000 tables.
+What is written here, any reader reads back exactly.
+
+ruamel.yaml knows YAML 1.2 and refuses duplicate keys by itself, but reads a task of 10,000 tables (880 KB) in 22 times as long: 7.3 s
+against 0.3 s. With its C loader, an extra of its own, it takes 7 times as long. It also sets no limits on depth and aliases, takes
+`.inf` and tags, and makes dates of text, so the events would have to be checked here all the same.
 """
 
 from __future__ import annotations

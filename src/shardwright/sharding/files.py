@@ -9,14 +9,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.files import dump_document, is_stream, parse_document, write_atomically
-from shardwright.schema import Place, check_format, convert
-from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost, SearchEnd, Trial, Tuning
+from shardwright.schema import Amount, Place, check_format, convert
+from shardwright.sharding.costs import BoundScope, DeviceCost, PlanCost, SearchEnd, Tuning
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.rank_map import RankMap
 from shardwright.sharding.rank_map_files import load_rank_maps, rank_map_bytes, save_rank_maps
@@ -40,7 +40,7 @@ class RankMapsEntry(msgspec.Struct, forbid_unknown_fields=True):
         sha256: of its content, in hexadecimal digits.
     """
 
-    file: str
+    file: Annotated[str, msgspec.Meta(pattern=r"\A[^/\0]+\.ranks\.safetensors\Z")]
     sha256: str
 
 
@@ -112,10 +112,6 @@ def load_beside(plan: Plan, path: Path, entry: RankMapsEntry) -> Plan:
         InvalidInput: the file is missing, damaged or another one, or holds maps that the plan has no use for.
     """
     place = Place(str(path), "rank_maps")
-    if Path(entry.file).name != entry.file or not entry.file.endswith(ENDING) or "\0" in entry.file:
-        raise InvalidInput(
-            f"{place.at('file')}: {entry.file!r} must be the name of a file beside the plan, ending in {ENDING}"
-        )
     maps = load_rank_maps(path.with_name(entry.file), entry.sha256)
     with place.naming():
         strangers = sorted(maps.keys() - {shard.table for shard in plan.shards if shard.row_order == "hotness"})
@@ -132,7 +128,6 @@ def _beside(path: Path) -> Path:
 
 FORMAT = 1
 
-_MOST = 1e100  # ms or bytes: far above what is real, and sums of it stay finite
 _ROUNDING = 1e-9  # relative; a bound may be the very step, added up in another order
 
 
@@ -146,34 +141,6 @@ class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
     tier: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
 
 
-class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
-    rank: int
-    forward_ms: float
-    forward_communication_ms: float
-    backward_communication_ms: float
-    backward_ms: float
-    memory_bytes: int
-
-
-class _TrialFile(msgspec.Struct, forbid_unknown_fields=True):
-    round: int
-    name: str
-    promised_ms: float
-    measured_ms: float
-    accepted: bool
-
-
-class _TuningFile(msgspec.Struct, forbid_unknown_fields=True):
-    measured_ms: float
-    interval_ms: tuple[float, float]
-    first_ms: float
-    first_interval_ms: tuple[float, float]
-    floor_ms: float
-    forward_ms: tuple[float, ...]
-    backward_ms: tuple[float, ...]
-    history: tuple[_TrialFile, ...] = ()
-
-
 class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     task: dict[str, Any]
@@ -183,15 +150,15 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     cost_model: str = ""
     step_ms: float | None = None
     embedding_cost_ms: float | None = None
-    bound_ms: float | None = None
+    bound_ms: Amount | None = None
     bound_scope: BoundScope = "blocks"
     gap: float | None = None
     search_s: float | None = None
     search_end: SearchEnd | None = None
     runs_on: list[str] = []  # for readers; it follows from the shards
-    devices: list[_DeviceFile] = []
+    devices: list[DeviceCost] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
-    tuning: _TuningFile | msgspec.UnsetType = msgspec.UNSET
+    tuning: Tuning | msgspec.UnsetType = msgspec.UNSET
     change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
     sharding_group_sizes: Any = msgspec.UNSET  # likewise with --sharding-group-size
 
@@ -219,13 +186,13 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
         search_s=plan.search_s,
         search_end=plan.search_end,
         runs_on=list(plan.runs_on),
-        devices=[msgspec.convert(device, _DeviceFile, from_attributes=True) for device in cost.devices] if cost else [],
+        devices=list(cost.devices) if cost else [],
         shards=[
             _ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table], s.tier or msgspec.UNSET)
             for s in plan.shards
         ],
         rank_maps=rank_maps_entry(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
-        tuning=msgspec.convert(plan.tuning, _TuningFile, from_attributes=True) if plan.tuning else msgspec.UNSET,
+        tuning=plan.tuning or msgspec.UNSET,
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -264,6 +231,9 @@ def load_plan(path: Path) -> Plan:
         )
         cost = _cost(content, task.topology.devices)
         _check_bound(content.bound_ms, cost)
+        tuning = None if content.tuning is msgspec.UNSET else content.tuning
+        if tuning is not None:
+            tuning.check(task.topology.devices)
         plan = Plan(
             task,
             shards,
@@ -275,7 +245,7 @@ def load_plan(path: Path) -> Plan:
             bound_scope=content.bound_scope,
             search_s=content.search_s,
             search_end=content.search_end,
-            tuning=_tuning(content, task.topology.devices),
+            tuning=tuning,
         )
         plan.check()
     return plan if content.rank_maps is msgspec.UNSET else load_beside(plan, path, content.rank_maps)
@@ -286,35 +256,14 @@ def _cost(content: _PlanFile, devices: int) -> PlanCost | None:
         return None
     if [device.rank for device in content.devices] != list(range(devices)):
         raise InvalidPlan(f"devices must list the costs of ranks 0 to {devices - 1} in order")
-    for device in content.devices:
-        for name, value in msgspec.structs.asdict(device).items():
-            _check_amount(f"devices[{device.rank}].{name}", value)
-    return PlanCost(tuple(DeviceCost(**msgspec.structs.asdict(device)) for device in content.devices))
-
-
-def _tuning(content: _PlanFile, devices: int) -> Tuning | None:
-    if content.tuning is msgspec.UNSET:
-        return None
-    fields = msgspec.structs.asdict(content.tuning)
-    fields["history"] = tuple(Trial(**msgspec.structs.asdict(trial)) for trial in content.tuning.history)
-    tuning = Tuning(**fields)
-    tuning.check(devices)
-    return tuning
+    return PlanCost(tuple(content.devices))
 
 
 def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:
-    if bound_ms is None:
-        return
-    _check_amount("bound_ms", bound_ms)
-    if cost is not None and bound_ms > cost.step_ms * (1 + _ROUNDING):
+    if bound_ms is not None and cost is not None and bound_ms > cost.step_ms * (1 + _ROUNDING):
         raise InvalidPlan(
             f"bound_ms is {bound_ms}, above the step of {cost.step_ms} ms that its devices say; plan again"
         )
-
-
-def _check_amount(name: str, value: float) -> None:
-    if not 0 <= value <= _MOST:
-        raise InvalidPlan(f"{name} is {value}, must be a number from 0 to {_MOST:g}; plan again")
 
 
 def _check_text(content: _PlanFile) -> None:

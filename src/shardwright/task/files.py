@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType, structs, to_builtins
+from msgspec import UNSET, Struct, UnsetType
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
@@ -20,7 +20,7 @@ from shardwright.task.constraints import Constraints, TableConstraint
 from shardwright.task.groups import ShardingGroups
 from shardwright.task.table import Dtype, Table
 from shardwright.task.task import Optimizer, Task
-from shardwright.task.topology import Deduplication, Exchange, ReplicaGradients, Topology
+from shardwright.task.topology import Exchange, Topology
 from shardwright.task.units import LEAST_BARE, check_unit
 
 _ACCESS_FORMS = "uniform, {zipf: <exponent>} or {rows: [0, …], share: [0, …, 1]}"
@@ -238,28 +238,14 @@ __all__ = [
 FORMAT = 1
 
 
-class _ExchangeFile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    deduplicate: Deduplication = "none"
-    replica_gradients: ReplicaGradients = "whole"
-
-
-class _GroupsFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    size: int
-    hosts: int
-    devices_per_host: int
-    sync_interval: int = 1
-    inter_host_allreduce: bool = False
-    fully_sharded: bool = False
-
-
 class _TaskFile(Struct, forbid_unknown_fields=True):
     batch_size: int
     topology: str | dict[str, Any]
     tables: list[Any] | dict[str, Any]
     optimizer: str = "rowwise_adagrad"
     constraints: list[Any] = []
-    exchange: _ExchangeFile = _ExchangeFile()
-    sharding_groups: _GroupsFile | UnsetType = UNSET
+    exchange: Exchange = Exchange()
+    sharding_groups: ShardingGroups | UnsetType = UNSET
     format: int = FORMAT
 
 
@@ -321,12 +307,16 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     topology = topology_from_dict(content.topology, place.at("topology"))
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
     constraints = constraints_from_list(content.constraints, place.at("constraints"))
-    exchange = Exchange(content.exchange.deduplicate, content.exchange.replica_gradients)
+    groups = content.sharding_groups if isinstance(content.sharding_groups, ShardingGroups) else None
     with place.naming():
-        given = content.sharding_groups
-        groups = ShardingGroups(**structs.asdict(given)) if isinstance(given, _GroupsFile) else None
         return Task(
-            tables, topology, content.batch_size, cast(Optimizer, content.optimizer), constraints, exchange, groups
+            tables,
+            topology,
+            content.batch_size,
+            cast(Optimizer, content.optimizer),
+            constraints,
+            content.exchange,
+            groups,
         )
 
 
@@ -342,10 +332,14 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     if constraints := constraints_to_list(task.constraints):
         document["constraints"] = constraints
     if task.exchange != Exchange():
-        document["exchange"] = to_builtins(_ExchangeFile(task.exchange.deduplicate, task.exchange.replica_gradients))
+        document["exchange"] = _without_defaults(task.exchange)
     if task.groups is not None:
-        document["sharding_groups"] = to_builtins(_GroupsFile(**asdict(task.groups)))
+        document["sharding_groups"] = _without_defaults(task.groups)
     return document
+
+
+def _without_defaults(content: Exchange | ShardingGroups) -> dict[str, Any]:
+    return {field.name: value for field in fields(content) if (value := getattr(content, field.name)) != field.default}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:
@@ -362,15 +356,15 @@ def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: P
 
 def _tables_by_name(content: dict[str, Any], place: Place) -> tuple[Table, ...]:
     """The tables of a mapping of names to what a list would say of each."""
-    for name, fields in content.items():
-        if not isinstance(fields, dict) or "name" in fields:
-            shown = reprlib.repr(fields)
+    for name, table in content.items():
+        if not isinstance(table, dict) or "name" in table:
+            shown = reprlib.repr(table)
             raise InvalidInput(
                 f"{place.at(name)}: {shown} is no table under its name; "
                 "write tables as a list, [{name: user_id, rows: 1000, dim: 64}, …], "
                 "by name, {user_id: {rows: 1000, dim: 64}, …}, or as {file: <path of a tables file>}"
             )
-    return tuple(table_from_dict({"name": name, **fields}, place.at(name)) for name, fields in content.items())
+    return tuple(table_from_dict({"name": name, **table}, place.at(name)) for name, table in content.items())
 
 
 def _tables(items: list[Any], place: Place) -> tuple[Table, ...]:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from shardwright.errors import InvalidInput
 from shardwright.files import parse_document
@@ -92,13 +92,13 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class _Drawn(Struct, forbid_unknown_fields=True):
-    count: int = 1
-    seed: int = 0
-    half: str = "all"
-    split_seed: int = 0
+    count: Annotated[int, Meta(ge=1, le=MOST_TASKS)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
+    half: Half = "all"
+    split_seed: Annotated[int, Meta(ge=0)] = 0
     pool: str | dict[str, Any] = "dlrm-2021"
     sharding_types: list[str] | UnsetType = UNSET
-    tables: int | list[int] | UnsetType = UNSET
+    tables: int | tuple[int, int] | UnsetType = UNSET
     devices: int | UnsetType = UNSET
     max_dim: int | UnsetType = UNSET
     dims: list[int] | UnsetType = UNSET
@@ -127,15 +127,8 @@ def _group(content: dict[str, Any], place: Place, folder: Path) -> list[Task]:
         with place.naming():
             return [load_task(folder / file)]
     group = convert(content, _Drawn, place)
-    if not 1 <= group.count <= MOST_TASKS:
-        raise InvalidInput(f"{place.at('count')} is {group.count}, must be from 1 to {MOST_TASKS}")
-    for name in ("seed", "split_seed"):
-        if getattr(group, name) < 0:
-            raise InvalidInput(f"{place.at(name)} is {getattr(group, name)}, must be at least 0")
     pool = _pool(group, place, folder)
     options = {name: value for name, value in given(group).items() if name not in _OWN}
-    if isinstance(group.tables, list):
-        options["tables"] = _range(group.tables, place.at("tables"))
     with place.naming():
         drawn = [
             random_task(np.random.default_rng([group.seed, number]), pool=pool, **options)
@@ -155,21 +148,11 @@ def _pool(group: _Drawn, place: Place, folder: Path) -> tuple[Table, ...]:
     else:
         with place.at("pool").naming():
             source = table_pool(group.pool)
-    if group.half not in get_args(Half):
-        raise InvalidInput(f"{place.at('half')} is {group.half!r}, must be one of {', '.join(get_args(Half))}")
     if group.half == "all":
         return source
     with place.naming():
         train, test = split_pool(source, 0.5, group.split_seed)
     return train if group.half == "train" else test
-
-
-def _range(bounds: list[int], place: Place) -> tuple[int, int]:
-    if len(bounds) != 2:
-        raise InvalidInput(
-            f"{place} is {bounds}, must be a number or [low, high], of which high is the first that is not drawn"
-        )
-    return bounds[0], bounds[1]
 
 
 def _limited(task: Task, kinds: tuple[str, ...]) -> Task:

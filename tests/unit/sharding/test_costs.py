@@ -60,13 +60,22 @@ def test_a_plan_file_keeps_what_was_measured(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("measured_ms", -1.0, r"tuning\.measured_ms is -1"),
-        ("floor_ms", 1e200, r"tuning\.floor_ms is 1e\+200"),
+        ("measured_ms", -1.0, r"tuning\.measured_ms: Expected `float` >= 0\.0, got -1"),
+        ("floor_ms", 1e200, r"tuning\.floor_ms: Expected `float` <= .*, got 1e\+200"),
         ("interval_ms", [2.0, 1.0], "two times in order"),
         ("forward_ms", [1.0], "one for each of 4 devices"),
         ("measured_ms", "fast", "measured_ms"),
-        ("spare", 1, "spare"),
-        ("history", [{"round": -1, "name": "x", "promised_ms": 1, "measured_ms": 1, "accepted": True}], "round -1"),
+        ("spare", 1, r"tuning: unknown field 'spare'; known fields are measured_ms"),
+        (
+            "history",
+            [{"round": 1, "name": "x", "promised_ms": 1, "measured_ms": 1, "accepted": True, "spare": 1}],
+            "spare",
+        ),
+        (
+            "history",
+            [{"round": -1, "name": "x", "promised_ms": 1, "measured_ms": 1, "accepted": True}],
+            r"tuning\.history\[0\]\.round: Expected `int` >= 0, got -1",
+        ),
         (
             "history",
             [{"round": 1, "name": "\x1b[2J", "promised_ms": 1, "measured_ms": 1, "accepted": True}],

@@ -179,7 +179,7 @@ def test_a_plan_names_no_file_elsewhere(saved, name):
     document = json.loads(saved.read_text())
     document["rank_maps"]["file"] = name
     saved.write_text(json.dumps(document))
-    with pytest.raises(InvalidInput, match=r"rank_maps\.file: .* must be the name of a file beside the plan"):
+    with pytest.raises(InvalidInput, match=r"rank_maps\.file: Expected `str` matching .*ranks"):
         Plan.load(saved)
 
 

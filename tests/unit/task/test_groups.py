@@ -81,5 +81,10 @@ def test_a_task_file_may_not_say_more(tmp_path):
         "batch_size: 8\ntopology: {devices_per_host: 2}\ntables: [{name: t, rows: 9, dim: 4}]\n"
         "sharding_groups: {size: 2, hosts: 1, devices_per_host: 4, every: 3}\n"
     )
-    with pytest.raises(InvalidInput, match=r"sharding_groups.*every"):
+    with pytest.raises(
+        InvalidInput, match=r"task\.yaml: sharding_groups: unknown field 'every'; known fields are size"
+    ):
+        Task.load(file)
+    file.write_text(file.read_text().replace("size: 2", "size: 3").replace(", every: 3", ""))
+    with pytest.raises(InvalidInput, match=r"task\.yaml: sharding_groups: size is 3, must divide the 4 devices"):
         Task.load(file)
