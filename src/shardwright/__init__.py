@@ -1,4 +1,4 @@
-"""Shardwright: which piece of which embedding table goes on which device, and how far that is from the best possible.
+"""Shardwright decides where each piece of each embedding table goes, and proves how far that is from the best possible.
 
 import shardwright as sw
 

@@ -31,7 +31,7 @@ class Problem:
     def __new__(cls, **arrays: npt.NDArray[Any]) -> Problem: ...
 
 class Solution:
-    """Which piece of which item lies where, and what every device then costs; a value.
+    """Where each piece of each item lies, and what every device then costs; a value.
 
     Raises:
         ValueError: a call breaks a rule, such as placing a piece twice.

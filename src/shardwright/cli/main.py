@@ -66,7 +66,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Which piece of which embedding table goes on which device, and how far that is from the best possible.
+    """Decide where each piece of each embedding table goes, and prove how far that is from the best possible.
 
     Try it on this machine: shardwright demo
     """

@@ -79,7 +79,7 @@ def run(
     runs_on: RunsOn = "shardwright",
     as_json: AsJson = False,
 ) -> None:
-    """Plan a task on several clusters: how many devices, and of which type, does it need?
+    """Plan a task on several clusters: how many devices does it need, and of what type?
 
     'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table say from which size on no plan can be
     faster, or cheaper. Where the batch is that of the task, more devices share the same samples.

@@ -118,7 +118,7 @@ class GroupedModel:
     @property
     def _collectives(self) -> int:
         if self.groups.fully_sharded:
-            return 2  # a scatter and a gather, each of which has the latency of an all-reduce
+            return 2  # a scatter and a gather, each with the latency of an all-reduce
         return len({table.dtype for table in self.task.tables}) + (self.task.optimizer != "sgd")
 
     def _added(self, rows: Floats, dim: Floats, samples: Floats, weight_size: Floats) -> Floats:

@@ -14,7 +14,7 @@ Cycles are of all multiprocessors at the boost clock, the cache moves 64 bytes a
 of the table says how many times as long as at these rates a part takes. They are the same for all GPUs, and none is below 1 where bytes are
 counted: nothing is faster than the hardware. `benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
 
-Kernels work table by table, so each shard has the cache to itself: it holds the rows looked up most often, of which only the first
+Kernels work table by table, so each shard has the cache to itself: it holds the rows looked up most often, and only their first
 lookup goes to memory. All parts are sums over shards, so the time is linear in them, and every bound is proven for it. Times are those of
 kernels on the GPU: a call of a few small tables is bound by the host, which takes some 0.3 ms to enqueue it.
 """

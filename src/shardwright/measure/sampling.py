@@ -257,7 +257,7 @@ def _with_one_dim(
 
 
 def _as_replica(work: ShardWork, holders: int) -> ShardWork:
-    """The shard as a replica on several devices, each of which sees a part of the batch."""
+    """The shard as one of several replicas that each see a part of the batch."""
     samples = max(min(work.samples, _SMALLEST_PART), work.samples // holders)
     return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 

@@ -1,8 +1,8 @@
 """Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
 
 Tables of equal width and type form a *group*; a rank keeps all its rows of a group in one matrix. The row of that matrix is a
-row's *slot*. Row blocks (and tiers) are dealt out further to *ranges*: a block with replicas on n devices is n ranges, each of which is
-*owned* by one of the holders, the place where the gradients of its rows are summed. A block on one device is one range.
+row's *slot*. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, and a block with replicas
+on n devices is n ranges. One of the holders *owns* a range: it sums the gradients of the range's rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALONE, TOUCHED, WHOLE = 0, 1, 2
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The holders of a shard, the same local ranks on each of some hosts, and which of them sums the gradients of which rows.
+    """The holders of a shard, the same local ranks on each of some hosts, and the holder that sums the gradients of each row.
 
     Attributes:
         ranks: the holders, ascending.

@@ -8,7 +8,7 @@ and the memory of single devices allow. Memory filled by several tables, pinning
 stays valid whatever they say; it does not see them otherwise.
 
 Proof. A device makes some of K kinds of fused calls that the task's tables and their ways allow. With z_k the sum of vectors in call k
-and f(z_k) the forward + backward time of a call, convex, a device in use takes the sum of f(z_k) over its calls, of which there is one.
+and f(z_k) the forward + backward time of a call, convex, a device in use takes the sum of f(z_k) over its calls; it has at least one.
 A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^(K h)
 
     f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,

@@ -1,7 +1,7 @@
 """`torchrec`: the planner of TorchRec, as a rival.
 
-It runs in a process of its own: planning here loads no torch, and TorchRec looks at its timeout only between two proposals, of which one
-can take minutes.
+It runs in a process of its own: planning here loads no torch, and TorchRec looks at its timeout only between two proposals, and one
+proposal can take minutes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ON_CPU = {
     "sequence": ("table_wise", "column_wise", "row_wise"),
 }
 _ON_GPU = {"pooled": tuple(SHARDING_TYPES), "sequence": ("data_parallel", "table_wise", "column_wise", "row_wise")}
-"""What TorchRec's sharders offer its planner; of sequence tables on CPUs less data_parallel, of which FBGEMM makes sums."""
+"""What TorchRec's sharders offer its planner; sequence tables on CPUs lack data_parallel, since FBGEMM would sum their rows."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def load_beside(plan: Plan, path: Path, entry: RankMapsEntry) -> Plan:
         strangers = sorted(maps.keys() - {shard.table for shard in plan.shards if shard.row_order == "hotness"})
         if strangers:
             raise InvalidInput(
-                f"{entry.file} has a map for '{strangers[0]}', of which the plan has no rows in order of hotness; plan again"
+                f"{entry.file} has a map for '{strangers[0]}', whose rows the plan does not order by hotness; plan again"
             )
         return replace(plan, rank_maps=attached(plan, maps))
 

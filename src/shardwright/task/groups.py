@@ -1,4 +1,4 @@
-"""2D parallelism: a cluster cut into sharding groups, each of which holds all tables."""
+"""2D parallelism: a cluster cut into sharding groups that each hold all tables."""
 
 from __future__ import annotations
 

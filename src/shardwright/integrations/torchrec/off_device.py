@@ -70,7 +70,7 @@ def store_cache_bytes(place: TablePlace) -> int:
 
 
 def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int | None]:
-    """Buckets of each zero-collision-hashing table, each of which lies on one rank; None for tables without.
+    """Number of buckets of each zero-collision-hashing table; None for tables without. A bucket lies on one rank.
 
     Raises:
         PlannerError: the buckets do not divide the rows, or the managed collision module's do not go evenly over the ranks.

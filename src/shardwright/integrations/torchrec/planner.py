@@ -70,7 +70,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     """Plans like TorchRec's `EmbeddingShardingPlanner`, with Shardwright's search.
 
     The arguments up to `plan_loader` are TorchRec's, in its order and with its meaning. `proposer`, `partitioner` and `performance_model`
-    are parts of TorchRec's search: they are taken, and have no effect, of which a warning tells. `hash_planner_context_inputs()` is that of
+    are parts of TorchRec's search: they are taken, and a warning says that they have no effect. `hash_planner_context_inputs()` is that of
     TorchRec's planner for the same inputs in the same process. `_best_plan`, `_num_proposals` and `_num_plans` are as TorchRec keeps them.
 
     Args:

@@ -55,7 +55,7 @@ class Matrix {
   }
 
   node() {
-    const title = el("h3", {}, "Which part of which table lies where");
+    const title = el("h3", {}, "Where each part of each table lies");
     const whole = el("figure", { class: "wide" }, el("figcaption", {}, title, this.controls()), this.key, this.scroller);
     whole.redraw = () => {
       this.view.theme = canvasTheme();

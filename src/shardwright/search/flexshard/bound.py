@@ -353,8 +353,9 @@ def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
 def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
     """Ms below which the communication is in no tiers of some tables.
 
-    Cold rows lie on all devices, each of which then takes the offsets of a whole batch: charged to each cold row in part, which is at most
-    what they take. Where memories are unequal, cold rows may be on the roomier devices only, and no more than one block of them is charged.
+    Cold rows lie on all devices, and each device then takes the offsets of a whole batch. A part is charged to each cold row, at most
+    what they take in all. Where memories are unequal, cold rows may be on the roomier devices only, and no more than one block of them is
+    charged.
 
     Args:
         task: the task.

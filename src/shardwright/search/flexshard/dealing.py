@@ -67,7 +67,7 @@ class Deal:
     Attributes:
         table: the table.
         rows: its rows.
-        holders: `(n, replicas)` sets of devices, one of which each block goes to.
+        holders: `(n, replicas)` sets of devices; each block goes to one of them.
         start: the first block's.
     """
 

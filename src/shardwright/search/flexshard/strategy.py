@@ -43,8 +43,8 @@ class TierPlan:
         boundaries: end of the hot and of the warm rows of each table, hottest first.
         shards: the blocks of the tables, and those that were given besides.
         bound_ms: no choice of tiers has less `communication_ms`.
-        plans_bound_ms: no plan of the task has, whatever its blocks. It is lower where memory is tight: a plan may save the offsets of a
-            whole batch, which every device needs for each table of which it holds cold rows, by holding those on few devices.
+        plans_bound_ms: no plan of the task has, whatever its blocks. It is lower where memory is tight: every device that
+            holds cold rows of a table needs the offsets of a whole batch, and a plan may save some by holding cold rows on few devices.
     """
 
     task: Task
@@ -229,7 +229,7 @@ class FlexShard:
     def supports(self, task: Task) -> str | None:
         """Tasks with sequence tables that are not tied to other tables."""
         if all(table.pooled for table in task.tables):
-            return "it has pooled tables only, of which partial sums travel and no rows; use strategy certified"
+            return "it has pooled tables only, and those send partial sums, not rows; use strategy certified"
         tied = {name for group in (*task.constraints.colocate, *task.constraints.apart) for name in group}
         clash = next((table.name for table in task.tables if not table.pooled and table.name in tied), None)
         if clash is not None:

@@ -186,7 +186,7 @@ def profile_logs(
     choices = _pooling_choices(kinds, sequence, pooled)
     if selection.is_events and (columns is not None or exclude or choices):
         raise InvalidInput(
-            f"{files[0]}: is an event file, of which columns, exclude, sequence and pooled do not apply; leave them away"
+            f"{files[0]}: is an event file: columns, exclude, sequence and pooled do not apply to it; leave them away"
         )
     empty = _empty_columns(kinds, choices, sketch_bytes)
     pending = max(_FEWEST_IDS, min(_MOST_IDS, _PENDING_BYTES // 8 // len(kinds)))

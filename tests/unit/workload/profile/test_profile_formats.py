@@ -312,7 +312,7 @@ def test_an_empty_file(text, content):
 
 
 def test_options_of_columns_do_not_apply(text):
-    with pytest.raises(InvalidInput, match="is an event file, of which columns"):
+    with pytest.raises(InvalidInput, match="is an event file: columns"):
         profile_logs(text("log.txt", "1 2\n"), columns=["item"])
 
 
