@@ -74,16 +74,13 @@ class Batch:
 
     def result(self, tables: Sequence[str], rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
         """The rows by table, in the kind of the features."""
-        if isinstance(like, Mapping):
-            return {
-                table: JaggedRows(one, lengths) for table, one, lengths in zip(tables, rows, self.lengths, strict=True)
-            }
-        from torchrec import JaggedTensor
+        kind: Any = JaggedRows
+        if not isinstance(like, Mapping):
+            import torchrec
 
-        return {
-            table: JaggedTensor(one, lengths=lengths)
-            for table, one, lengths in zip(tables, rows, self.lengths, strict=True)
-        }
+            kind = torchrec.JaggedTensor
+        jagged = zip(tables, rows, self.lengths, strict=True)
+        return {table: kind(values=one, lengths=lengths) for table, one, lengths in jagged}
 
 
 def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:

@@ -330,6 +330,19 @@ def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -
     return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
 
 
+def upper_hull(x: Floats, y: Floats) -> list[int]:
+    """Indices of the corners of the upper concave hull of `(n,)` points sorted by x."""
+    corners: list[int] = []
+    for point in range(x.size):
+        while len(corners) > 1:
+            a, b = corners[-2:]
+            if (y[b] - y[a]) * (x[point] - x[a]) > (y[point] - y[a]) * (x[b] - x[a]):
+                break
+            corners.pop()
+        corners.append(point)
+    return corners
+
+
 def _floats(values: npt.ArrayLike, what: str) -> Floats:
     """A copy of the values as floats."""
     try:

@@ -15,7 +15,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.files import task_to_dict
 from shardwright.task.task import Task
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import conformance_tasks, impossible_task
 
 SEED = 7
@@ -35,7 +35,7 @@ def check_strategy(strategy: Strategy, cost_model: CostModel | None = None) -> N
     Raises:
         AssertionError: a rule is broken; the message names the strategy, the task and the rule.
     """
-    model = cost_model or simple_cost_model()
+    model = cost_model or SimpleCostModel()
     planned = [_check_task(strategy, model, what, task) for what, task in conformance_tasks().items()]
     if not any(planned):
         raise AssertionError(

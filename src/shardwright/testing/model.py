@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.model import Pricing
 from shardwright.sharding.work import ShardWork
 
 
@@ -35,8 +35,3 @@ class SimpleCostModel:
             linear=np.array([[1.0, 0.0, 0.3], [1.5, 1.0, 0.0]]),
             bias=np.array([0.01, 0.02]),
         )
-
-
-def simple_cost_model() -> CostModel:
-    """The model itself."""
-    return SimpleCostModel()

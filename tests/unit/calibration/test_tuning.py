@@ -15,7 +15,7 @@ from shardwright.measure.store import SampleStore
 from shardwright.search import plan
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Table, Task, Topology
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import tables
 from tests.unit.calibration.machines import HiddenMachine
 from tests.unit.measure.rows import HERE
@@ -136,7 +136,7 @@ def test_a_disturbed_visit_is_made_again():
 
 
 def test_moves_keep_plans_valid_and_promise_what_the_model_says_of_the_difference():
-    task, model = a_task(3), simple_cost_model()
+    task, model = a_task(3), SimpleCostModel()
     start = scored(plan(task, strategy="size", cost_model=model), model)
     kernels = np.array([(one.forward_ms, one.backward_ms) for one in start.cost.devices])
     moves = Moves(task, model, start.shards, kernels)

@@ -14,7 +14,7 @@ from shardwright.search import plan
 from shardwright.search.bound import lower_bound
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
 TASK = task_of(12, 3)
@@ -23,10 +23,10 @@ WORKS = [shard_work(TASK, Shard.whole(table, 0)) for table in TASK.tables]
 
 def random_correction(seed: int, spread: float) -> CorrectedModel:
     rng = np.random.default_rng(seed)
-    terms = Terms.of(TASK, simple_cost_model())
+    terms = Terms.of(TASK, SimpleCostModel())
     count = len(terms.spread)
     weights = spread * rng.standard_normal((2, count))
-    return CorrectedModel(simple_cost_model(), terms, weights, rng.uniform(0.5, 2, 2), np.zeros((2, count, count)))
+    return CorrectedModel(SimpleCostModel(), terms, weights, rng.uniform(0.5, 2, 2), np.zeros((2, count, count)))
 
 
 @settings(max_examples=15)
@@ -36,7 +36,7 @@ def test_the_bound_of_a_corrected_model_is_below_every_plan(seed, spread):
     bound = lower_bound(TASK, model)
     assert bound is not None
     for strategy in ("random", "size", "greedy"):
-        found = plan(TASK, strategy=strategy, cost_model=simple_cost_model(), seed=seed % 7)
+        found = plan(TASK, strategy=strategy, cost_model=SimpleCostModel(), seed=seed % 7)
         assert bound.ms <= score(TASK, found.shards, model).step_ms * (1 + 1e-9)
 
 
@@ -53,11 +53,11 @@ def test_columns_and_lists_of_shards_are_encoded_alike():
     assert model.encode_arrays is not None
     assert np.allclose(model.encode(WORKS), model.encode_arrays(WorkArrays.of(WORKS)))
     assert model.encode([]).shape == (0, model.encode(WORKS).shape[1])
-    assert with_cut_price(simple_cost_model(), TASK, 0.1).encode_arrays is None
+    assert with_cut_price(SimpleCostModel(), TASK, 0.1).encode_arrays is None
 
 
 def test_a_price_of_cuts_is_paid_for_every_shard():
-    base = simple_cost_model()
+    base = SimpleCostModel()
     model = with_cut_price(base, TASK, 0.1)
     one, two = (sum(device_ms(model, WORKS[:n])) - sum(device_ms(base, WORKS[:n])) for n in (1, 2))
     assert model.cut_price > 0
@@ -69,7 +69,7 @@ def test_a_price_of_cuts_is_paid_for_every_shard():
 
 
 def test_measured_devices_teach_the_factors_of_tables_and_of_the_machine():
-    base, rng = simple_cost_model(), np.random.default_rng(0)
+    base, rng = SimpleCostModel(), np.random.default_rng(0)
     pooled = [work for work in WORKS if work.pooled and work.dtype == "fp32"]
     factors = rng.uniform(0.8, 1.2, len(pooled))
 
@@ -95,7 +95,7 @@ def test_measured_devices_teach_the_factors_of_tables_and_of_the_machine():
 
 
 def test_few_noisy_devices_leave_the_model_nearly_as_it_was():
-    base = simple_cost_model()
+    base = SimpleCostModel()
     times = 1.2 * np.array([device_ms(base, WORKS[:4])])
     model = corrected(base, TASK, [WORKS[:4]], times, times)
     assert model.scale == pytest.approx([1.2, 1.2])
@@ -103,8 +103,8 @@ def test_few_noisy_devices_leave_the_model_nearly_as_it_was():
 
 
 def test_a_correction_never_makes_a_time_negative():
-    terms = Terms.of(TASK, simple_cost_model())
+    terms = Terms.of(TASK, SimpleCostModel())
     weights = np.full((2, len(terms.spread)), -5.0)
-    model = CorrectedModel(simple_cost_model(), terms, weights, np.ones(2), np.zeros((2, 1, 1)))
+    model = CorrectedModel(SimpleCostModel(), terms, weights, np.ones(2), np.zeros((2, 1, 1)))
     for count in (1, 3, len(WORKS)):
         assert min(device_ms(model, WORKS[:count])) >= 0

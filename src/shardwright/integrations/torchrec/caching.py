@@ -24,9 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from torchrec.distributed.types import CacheStatistics
 
+from shardwright.arrays import Floats
 from shardwright.integrations.torchrec.conversion import KernelChoice
 from shardwright.integrations.torchrec.off_device import (
     CACHED,
@@ -40,10 +40,9 @@ from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProble
 from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
+from shardwright.task.access import upper_hull
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-
-Floats = npt.NDArray[np.float64]
 
 _ALMOST_ALL = 0.95  # TorchRec demands load factors below 1; nearer to it a cache saves next to nothing
 _NOTED_A_ROW, _NOTED_A_SLOT = 4, 16  # bytes: the table of each row; the row in each slot, and when it was used
@@ -223,7 +222,7 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
     if kernel in CACHED:
         missed += np.where(points < 1.0, table.pooling * problem.task.batch_size * FOUND_MS, 0.0)
-    kept = _convex(points, missed)
+    kept = upper_hull(points, -missed)  # the lower hull of a falling curve
     noted = table.rows if kernel in CACHED else 0
     return _Cachable(
         table.name,
@@ -234,19 +233,6 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
         points[kept],
         missed[kept],
     )
-
-
-def _convex(points: Floats, values: Floats) -> list[int]:
-    """The points of a falling curve that lie on its lower convex hull."""
-    kept: list[int] = []
-    for index in range(points.size):
-        while len(kept) > 1:
-            (a, b), c = kept[-2:], index
-            if (values[b] - values[a]) * (points[c] - points[b]) < (values[c] - values[b]) * (points[b] - points[a]):
-                break
-            kept.pop()
-        kept.append(index)
-    return kept
 
 
 def _may_leave(place: TablePlace) -> bool:

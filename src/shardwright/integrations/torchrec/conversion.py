@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -105,7 +105,9 @@ def sharding_plan_of(
             f"tables {', '.join(missing)} are missing from the plan; every table must be sharded: plan anew"
         )
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
-    where, patterns = _Placements(problem), patterns_of(plan, problem)
+    per_host, ranks = problem.topology.local_world_size, range(problem.task.topology.devices)
+    where = [str(placement(problem.compute_device, rank, per_host)) for rank in ranks]  # as TorchRec writes it
+    patterns = patterns_of(plan, problem)
     for name, place in problem.places.items():
         pattern = patterns[name]
         chosen = (kernels or {}).get(name) or KernelChoice(place.kernels[pattern.kind][0])
@@ -171,21 +173,8 @@ def runnable(plan: Plan, problem: TorchRecProblem) -> Plan:
     return replace(plan, shards=shards)
 
 
-class _Placements:
-    """Where each rank's shards lie, as TorchRec writes it."""
-
-    def __init__(self, problem: TorchRecProblem) -> None:
-        per_host = problem.topology.local_world_size
-        self._by_rank = [
-            placement(problem.compute_device, rank, per_host) for rank in range(problem.task.topology.devices)
-        ]
-
-    def __getitem__(self, rank: int) -> str:
-        return str(self._by_rank[rank])
-
-
 def _parameter_sharding(
-    pattern: Pattern, place: TablePlace, chosen: KernelChoice, where: _Placements, problem: TorchRecProblem
+    pattern: Pattern, place: TablePlace, chosen: KernelChoice, where: Sequence[str], problem: TorchRecProblem
 ) -> ParameterSharding:
     replicated = pattern.kind == ShardingType.DATA_PARALLEL.value
     if place.buckets is not None and pattern.kind == ShardingType.ROW_WISE.value:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from shardwright.arrays import Floats, Ints
 from shardwright.errors import InvalidInput
 from shardwright.task import AccessProfile
+from shardwright.task.access import upper_hull
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -305,7 +306,7 @@ def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfi
     share = np.round(np.interp(ranks, reached * (seen / reached[-1]), mass / mass[-1]), SHARE_DIGITS)
     if rows is not None and rows > seen:
         ranks, share = np.append(ranks, float(rows)), np.append(share, 1.0)
-    corners = _upper_hull(ranks, share)
+    corners = upper_hull(ranks, share)  # rounding a concave curve dents it a little
     return AccessProfile(ranks[corners], share[corners])
 
 
@@ -340,19 +341,6 @@ def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
     weights = np.concatenate([np.ones(hot.size), np.full(cold.size, weight)])
     order = np.argsort(counts)[::-1]
     return counts[order], weights[order]
-
-
-def _upper_hull(x: Floats, y: Floats) -> list[int]:
-    """Indices of the corners of the upper concave hull of points sorted by x: rounding a concave curve dents it a little."""
-    corners: list[int] = []
-    for point in range(x.size):
-        while len(corners) > 1:
-            a, b = corners[-2], corners[-1]
-            if (y[b] - y[a]) * (x[point] - x[a]) > (y[point] - y[a]) * (x[b] - x[a]):
-                break
-            corners.pop()
-        corners.append(point)
-    return corners
 
 
 def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> Ints:

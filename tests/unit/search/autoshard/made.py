@@ -17,7 +17,7 @@ from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import SimulatedWorld, World, compute_ms
 from shardwright.task import Table, Task, Topology
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import tables
 
 QUICK = AutoShardOptions(
@@ -41,7 +41,7 @@ def two_sizes(devices: int = 2) -> Task:
 
 
 def simulated() -> SimulatedWorld:
-    return SimulatedWorld(simple_cost_model())
+    return SimulatedWorld(SimpleCostModel())
 
 
 def random_policy(seed: int, **statistics: object) -> SavedPolicy:

@@ -27,7 +27,7 @@ from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Constraints, TableConstraint, Topology
 from shardwright.testing import check_strategy
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import conformance_tasks, constrained_task, impossible_task
 from tests.unit.search.autoshard.made import (
     learned,
@@ -47,7 +47,7 @@ def saved(folder, seed: int = 0) -> AutoShard:
 
 
 def search(strategy: AutoShard, task, seed: int = 0):
-    return strategy.search(task, simple_cost_model(), seed=seed, deadline=None)
+    return strategy.search(task, SimpleCostModel(), seed=seed, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,7 +140,7 @@ def test_a_task_without_room_is_infeasible_with_numbers_and_a_remedy(tmp_path):
 
 def test_a_deadline_ends_the_tries(tmp_path):
     with pytest.raises(InfeasibleTask, match="in the last of 1 tries"):
-        saved(tmp_path).search(impossible_task(), simple_cost_model(), seed=0, deadline=0.0)
+        saved(tmp_path).search(impossible_task(), SimpleCostModel(), seed=0, deadline=0.0)
 
 
 def test_a_table_larger_than_any_device_is_found_before_anything_is_placed(tmp_path):
@@ -192,9 +192,9 @@ def test_planning_loads_no_torch(tmp_path):
 import sys
 from pathlib import Path
 from shardwright.search.autoshard import AutoShard
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
-AutoShard(Path({str(strategy.policy)!r})).search(task_of(5, 2), simple_cost_model(), seed=0, deadline=None)
+AutoShard(Path({str(strategy.policy)!r})).search(task_of(5, 2), SimpleCostModel(), seed=0, deadline=None)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)

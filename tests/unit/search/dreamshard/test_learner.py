@@ -17,12 +17,12 @@ from shardwright.search.learned.policy_files import load_policy, save_policy
 from shardwright.search.learned.records import TrainingRecord
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import constrained_task, tables
 from tests.kills import Killed
 from tests.unit.search.dreamshard.policies import cost_errors, training_set, whole_tables
 
-WORLD = SimulatedWorld(simple_cost_model())
+WORLD = SimulatedWorld(SimpleCostModel())
 BRIEF = DreamShardOptions(
     iterations=3,
     collected=6,

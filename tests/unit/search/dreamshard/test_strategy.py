@@ -15,11 +15,11 @@ from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.testing.conformance import check_strategy
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import impossible_task, task_of
 from tests.unit.search.dreamshard.policies import random_policy, training_set, whole_tables
 
-MODEL = simple_cost_model()
+MODEL = SimpleCostModel()
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +130,8 @@ def test_a_policy_of_another_strategy_is_refused(tmp_path):
 def test_planning_loads_no_torch(policy):
     script = (
         "import sys; from pathlib import Path; from shardwright.search.dreamshard.strategy import DreamShard;"
-        "from shardwright.testing.tasks import task_of; from shardwright.testing.model import simple_cost_model;"
-        f"DreamShard(Path({str(policy)!r})).search(task_of(5, 2), simple_cost_model(), seed=0, deadline=None);"
+        "from shardwright.testing.tasks import task_of; from shardwright.testing.model import SimpleCostModel;"
+        f"DreamShard(Path({str(policy)!r})).search(task_of(5, 2), SimpleCostModel(), seed=0, deadline=None);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

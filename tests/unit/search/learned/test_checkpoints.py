@@ -16,7 +16,7 @@ from shardwright.search.learned.options import DreamShardOptions
 from shardwright.search.learned.policy_files import SavedPolicy, save_policy
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import SimulatedWorld
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from tests.unit.search.autoshard.made import QUICK, simulated, varied_task
 from tests.unit.search.dreamshard.policies import training_set
 
@@ -139,7 +139,7 @@ def autoshard(path):
 def dreamshard(path):
     sizes = {"collected": 4, "cost_updates": 1, "cost_batch": 4, "policy_updates": 1, "policy_tasks": 1, "episodes": 2}
     options = DreamShardOptions(iterations=2, explored=4, variants=1, **sizes)
-    learn(training_set(3), SimulatedWorld(simple_cost_model()), options, checkpoint=path)
+    learn(training_set(3), SimulatedWorld(SimpleCostModel()), options, checkpoint=path)
 
 
 def longer(tensor):

@@ -12,7 +12,7 @@ from shardwright.search.dreamshard.strategy import DreamShard
 from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
 from shardwright.search.learned.policy_files import save_policy
 from shardwright.sharding.checking import check_plan
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from tests.unit.search.dreamshard.policies import training_set
 
 AUTOSHARD = {
@@ -57,7 +57,7 @@ def test_a_published_training_learns_a_policy_that_plans_and_goes_on_from_its_ch
     from shardwright.search.learned.worlds import SimulatedWorld
     from shardwright.threads import one_thread
 
-    tasks, world = training_set(3), SimulatedWorld(simple_cost_model())
+    tasks, world = training_set(3), SimulatedWorld(SimpleCostModel())
     options = kind.published(**TINY[kind])
     with one_thread():
         policy = learn(tasks, world, options, checkpoint=tmp_path / "state")
@@ -71,4 +71,4 @@ def test_a_published_training_learns_a_policy_that_plans_and_goes_on_from_its_ch
     save_policy(policy, tmp_path / "policy")
     strategy = (AutoShard if kind is AutoShardOptions else DreamShard)(tmp_path / "policy")
     task = training_set(1, 50)[0]
-    check_plan(task, strategy.search(task, simple_cost_model(), seed=0, deadline=None).shards)
+    check_plan(task, strategy.search(task, SimpleCostModel(), seed=0, deadline=None).shards)

@@ -11,7 +11,7 @@ from shardwright.search.baselines import Random
 from shardwright.search.rnn import Rnn, RnnOptions
 from shardwright.task import Constraints, TableConstraint
 from shardwright.testing import check_strategy
-from shardwright.testing.model import simple_cost_model
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 
 from .worlds import LoadWorld, equal_tables, pooling_of
@@ -28,7 +28,7 @@ def test_better_than_random_by_the_cost_model():
     pytest.importorskip("torch", reason="rnn trains with torch")
     from shardwright.cost.score import score
 
-    task, model = task_of(20, 4), simple_cost_model()
+    task, model = task_of(20, 4), SimpleCostModel()
     own = Rnn(RnnOptions(updates=60, episodes=16, hidden=16)).search(task, model, seed=0, deadline=None)
     others = [Random().search(task, model, seed=seed, deadline=None) for seed in range(20)]
     assert own.strategy == "rnn"
@@ -38,7 +38,7 @@ def test_better_than_random_by_the_cost_model():
 def test_a_world_of_its_own_decides():
     pytest.importorskip("torch", reason="rnn trains with torch")
     task, world = equal_tables(6, 2), LoadWorld()
-    plan = Rnn(SHORT, world=world).search(task, simple_cost_model(), seed=0, deadline=None)
+    plan = Rnn(SHORT, world=world).search(task, SimpleCostModel(), seed=0, deadline=None)
     from shardwright.search.learned.arrays import PlacementArrays
 
     loads = pooling_of(PlacementArrays.of(task))
@@ -50,12 +50,10 @@ def test_tables_that_must_be_cut_over_all_devices_need_no_training():
     names = [f"table_{i}" for i in range(3)]
     everywhere = Constraints({name: TableConstraint(("data_parallel",)) for name in names})
     task = task_of(3, 2, constraints=everywhere)
-    assert all(
-        len(shard.devices) == 2 for shard in Rnn().search(task, simple_cost_model(), seed=0, deadline=None).shards
-    )
+    assert all(len(shard.devices) == 2 for shard in Rnn().search(task, SimpleCostModel(), seed=0, deadline=None).shards)
     tight = task_of(3, 2, memory="1 MB", constraints=everywhere)
     with pytest.raises(InfeasibleTask):
-        Rnn().search(tight, simple_cost_model(), seed=0, deadline=None)
+        Rnn().search(tight, SimpleCostModel(), seed=0, deadline=None)
 
 
 def test_tasks_and_installations_it_cannot_serve(monkeypatch):
@@ -63,7 +61,7 @@ def test_tasks_and_installations_it_cannot_serve(monkeypatch):
     assert "allows only grid" in Rnn().supports(task_of(3, 2, constraints=grid))
     monkeypatch.setattr("shardwright.search.rnn.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"shardwright\[learn\]"):
-        Rnn().search(task_of(3, 2), simple_cost_model(), seed=0, deadline=None)
+        Rnn().search(task_of(3, 2), SimpleCostModel(), seed=0, deadline=None)
 
 
 @pytest.mark.parametrize(
