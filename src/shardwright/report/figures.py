@@ -54,7 +54,7 @@ _LONGEST = 40  # characters
 
 
 def axes(palette: Palette, *, width: float = 6.4, height: float = 3.0) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one pair of axes in the palette's colours."""
+    """A figure with one pair of axes in the palette's colours; sizes in inches."""
     figure = Figure(figsize=(min(width, _WIDEST), height), layout="constrained", facecolor=palette.panel)
     one = figure.subplots()
     one.set_facecolor(palette.panel)

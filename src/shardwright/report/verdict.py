@@ -53,7 +53,7 @@ class Bottleneck:
 
 
 def bottlenecks(entry: Entry, most: int = 8) -> tuple[Bottleneck, ...]:
-    """The bottleneck of each phase, with at most so many tables each."""
+    """The bottleneck of each phase, each with `most` tables at most."""
     result = []
     for index, (phase, name, times) in enumerate(zip(PHASES, PHASE_NAMES, phase_ms(entry.cost), strict=True)):
         rank = int(np.argmax(times))

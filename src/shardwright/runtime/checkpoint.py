@@ -304,7 +304,7 @@ def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> Non
 
 
 def _span(module: TieredEmbedding, held: Ints, table: int) -> tuple[int, int]:
-    """The smallest and largest id of a table that this rank may hold; where ids are ranked, of the table."""
+    """The smallest and largest id of a table that this rank may hold; the whole table's, if ids are ranked."""
     placement = module.placement
     held = held[(placement.table_of_range[held] == table) & (placement.ranges[1, held] > 0)]
     if not held.size:

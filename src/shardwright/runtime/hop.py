@@ -108,7 +108,7 @@ class Hop:
         self._buffers = Buffers(device)
 
     def ask(self, codes: torch.Tensor, lookups: list[int], label: Label, failed: torch.Tensor | bool = False) -> Route:
-        """Send questions to whom they belong.
+        """Send each question to the member that its code names.
 
         Args:
             codes: `(n,)` codes of the lookups, group after group.
@@ -158,7 +158,7 @@ class Hop:
         return self._carry(route.sizes.back(), fill, ("asked", "questions"), label)
 
     def give_back(self, route: Route, take: Fill, label: Label) -> Rows:
-        """The rows, as gradients, of what this rank was asked, by group, where `take` writes rows of this rank's questions."""
+        """Gradients of the rows that this rank was asked for, by group. `take` writes gradients of this rank's own questions."""
         return self._carry(route.sizes, take, ("questions", "asked"), label)
 
     def taker(self, route: Route, rows: Rows) -> Fill:
@@ -246,7 +246,7 @@ def sum_equal(numbers: Rows, rows: Rows) -> tuple[Rows, Rows]:
 
 
 class Buffers:
-    """Matrices by name, on one torch device, whose memory serves every step: fresh pages would cost more than filling them."""
+    """Matrices by name on one torch device. Their memory serves every step, since fresh pages cost more than filling them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -131,7 +131,7 @@ def _chosen(route: Route, rows: Rows) -> Fill:
 
 
 class Router:
-    """Codes of keys, for one rank: whom it asks for a row, and what.
+    """Codes of keys for one rank: the member that it asks for a row, and the question.
 
     A segment of rows is dealt to ranges, so the range of a row and its place there follow from a division; a search finds the segment.
     """

@@ -182,7 +182,7 @@ class Placement:
         return self._chosen(ReplicaSet.owner)
 
     def nearest(self, rank: int) -> Ints:
-        """`(ranges,)` whom a rank asks for the rows of each range: itself, else its host, else their owner."""
+        """`(ranges,)` the rank that a rank asks for the rows of each range: itself, else one on its host, else their owner."""
         return self._chosen(lambda holders, number: holders.nearest(rank, number))
 
     def _chosen(self, choose: Callable[[ReplicaSet, int], int]) -> Ints:
@@ -221,7 +221,7 @@ class Placement:
         return slots
 
     def held_by(self, rank: int, exchange: int | None = None) -> Ints:
-        """`(n,)` the ranges that a rank holds, ascending: all, or those of shards whose replicas agree by one exchange."""
+        """`(n,)` the ranges that a rank holds, ascending: all, or only those whose replicas agree by one kind of exchange."""
         mine = np.array([rank in shard.devices for shard in self.shards], dtype=np.bool_)
         if exchange is not None:
             mine &= self.exchanges == exchange

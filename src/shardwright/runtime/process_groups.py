@@ -257,7 +257,7 @@ def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
 
 
 def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: timedelta) -> _Groups:
-    """New groups of a parent's ranks: the one that this rank is in, of each partition.
+    """New groups of a parent's ranks: from each partition, the group of this rank.
 
     They are the modules' own, the world's too: its timeout is not the parent's, and what the parent's user sends must not meet rows.
 

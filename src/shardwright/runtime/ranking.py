@@ -18,7 +18,7 @@ from shardwright.sharding.rank_map import RankMap
 
 
 def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> dict[str, RankMap]:
-    """The rank map of each table: what is given, else what the plan carries, for tables in order of hotness; else the identity.
+    """The rank map of each table in order of hotness: the given one, else the plan's. Other tables have the identity.
 
     Raises:
         InvalidInput: a rank map is of another number of rows than its table, or belongs to no table.

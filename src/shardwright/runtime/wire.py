@@ -1,4 +1,4 @@
-"""What goes over the links: matrices whose rows are sorted by destination, all groups of tables in one message; and their bytes."""
+"""What goes over the links, and its bytes: matrices sorted by destination, all groups of tables in one message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrafficMeter:
         self.received.clear()
 
     def total(self, link: str | None = None, phase: str | None = None, kind: str | None = None) -> int:
-        """Bytes sent with this link, phase and kind; None stands for all of them (of links: those that are sent, not "self")."""
+        """Bytes sent with this link, phase and kind. None stands for all; for links it leaves out "self", which is not sent."""
         return sum(
             size
             for (its_phase, its_kind, its_link), size in self.sent.items()

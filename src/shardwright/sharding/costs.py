@@ -1,4 +1,4 @@
-"""The predicted cost of a plan, device by device, what a bound on it means, and what measuring the plan came to.
+"""The predicted cost of a plan device by device, the scope of its bound, and its measured times.
 
 Pure data: how it is computed is others' business.
 """

@@ -1,4 +1,4 @@
-"""What moves when one plan replaces another, what stays, and what is left of a plan when tables or devices have changed."""
+"""What moves and what stays when one plan replaces another, and which blocks survive a change of tables or devices."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _surviving(shards: Sequence[Shard], same: dict[int, int]) -> list[Shard]:
 
 
 def _counted(count: int, what: str, how: str) -> str:
-    """How many things are how, such as "3 tables are new"; nothing for none."""
+    """A count in words, such as "3 tables are new"; empty for none."""
     return f"{count} {what}{'s are' if count > 1 else ' is'} {how}" if count else ""
 
 

@@ -54,7 +54,7 @@ def group_task(task: Task, groups: ShardingGroups) -> Task:
 
 
 def in_group(task: Task, groups: ShardingGroups) -> Task:
-    """A task of as many devices as a group has, as that of one of the groups; the same task where there is only one.
+    """The task of one of the groups, made from a task with a group's devices; the same task where there is one group only.
 
     The memory of fully sharded groups is lowered, so that what is allocated at the peak fits.
     """
@@ -84,5 +84,5 @@ def group_memory(plan: Plan) -> GroupMemory:
 
 
 def _may_pad(task: Task, count: int) -> bool:
-    """Whether a block may have a number of weights that so many replicas do not divide."""
+    """Whether a block may have a number of weights that `count` does not divide."""
     return math.gcd(COLUMN_UNIT, *(table.dim for table in task.tables)) % count != 0

@@ -50,7 +50,7 @@ def row_blocks(rows: int, ranks: Sequence[int], columns: Range) -> list[tuple[Ra
 
 
 def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types: Sequence[str]) -> Pattern:
-    """The first of some sharding types whose blocks these are, row blocks up to rounding.
+    """The pattern of the first sharding type that fits the blocks; row blocks may differ by rounding.
 
     Args:
         shards: all shards of the table, tiling it.

@@ -136,6 +136,6 @@ def call_of(work: ShardWork) -> Call:
 
 
 def numbered_calls(works: Iterable[ShardWork]) -> list[int]:
-    """The number of each shard's call: 0 for that of the first shard, and one more for each call that is new."""
+    """The number of each shard's call, counted from 0 in the order in which calls first occur."""
     known: dict[Call, int] = {}
     return [known.setdefault(call_of(work), len(known)) for work in works]

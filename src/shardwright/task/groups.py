@@ -66,7 +66,7 @@ class ShardingGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups, which is that of the replicas of a block."""
+        """Number of groups, and of the replicas of a block."""
         return self.devices // self.size
 
     def ranks(self, group: int) -> range:
@@ -103,5 +103,5 @@ class ShardingGroups:
 
 
 def group_sizes(devices: int) -> list[int]:
-    """The sizes that groups of so many devices can have: the divisors, ascending."""
+    """The possible sizes of groups of `devices` devices: the divisors, ascending."""
     return [size for size in range(1, devices + 1) if devices % size == 0]

@@ -93,7 +93,7 @@ class Table:
         return self.rows * row_bytes(self.dtype, self.dim)
 
     def scaled_rows(self, factor: float) -> Table:
-        """The same table with `factor` times the rows (at least 1), its access profile made anew or stretched to fit."""
+        """The same table with `factor` times the rows, at least 1. Its access profile is made anew or stretched."""
         scale = real(factor)
         if scale is None or not 0 < scale < math.inf:
             raise InvalidInput(f"scale {reprlib.repr(factor)} must be a finite number greater than 0")

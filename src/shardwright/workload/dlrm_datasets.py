@@ -122,7 +122,7 @@ def load_tensors(path: Path, name: str, count: int) -> tuple[Any, ...]:
 
 
 def _check_archive(path: Path, name: str) -> None:
-    """Check that the file is a zip archive of stored entries whose pickle holds nothing but tensors."""
+    """Check that the file is a zip archive of stored entries, and that its pickle holds tensors only."""
     size = path.stat().st_size
     with (
         _damage_is_invalid(f"{name}: not a complete torch.save archive of torch 1.6 or later"),
@@ -231,7 +231,7 @@ def read_tables(
 
 
 def _check_shapes(file: str, indices: Any, offsets: Any, lengths: Any) -> None:
-    """Check the three tensors against each other, as far as that takes no reading."""
+    """Check the three tensors against each other without reading their content."""
     shapes = [tuple(tensor.shape) for tensor in (indices, offsets, lengths)]
     if [len(shape) for shape in shapes] != [1, 1, 2] or 0 in shapes[2]:
         raise InvalidInput(

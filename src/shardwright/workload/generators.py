@@ -1,4 +1,4 @@
-"""Tasks from what is published: the papers' benchmark tasks, of tables drawn from a pool onto a small cluster, and public models.
+"""Tasks from publications: public models, and the papers' benchmark tasks, which draw tables from a pool for a small cluster.
 
 Pools are synthetic stand-ins for Meta's DLRM data sets. The data sets themselves are 2 GB a batch. What is published about them in text
 is the number of tables, lookups and distinct rows of a batch, and its two reuse histograms. The pools have those totals and histograms in
@@ -278,7 +278,7 @@ def _draw_count(rng: np.random.Generator, tables: int | tuple[int, int], availab
 
 
 def _topology(device: str, devices: int, memory: Memory) -> Topology:
-    """One host with so many devices, its links as in the presets of the device type."""
+    """One host with `devices` devices and the links of the device type's preset."""
     names = {preset.device: name for name, preset in PRESETS.items()} | {"cpu": "cpu"}
     if device not in names:
         raise InvalidInput(f"device {device!r} has no preset; known devices are {', '.join(names)}")

@@ -84,7 +84,7 @@ def expected_miss_rate(table: Table, load_factor: float) -> float:
 
 
 def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, KernelChoice]:
-    """The tables whose constraints leave them no kernel in device memory; with a cache of the least size unless they name one.
+    """Kernels of the tables that may not lie in device memory. A cache has the least size unless the constraints name one.
 
     Args:
         problem: the problem.
@@ -172,7 +172,7 @@ def cache_bytes(rows: int, held: int, load_factor: float) -> float:
 
 
 def least_cache(problem: TorchRecProblem) -> float:
-    """Least load factor: device memory over host memory, of the rank where that is largest."""
+    """Least load factor: the largest ratio of device memory to host memory of any rank."""
     ratios = [
         own / max(device.storage.ddr, 1)
         for own, device in zip(problem.task.topology.memory_bytes, problem.reserved.devices, strict=True)

@@ -19,7 +19,7 @@ from shardwright.sharding.shard import Shard
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
-    """Check that a process group has as many ranks as the topology, or is of several sharding groups of so many.
+    """Check that a process group has the ranks of the topology, or of several sharding groups of its size.
 
     Args:
         topology: the topology.

@@ -40,7 +40,7 @@ class EnumeratorOnDemand(Enumerator):
         return list(self.given.enumerate(module, sharders))
 
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
-        """Storage and times of sharding options, as far as the enumerator knows them."""
+        """Fill in the storage and times of sharding options that the enumerator knows."""
         self.given.populate_estimates(sharding_options)
 
     @property
@@ -67,7 +67,7 @@ def enumerator_without_times(
 def other_orders(
     space: Sequence[ShardingOption], constraints: Mapping[str, ParameterConstraints] | None
 ) -> Iterator[SimpleNamespace]:
-    """Enumerators with the same search space in the orders that it has in other processes, as far as these are few.
+    """Enumerators that list the same search space in the orders of other processes, if there are few orders.
 
     TorchRec lists the compute kernels of a sharding type, and the sharding types of a constraint, as a Python set has them, so that its
     hash depends on PYTHONHASHSEED.

@@ -31,7 +31,7 @@ def group_candidates(
     use_inter_host_allreduce: bool,
     strategy: ShardingStrategy,
 ) -> list[ShardingGroups]:
-    """The groups that the ranks of a cluster may form, of one size or of every size; `DMPCollection` has these options.
+    """The sharding groups that the ranks of a cluster may form, of one size or of every size.
 
     Its default strategy and `PER_MODULE` take the same time and memory.
 
@@ -87,7 +87,7 @@ def best_size(
     search: Callable[[ShardingGroups, float | None], Planned],
     time_limit: float | None,
 ) -> tuple[GroupSizes, ShardingGroups, ShardingPlan]:
-    """The size of the shortest step; one whose plan was loaded rather than searched, if there is one.
+    """The group size with the shortest step. A size whose plan was loaded, not searched, comes first.
 
     Args:
         sizes: the sizes to plan.

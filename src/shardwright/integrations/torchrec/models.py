@@ -191,7 +191,7 @@ def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTo
 
 
 def local_batch_size(task: Task) -> int:
-    """Samples of one device, which is what TorchRec calls the batch size."""
+    """Samples of one device: TorchRec's batch size."""
     return max(1, -(-task.batch_size // task.topology.devices))
 
 

@@ -74,7 +74,7 @@ class Kept:
 
 
 def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, rows: int, columns: int) -> Kept:
-    """What a shard of so many rows and columns keeps off device memory; of a table whose kernel does so.
+    """What a shard keeps off device memory, where the kernel of its table keeps rows there.
 
     Args:
         problem: the problem.

@@ -90,7 +90,7 @@ def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int
 def possible_kernels(
     kernels: Mapping[str, tuple[str, ...]], table: ShardableTable, topology: TorchRecTopology, buckets: int | None
 ) -> dict[str, tuple[str, ...]]:
-    """Of the kernels of each sharding type those that this topology and the table's buckets allow.
+    """Kernels of each sharding type that this topology and the table's buckets allow.
 
     `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so that they are row-wise where they may be, and
     are chosen only where a table may have no other kernel. Row blocks on one host must be whole buckets.
@@ -134,7 +134,7 @@ def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) ->
 
 
 def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
-    """Buckets by table; of embedding collections TorchRec looks at those of virtual tables only."""
+    """Buckets by table. In embedding collections TorchRec looks at virtual tables only."""
     if isinstance(module, BaseManagedCollisionEmbeddingCollection):
         return dict(module._managed_collision_collection.table_to_number_buckets())
     configs: Sequence[BaseEmbeddingConfig] = ()

@@ -52,7 +52,7 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
 
 
 def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
-    """An option of each table for problems without a plan: whole, of the first type and kernel that it may have, on rank -1."""
+    """An option of each table for problems without a plan: the whole table on rank -1, with its first type and kernel."""
     tables = problem.task.tables
     wholes = [Shard.whole(table, 0) for table in tables]
     works = [shard_work(problem.task, whole) for whole in wholes]
@@ -104,7 +104,7 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
 def _load(
     shard: Shard, work: ShardWork, times: Perf, table: ParameterSharding, problem: TorchRecProblem
 ) -> tuple[Storage, Perf]:
-    """Storage and times of a shard: of one whose kernel keeps rows elsewhere, a cache on the device and the time to fetch them."""
+    """Storage and times of a shard. Where its kernel keeps rows elsewhere, a cache on the device and the time to fetch rows count."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
     buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":

@@ -204,7 +204,7 @@ def load_sharding_plan(path: str | Path) -> ShardingPlan:
 
 
 def load_saved_plan(path: str | Path) -> SavedPlan:
-    """The same, with the hash that was saved beside it."""
+    """Read a saved sharding plan and the hash that was saved beside it."""
     document = parse_document(path, "sharding plan file")
     place = Place(str(path))
     if not isinstance(document, dict) or "sharding_plan" not in document:

@@ -251,7 +251,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def hash_planner_context_inputs(self) -> int:
-        """TorchRec's hash of the inputs, of a sharding group's where the last plan is for one."""
+        """TorchRec's hash of the inputs: those of a sharding group, if the last plan is for one."""
         if self._of_group is not None:
             return self._of_group.hash_planner_context_inputs()
         return int(super().hash_planner_context_inputs())
@@ -339,7 +339,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def _log(self, plan: ShardingPlan, options: list[ShardingOption], sharders: list[Sharder], begin: float) -> None:
-        """Statistics of a plan, or, where it is empty, of what could not be placed."""
+        """Log statistics of a plan; of an empty one, what could not be placed."""
         ours = self.last_plan
         found = SearchStats(type(self).__name__, self._timeout_seconds)
         if ours is not None and ours.cost is not None:
@@ -372,7 +372,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         }
 
     def _context_hashes(self) -> Iterator[str]:
-        """The hash of the inputs, and those that other processes may have for the same."""
+        """The hash of the inputs, and the hashes of the same inputs in other processes."""
         yield self.hash_planner_context_inputs_str()
         for enumerator in other_orders(self._enumerator.last_stored_search_space or [], self._constraints):
             yield hash_planner_context_inputs_str(

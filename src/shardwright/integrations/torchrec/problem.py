@@ -169,7 +169,7 @@ def problem_of_tables(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     profiles: Profiles = None,
 ) -> TorchRecProblem:
-    """The same, of tables already found and with the storage already reserved."""
+    """The problem of tables that are already found, with storage that is already reserved."""
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
     places, tables = {}, []
@@ -193,7 +193,7 @@ def warn_of_unknown(
     found: Sequence[ShardableTable],
     constraints: Mapping[str, ParameterConstraints] | None,
 ) -> None:
-    """Warn, once, of constraints for tables that the model does not have: they are shared between models, and ignored."""
+    """Warn once of constraints for tables that the model lacks. Models share constraints, so these are ignored."""
     unknown = set(constraints or {}) - {table.name for table in found}
     if unknown:  # tables of other device groups are not among those found
         unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}

@@ -115,7 +115,7 @@ def _mixed(found: Sequence[tuple[AccessProfile, float]]) -> AccessProfile:
 
 
 def _matched(name: str, features: Sequence[str], known: Mapping[str, Table]) -> list[Table | None]:
-    """The profile of each feature; of a table whose features have none, one named like the table itself."""
+    """The profile of each feature. If no feature of a table has one, the profile with the table's name."""
     matched = [known.get(feature) for feature in features]
     if not any(matched) and name in known:
         return [known[name]]

@@ -279,7 +279,7 @@ def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
-    """TorchRec's error, of the kind that TorchRec gives it: storage where the tables are larger than all devices together."""
+    """TorchRec's error with TorchRec's type: storage, if the tables are larger than all devices together."""
     task = problem.task
     stored = {name for name, choice in demanded(problem).items() if choice.kernel in STORES}
     need = sum(held_bytes(task, table) for table in task.tables if table.name not in stored)

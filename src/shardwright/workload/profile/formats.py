@@ -356,7 +356,7 @@ class CsvLog(LogReader):
 
 
 def _delimiter_of(path: Path, usual: str) -> str:
-    """What separates the columns: the usual mark, unless the header holds none of it and one of another.
+    """What separates the columns: the usual mark, or another one if only that is in the header.
 
     Raises:
         InvalidInput: several marks separate the header, and the first sample, into the same number of columns each.

@@ -198,7 +198,7 @@ class ProfileResult:
         }
 
     def doubts(self, tables: Sequence[Table]) -> list[Doubt]:
-        """The columns that are hardly features, such as times, labels and keys of sessions; none of events, which name their columns.
+        """Columns that are hardly features, such as times, labels and keys of sessions; none for event files.
 
         Args:
             tables: what `tables` returned.
