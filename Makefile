@@ -10,8 +10,12 @@ READY := $(VENV)/.ready
 demo: setup
 	$(BIN)/shardwright demo
 
+# Two tests at once, then one by one those that measure kernels, start clusters or run many processes: they would disturb each other.
+MEASURING := $(addprefix tests/unit/,calibration cluster measure)
+BESIDE := $(patsubst %,tests/integration/test_%.py,docs examples experiments plugin wheel)
 test: setup
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) tests/unit tests/property tests/golden $(BESIDE)
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
 
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
 PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard $(addprefix search/,autoshard dreamshard learned rnn)

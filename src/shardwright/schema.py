@@ -75,10 +75,9 @@ def _refuse_unknown(document: Any, content: object, place: Place) -> None:
             if name not in names:
                 raise InvalidInput(f"{place}: {_unknown(name, names)}")
             _refuse_unknown(value, getattr(content, name), place.at(name))
-    elif isinstance(content, (list, tuple)):
+    elif isinstance(content, (list, tuple)) and content and is_dataclass(content[0]):  # of one kind each
         for index, item in enumerate(content):
-            if is_dataclass(item):
-                _refuse_unknown(document[index], item, place.at(f"[{index}]"))
+            _refuse_unknown(document[index], item, place.at(f"[{index}]"))
     elif isinstance(content, Struct):
         for name in content.__struct_fields__:
             if name in document:

@@ -1,3 +1,6 @@
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 import msgspec
 import pytest
 
@@ -9,6 +12,26 @@ class _Thing(msgspec.Struct, forbid_unknown_fields=True):
     rows: int
     share: list[float] = []
     kind: str | dict[str, object] = ""
+
+
+class _Kind(msgspec.Struct, forbid_unknown_fields=True):
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass
+class _Point:
+    x: Annotated[int, msgspec.Meta(ge=0)]
+    others: "tuple[_Point, ...]" = ()
+
+    def __post_init__(self) -> None:
+        if self.x == 13:
+            raise InvalidInput("point: x is 13, must be luckier")
+
+
+class _Nested(msgspec.Struct, forbid_unknown_fields=True):
+    kinds: list[_Kind] = []
+    pair: tuple[int, _Kind] | msgspec.UnsetType = msgspec.UNSET
+    point: _Point | None = None
 
 
 def test_places() -> None:
@@ -47,6 +70,32 @@ def test_messages(document: object, message: str) -> None:
         convert(document, _Thing, Place("f", "t[1]"))
     assert str(error.value).startswith(message)
     assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"kinds": [{}, {"kin": "a"}]},
+            "f: t.kinds[1]: unknown field 'kin'; did you mean 'kind'? known fields are kind",
+        ),
+        ({"kinds": [{"kind": "c"}]}, "f: t.kinds[0].kind: Invalid enum value 'c', must be one of a, b"),
+        ({"pair": [1, {"kind": "c"}]}, "f: t.pair[1].kind: Invalid enum value 'c', must be one of a, b"),
+        ({"pair": [1]}, "f: t.pair: Expected `array` of length 2, got [1]"),
+        ({"point": {}}, "f: t.point: the field 'x' is missing; add it"),
+        ({"point": {"x": -1}}, "f: t.point.x: Expected `int` >= 0, got -1"),
+        ({"point": {"x": 1, "y": 1}}, "f: t.point: unknown field 'y'; known fields are x, others"),
+        (
+            {"point": {"x": 1, "others": [{"x": 1, "z": 1}]}},
+            "f: t.point.others[0]: unknown field 'z'; known fields are",
+        ),
+        ({"point": {"x": 13}}, "f: t: point: x is 13, must be luckier"),
+    ],
+)
+def test_messages_on_what_lies_deeper(document: object, message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        convert(document, _Nested, Place("f", "t"))
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("document", [{}, {"format": 1}, [], None])
