@@ -8,6 +8,7 @@ import pytest
 
 from shardwright.errors import InvalidInput
 from shardwright.task import PRESETS, Table, Topology
+from shardwright.task.access import reuse_of_many
 from shardwright.workload.generators import (
     POOLS,
     PUBLIC_MODELS,
@@ -189,8 +190,9 @@ FACTS = json.loads((files("shardwright.workload") / "data" / "public_models.json
 def batch(request):
     """A pool's published facts, and its expected distinct rows and lookups by reuse bin, `(17,)` each."""
     facts = FACTS[request.param.replace("dlrm-", "dlrm_datasets_")]
-    reuse = [table.access.reuse(table.pooling * facts["batch_size"]) for table in table_pool(request.param)]
-    unique, lookups = np.sum(reuse, axis=0)
+    pool = table_pool(request.param)
+    reuse = reuse_of_many([table.access for table in pool], [table.pooling * facts["batch_size"] for table in pool])
+    unique, lookups = (by_bin.sum(0) for by_bin in reuse)
     return facts, unique, lookups
 
 
