@@ -14,7 +14,7 @@ demo: setup
 MEASURING := $(addprefix tests/unit/,calibration cluster measure)
 BESIDE := $(patsubst %,tests/integration/test_%.py,docs examples experiments plugin wheel)
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) tests/unit tests/property tests/golden $(BESIDE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/unit tests/property tests/golden
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
 
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
