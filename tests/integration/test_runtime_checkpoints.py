@@ -130,7 +130,7 @@ MESSAGES = {
     "manifest cut short": "manifest.json",
     "rows missing": "are in no part",
     "other table": "load a checkpoint of the same tables",
-    "path outside": "not the name of a part",
+    "path outside": "parts[0].file: Expected `str` matching regex",
 }
 
 
