@@ -13,6 +13,7 @@ from shardwright.cost.flows import Kind, LinkTraffic
 from shardwright.cost.sequences import traffic_by_kind
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
+from shardwright.report.whatif import what_if
 from shardwright.sharding.costs import BOUND_SCOPES, SEARCH_ENDS
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
@@ -117,8 +118,7 @@ def task_data(task: Task) -> dict[str, Any]:
 def block_data(plan: Plan) -> dict[str, Any]:
     """The blocks of a plan by column: table, rows, columns, bytes on each holder, and the holders (a number, a list, or "all")."""
     number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    devices = plan.task.topology.devices
-    shards = sorted(plan.shards, key=lambda shard: (number[shard.table], shard.rows, shard.columns))
+    devices, shards = plan.task.topology.devices, ordered(plan)
     return {
         "table": [number[shard.table] for shard in shards],
         "rows": [list(shard.rows) for shard in shards],
@@ -129,6 +129,12 @@ def block_data(plan: Plan) -> dict[str, Any]:
         "byHotness": sorted({number[shard.table] for shard in shards if shard.row_order == "hotness"}),
         "types": [plan.sharding_type(table.name) for table in plan.task.tables],
     }
+
+
+def ordered(plan: Plan) -> list[Shard]:
+    """The shards in the order in which a page has them: by table, rows and columns."""
+    number = {table.name: index for index, table in enumerate(plan.task.tables)}
+    return sorted(plan.shards, key=lambda shard: (number[shard.table], shard.rows, shard.columns))
 
 
 def cell_data(entry: Entry) -> dict[str, Any] | None:
@@ -163,13 +169,13 @@ def document(entries: Sequence[Entry]) -> dict[str, Any]:
     first = shown[0].plan
     return {
         "tasks": [task_data(task) for task in tasks],
-        "plans": [{"task": tasks.index(entry.plan.task), **plan_data(entry)} for entry in shown],
+        "plans": [{"task": tasks.index(entry.plan.task), **plan_data(entry, len(shown))} for entry in shown],
         "changes": [None, *(change_data(first, entry.plan) for entry in shown[1:])],
     }
 
 
-def plan_data(entry: Entry) -> dict[str, Any]:
-    """One plan as plain data."""
+def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
+    """One plan as plain data, of so many on a page."""
     plan, cost, memory = entry.plan, entry.cost, entry.plan.memory
     measured = entry.measured
     return {
@@ -196,8 +202,16 @@ def plan_data(entry: Entry) -> dict[str, Any]:
         "tiered": [tier_data(plan, name) for name in tiered_tables(plan)],
         "measured": measured and [shorts(measured.forward_ms), shorts(measured.backward_ms)],
         "tuning": tuning_data(plan),
+        "whatIf": _what_if(entry, plans),
         "notComparable": measured and not_comparable(plan.task.topology.device, measured.device),
     }
+
+
+def _what_if(entry: Entry, plans: int) -> dict[str, Any] | None:
+    if entry.cost_model is None or entry.marginals is None:
+        return None
+    worth = entry.marginals.phase_ms.sum(axis=1).tolist()
+    return what_if(entry.plan, ordered(entry.plan), entry.cost_model, worth, name=entry.name, plans=plans)
 
 
 def tuning_data(plan: Plan) -> dict[str, Any] | None:

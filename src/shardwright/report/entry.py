@@ -127,6 +127,7 @@ class Entry:
         measured: measured kernel times, if any.
         notes: what a reader should know about the figures.
         changes: changes that would save time, the most first; none where no cost model is at hand.
+        cost_model: prices the plan's parts; None where none is at hand.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Entry:
     measured: MeasuredTimes | None = None
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    cost_model: CostModel | None = None
 
     @property
     def cost(self) -> PlanCost:
@@ -176,7 +178,7 @@ def entry_of(
             f"Shares of tables are by cost model {model.name}, which predicts a step of {again:.3f} ms for this plan; the plan says "
             f"{plan.cost.step_ms:.3f} ms by {plan.cost_model or 'an unnamed model'}. Name that model with --model."
         )
-    return Entry(name, plan, found, measured, tuple(notes), priced_changes(plan, model, found))
+    return Entry(name, plan, found, measured, tuple(notes), priced_changes(plan, model, found), model)
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

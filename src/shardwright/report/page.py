@@ -35,6 +35,10 @@ _SCRIPTS = (
     "compare.js",
     "links.js",
     "tuning.js",
+    "rules.js",
+    "draft.js",
+    "board.js",
+    "whatif.js",
     "main.js",
 )
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}

@@ -80,7 +80,7 @@ def gradient_bytes(task: Task, work: ShardWork, replicas: int) -> int:
 
 def block_bytes(task: Task, work: ShardWork, replicas: int = 1) -> int:
     """Bytes that a shard takes on each of its devices, by its work there."""
-    return sum(_parts(task, work, replicas))
+    return sum(block_parts(task, work, replicas))
 
 
 def shard_bytes(task: Task, shard: Shard) -> int:
@@ -96,11 +96,12 @@ def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
     for shard in shards:
         work = works.of(shard)
         if id(work) not in known:
-            known[id(work)] = np.array(_parts(task, work, len(shard.devices)), dtype=np.int64)
+            known[id(work)] = np.array(block_parts(task, work, len(shard.devices)), dtype=np.int64)
         parts[:, list(shard.devices)] += known[id(work)][:, None]
     return MemoryAccount(*parts)
 
 
-def _parts(task: Task, work: ShardWork, replicas: int) -> tuple[int, int, int]:
+def block_parts(task: Task, work: ShardWork, replicas: int) -> tuple[int, int, int]:
+    """Bytes of weights, optimizer state and buffers that a shard takes on each of its devices, by its work there."""
     state = optimizer_bytes(task.optimizer, work.rows, work.dim)
     return work.weight_bytes, state, buffer_bytes(work) + gradient_bytes(task, work, replicas)

@@ -45,7 +45,7 @@ function hostMarks(order, perHost, place, pitch, bottom, sorted) {
 }
 
 // series: [{name, text, values}], lines: [{name, text, values}], order: devices from left to right
-function columns({ title, note, unit, series, lines = [], order, perHost, sorted = false, describe, controls, height = 240 }) {
+function columns({ title, note, unit, series, lines = [], order, perHost, sorted = false, describe, act, controls, height = 240 }) {
   const least = order.length > 1024 ? 1 : 4;
   const draw = (available) => {
     const left = unit === "bytes" ? 66 : 48;
@@ -75,7 +75,7 @@ function columns({ title, note, unit, series, lines = [], order, perHost, sorted
     };
   };
   const entries = [...series.map((one) => [one.name, one.text]), ...lines.map((one) => [one.name, one.text, "dash"])].filter(([, text]) => text);
-  return figure({ title, note, entries, draw, describe: (at) => describe(order[at]), controls });
+  return figure({ title, note, entries, draw, describe: (at) => describe(order[at]), act: act && ((at) => act(order[at])), controls });
 }
 
 // A small picture of one value per device, the largest in full colour.

@@ -8,9 +8,10 @@ function legend(entries) {
 // A figure whose drawing depends on its width.
 //   draw(width) returns {node, count, at(x, y) → place or null, centre(place) → [x, y], mark(place)}
 //   describe(place) returns [title, rows]
-function figure({ title, note, entries = [], draw, describe, controls = null, className = "" }) {
+//   act(place), if there is one, is what a click or Enter does
+function figure({ title, note, entries = [], draw, describe, act = null, controls = null, className = "" }) {
   const stage = el("div", { class: "stage", tabindex: "0", role: "group", "aria-roledescription": "chart", "aria-label":
-    `${title}. Use the arrow keys to read its values.` });
+    `${title}. Use the arrow keys to read its values${act ? ", and Enter to choose one" : ""}.` });
   const whole = el("figure", { class: className }, el("figcaption", {}, el("h3", {}, title), note && el("p", {}, note), controls),
     entries.length ? legend(entries) : null, el("div", { class: "sideways" }, stage));
   let drawing = null;
@@ -40,7 +41,13 @@ function figure({ title, note, entries = [], draw, describe, controls = null, cl
   stage.addEventListener("pointerdown", follow);
   stage.addEventListener("pointerleave", (event) => event.pointerType === "touch" || leave()); // a finger that is lifted leaves its note
   stage.addEventListener("blur", leave);
+  stage.addEventListener("click", (event) => {
+    const box = stage.getBoundingClientRect();
+    const where = act && drawing.at(event.clientX - box.left, event.clientY - box.top);
+    if (act && where !== null) act(where);
+  });
   stage.addEventListener("keydown", (event) => {
+    if (act && event.key === "Enter" && tip.owner === stage) return act(place);
     const last = drawing.count - 1;
     const next = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last, Enter: place, PageUp: place - 8, PageDown: place + 8 }[event.key];
     if (next === undefined || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -6,7 +6,7 @@ function choice(label, options, value, change) {
 }
 
 function tableOrders(plan) {
-  const gain = plan.cells ? plan.cells.stepMs : plan.bytesOf;
+  const gain = plan.worth || plan.bytesOf;
   const own = plan.names.map((_, table) => (plan.cells ? sum([...plan.row(table).values()].map((cell) => sum(cell.ms))) : 0));
   return {
     gain: (a, b) => gain[b] - gain[a] || own[b] - own[a] || a - b,
@@ -40,7 +40,7 @@ class Matrix {
   constructor(plan) {
     this.plan = plan;
     this.orders = tableOrders(plan);
-    this.state = { sort: plan.cells ? "gain" : "bytes", mode: plan.cells ? "time" : "bytes", rows: "names", filter: "", place: [0, 0] };
+    this.state = { sort: plan.worth ? "gain" : "bytes", mode: plan.cells ? "time" : "bytes", rows: "names", filter: "", place: [0, 0] };
     this.view = { plan, order: [], theme: canvasTheme() };
     this.canvas = el("canvas", { "aria-hidden": "true" });
     this.cursor = el("div", { class: "cell-cursor", hidden: true });
@@ -54,9 +54,12 @@ class Matrix {
     this.arrange();
   }
 
+  title() { return "Where each part of each table lies"; }
+
+  note(row, device) { return cellNote(this.plan, this.view.order[row], device); }
+
   node() {
-    const title = el("h3", {}, "Where each part of each table lies");
-    const whole = el("figure", { class: "wide" }, el("figcaption", {}, title, this.controls()), this.key, this.scroller);
+    const whole = el("figure", { class: "wide" }, el("figcaption", {}, el("h3", {}, this.title()), this.controls()), this.key, this.scroller);
     whole.redraw = () => {
       this.view.theme = canvasTheme();
       this.key.replaceChildren(...colourKey(this.view, this.state.mode));
@@ -69,7 +72,7 @@ class Matrix {
     const { plan, state } = this;
     const change = (name) => (value) => { state[name] = value; this.arrange(); };
     const modes = [plan.cells && ["time", "time without the table"], ["bytes", "memory"], ["kind", "sharding type"], plan.received && ["change", "bytes received"]];
-    const sorts = [plan.cells && ["gain", "what the step would gain"], plan.cells && ["time", "time"], ["bytes", "memory"], ["kind", "sharding type"],
+    const sorts = [plan.worth && ["gain", "what the step would gain"], plan.cells && ["time", "time"], ["bytes", "memory"], ["kind", "sharding type"],
       ["name", "name"], ["task", "order of the task"]];
     const search = el("input", { type: "search", "aria-label": "Filter", placeholder: "part of a name", oninput: () => change("filter")(search.value) });
     return el("div", { class: "controls" },
@@ -116,12 +119,17 @@ class Matrix {
   }
 
   point(row, device, at, speak) {
-    const { view, cursor } = this;
     this.state.place = [row, device];
+    this.lay(this.cursor, row, device);
+    this.cursor.hidden = false;
+    tip.show(this.scroller, at, ...this.note(row, device), speak);
+  }
+
+  // A frame around a cell.
+  lay(frame, row, device) {
+    const { view } = this;
     const [width, height] = view.cell;
-    Object.assign(cursor.style, { left: view.labels + device * width + "px", top: HEAD + row * height + "px", width: width + "px", height: height + "px" });
-    cursor.hidden = false;
-    tip.show(this.scroller, at, ...cellNote(this.plan, view.order[row], device), speak);
+    Object.assign(frame.style, { left: view.labels + device * width + "px", top: HEAD + row * height + "px", width: width + "px", height: height + "px" });
   }
 
   leave() {

@@ -14,6 +14,7 @@ function readPlan(data, index) {
   plan.held = range(devices).map((device) => sum(plan.memory.map((part) => part[device])));
   plan.phaseMax = plan.phases.map(most);
   plan.fullest = most(plan.held.map((size, device) => size / plan.limit[device]));
+  plan.worth = raw.cells && raw.cells.stepMs;
   plan.byHotness = new Set(raw.blocks.byHotness);
   plan.where = (device) => (task.hosts > 1 ? `device ${device} (host ${Math.floor(device / task.perHost)})` : `device ${device}`);
   indexBlocks(plan);

@@ -1,0 +1,258 @@
+// A plan that is being changed, and what it costs: the sums over blocks, the head of the cost model, the links and the memory account,
+// as `cost.score` has them. Every change is priced from scratch, so that nothing drifts and undoing leads back to the very same figures.
+
+function doubles(text) {
+  const raw = atob(text);
+  const view = new DataView(new ArrayBuffer(raw.length));
+  for (let at = 0; at < raw.length; at++) view.setUint8(at, raw.charCodeAt(at));
+  return Float64Array.from({ length: raw.length / 8 }, (_, at) => view.getFloat64(8 * at, true));
+}
+
+class Prices {
+  constructor(plan) {
+    const { kinds, pricing, fixed, links, proxies } = plan.whatIf;
+    this.plan = plan;
+    this.devices = plan.devices;
+    this.near = plan.task.perHost;
+    this.hosts = plan.task.hosts;
+    this.kinds = { ...kinds, codes: doubles(kinds.codes), asked: doubles(kinds.asked) };
+    this.head = { ...pricing, hidden: doubles(pricing.hidden), bias: doubles(pricing.bias), hidden_bias: doubles(pricing.hidden_bias),
+      mix: doubles(pricing.mix), linear: doubles(pricing.linear), once: doubles(pricing.once) };
+    this.fixed = doubles(fixed);
+    [this.latency, this.bandwidth] = links;
+    this.proxies = proxies;
+    this.kindOf = new Map(kinds.size.map((size, kind) => [size.join(), kind]).reverse().filter(([, kind]) => kinds.halves[kind].length));
+  }
+
+  // Forward and backward ms of the kernels of a device with blocks of these kinds.
+  kernels(held) {
+    const { width } = this.head;
+    const sums = new Map();
+    for (const kind of held) {
+      const call = this.kinds.call[kind];
+      if (!sums.has(call)) sums.set(call, new Float64Array(width));
+      const total = sums.get(call);
+      for (let at = 0; at < width; at++) total[at] += this.kinds.codes[kind * width + at];
+    }
+    const times = held.length ? [...this.head.once] : [0, 0];
+    for (const total of sums.values()) this.call(total).forEach((value, pass) => { times[pass] += value; });
+    return times;
+  }
+
+  call(total) {
+    const { width, units, hidden, hidden_bias, mix, linear, bias } = this.head;
+    const times = [bias[0], bias[1]];
+    for (let pass = 0; pass < 2; pass++) {
+      for (let at = 0; at < width; at++) times[pass] += linear[pass * width + at] * total[at];
+    }
+    for (let unit = 0; unit < units; unit++) {
+      let active = hidden_bias[unit];
+      for (let at = 0; at < width; at++) active += hidden[unit * width + at] * total[at];
+      if (active > 0) for (let pass = 0; pass < 2; pass++) times[pass] += mix[pass * units + unit] * active;
+    }
+    return times.map((value) => Math.max(value, 0));
+  }
+
+  // Bytes that the samples of one device, or through proxies of one host, ask of each device's own blocks: values and ids, near and far.
+  asked(pieces) {
+    const found = [0, 1].map(() => range(4).map(() => new Float64Array(this.devices)));
+    for (const piece of pieces) this.ask(found, piece, piece.devices[0]);
+    return found;
+  }
+
+  ask(found, piece, device) {
+    if (piece.devices.length > 1) return;
+    const way = found[this.proxies[piece.table]];
+    for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * piece.kind + part];
+  }
+
+  // Forward and backward ms of the collectives of every device.
+  links(asked) {
+    const { devices, fixed } = this;
+    if (devices === 1) return [[0], [0]];
+    const [forward, backward] = [0, 1].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
+    const [SENT, RECEIVED] = [0, 1];
+    asked.forEach(([values, ids, farValues, farIds], proxies) => {
+      const [valuesAsked, valuesServed] = this.shared(values, farValues, proxies);
+      const [idsAsked, idsServed] = this.shared(ids, farIds, proxies);
+      for (let link = 0; link < 2; link++) {
+        for (let device = 0; device < devices; device++) {
+          forward[SENT][link][device] += idsAsked[link][device] + valuesServed[link][device];
+          forward[RECEIVED][link][device] += idsServed[link][device] + valuesAsked[link][device];
+          backward[SENT][link][device] += valuesAsked[link][device];
+          backward[RECEIVED][link][device] += valuesServed[link][device];
+        }
+      }
+    });
+    return [forward, backward].map(([sent, received]) => range(devices).map((device) => Math.max(...[0, 1].map((link) => {
+      const busiest = Math.max(sent[link][device], received[link][device]);
+      return busiest > 0 ? this.latency[link] + (busiest / this.bandwidth[link]) * 1e3 : 0;
+    }))));
+  }
+
+  // As `cost.flows.single_holders`: bytes that each device asks for and that it serves, inside its host and between hosts.
+  shared(each, far, proxies) {
+    const { near, hosts, devices } = this;
+    const made = () => [new Float64Array(devices), new Float64Array(devices)];
+    const [asked, served] = [made(), made()];
+    const byHost = new Float64Array(hosts);
+    const [rail, farRail] = [new Float64Array(near), new Float64Array(near)];
+    const farHost = new Float64Array(hosts);
+    for (let device = 0; device < devices; device++) {
+      const [host, local] = [Math.floor(device / near), device % near];
+      byHost[host] += each[device];
+      farHost[host] += far[device];
+      rail[local] += each[device];
+      farRail[local] += far[device];
+    }
+    const [allRails, allFar] = [sum(rail), sum(farHost)];
+    for (let device = 0; device < devices; device++) {
+      const [host, local] = [Math.floor(device / near), device % near];
+      asked[0][device] = proxies ? allRails - rail[local] : byHost[host] - each[device];
+      served[0][device] = (near - 1) * (proxies ? rail[local] : each[device]);
+      asked[1][device] = proxies ? farRail[local] - far[device] : allFar - farHost[host];
+      served[1][device] = (hosts - 1) * far[device] * (proxies ? 1 : near);
+    }
+    return [asked, served];
+  }
+
+  // Times of the four phases and parts of the memory, of every device, and the step.
+  of(pieces) {
+    const held = range(this.devices).map(() => []);
+    const memory = range(3).map(() => new Array(this.devices).fill(0));
+    for (const piece of pieces) {
+      for (const device of piece.devices) {
+        held[device].push(piece.kind);
+        this.kinds.memory[piece.kind].forEach((size, part) => { memory[part][device] += size; });
+      }
+    }
+    const kernels = held.map((kinds) => this.kernels(kinds));
+    const asked = this.asked(pieces);
+    const [forward, backward] = this.links(asked);
+    return this.summed({ held, asked, memory, phases: [kernels.map(([time]) => time), forward, backward, kernels.map(([, time]) => time)] });
+  }
+
+  summed(found) {
+    const phaseMax = found.phases.map(most);
+    return { ...found, phaseMax, step: phaseMax[0] + phaseMax[1] + phaseMax[2] + phaseMax[3] };
+  }
+
+  // What a step would take with a piece on each device; only the two devices' kernels, and the links, change.
+  everywhere(pieces, piece, now) {
+    const [home] = piece.devices;
+    const others = pieces.filter((one) => one !== piece && one.devices.includes(home));
+    const left = this.kernels(others.map((one) => one.kind));
+    const alike = others.filter((one) => one.devices.length === 1 && this.proxies[one.table] === this.proxies[piece.table]);
+    const leftAsked = range(4).map((part) => sum(alike.map((one) => this.kinds.asked[4 * one.kind + part])));
+    return range(this.devices).map((device) => {
+      if (device === home) return now.step;
+      const asked = now.asked.map((way) => way.map((part) => part.slice()));
+      this.ask(asked, piece, device);
+      leftAsked.forEach((size, part) => { asked[this.proxies[piece.table]][part][home] = size; });
+      const there = this.kernels([...now.held[device], piece.kind]);
+      const kernels = [0, 1].map((pass) => now.phases[3 * pass].map((time, at) => (at === home ? left[pass] : at === device ? there[pass] : time)));
+      return this.summed({ phases: [kernels[0], ...this.links(asked), kernels[1]] }).step;
+    });
+  }
+}
+
+// All changes so far. Pieces are never altered, so a list of them is a plan that can be returned to.
+class Draft {
+  constructor(plan) {
+    const { blocks } = plan;
+    this.plan = plan;
+    this.prices = new Prices(plan);
+    const pieces = blocks.table.map((table, at) => ({ table, rows: blocks.rows[at], columns: blocks.columns[at], tier: blocks.tier[at] || null,
+      devices: holders(plan, at), kind: plan.whatIf.kindOf[at] }));
+    this.past = [];
+    this.future = [];
+    this.now = this.priced(pieces, "the plan as it was made");
+    this.first = this.now;
+  }
+
+  priced(pieces, what) {
+    const cost = this.prices.of(pieces);
+    return { pieces, what, cost, broken: brokenRules(this.plan, pieces, cost) };
+  }
+
+  change(pieces, what) {
+    this.past.push(this.now);
+    this.future = [];
+    this.now = this.priced(pieces, what);
+  }
+
+  undo() { this.step(this.past, this.future); }
+
+  redo() { this.step(this.future, this.past); }
+
+  step(from, to) {
+    if (!from.length) return;
+    to.push(this.now);
+    this.now = from.pop();
+  }
+
+  label(piece) { return this.plan.names[piece.table]; }
+
+  move(piece, device) {
+    const moved = { ...piece, devices: [device] };
+    this.change(this.now.pieces.map((one) => (one === piece ? moved : one)), `${this.label(piece)}: from device ${piece.devices[0]} to device ${device}`);
+    return moved;
+  }
+
+  // Kinds of the halves, or null where it cannot be cut so, or the page has no price for them.
+  halves(piece, along) {
+    const found = this.prices.kinds.halves[piece.kind];
+    return piece.devices.length === 1 && found.length && found[along === "columns" ? 0 : 1].length ? found[along === "columns" ? 0 : 1] : null;
+  }
+
+  cut(piece, along) {
+    const kinds = this.halves(piece, along);
+    const [start, stop] = piece[along];
+    const middle = start + this.prices.kinds.size[kinds[0]][along === "rows" ? 1 : 2];
+    const parts = [[start, middle], [middle, stop]].map((span, at) => ({ ...piece, [along]: span, kind: kinds[at] }));
+    this.change(this.now.pieces.flatMap((one) => (one === piece ? parts : [one])), `${this.label(piece)}: its ${along} cut in two on device ${piece.devices[0]}`);
+    return parts[0];
+  }
+
+  // The piece that this one can be joined with, one on the same device first, and what they become; or null.
+  joint(piece) {
+    if (piece.devices.length > 1 || this.plan.byHotness.has(piece.table)) return null;
+    const found = [];
+    for (const other of this.now.pieces) {
+      if (other === piece || other.table !== piece.table || other.devices.length > 1) continue;
+      for (const [along, across] of [["rows", "columns"], ["columns", "rows"]]) {
+        const side = piece[across].join() === other[across].join() && (piece[along][1] === other[along][0] || other[along][1] === piece[along][0]);
+        if (!side) continue;
+        const span = [Math.min(piece[along][0], other[along][0]), Math.max(piece[along][1], other[along][1])];
+        const joined = { ...piece, [along]: span };
+        const kind = this.prices.kindOf.get([piece.table, joined.rows[1] - joined.rows[0], joined.columns[1] - joined.columns[0]].join());
+        if (kind !== undefined) found.push([other, { ...joined, kind }]);
+      }
+    }
+    return found.find(([other]) => other.devices[0] === piece.devices[0]) || found[0] || null;
+  }
+
+  join(piece) {
+    const [other, joined] = this.joint(piece);
+    this.change(this.now.pieces.flatMap((one) => (one === piece ? [joined] : one === other ? [] : [one])),
+      `${this.label(piece)}: joined with its neighbour of device ${other.devices[0]} on device ${piece.devices[0]}`);
+    return joined;
+  }
+
+  // A plan file, as `shardwright plan --check` reads it.
+  async file() {
+    const { pieces, cost } = this.now;
+    const raw = Uint8Array.from(atob(this.plan.whatIf.file), (letter) => letter.charCodeAt(0));
+    const kept = await new Response(new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const rest = {
+      strategy: "by hand",
+      cost_model: this.plan.whatIf.costModel,
+      step_ms: cost.step,
+      devices: range(this.plan.devices).map((rank) => ({ rank, forward_ms: cost.phases[0][rank], forward_communication_ms: cost.phases[1][rank],
+        backward_communication_ms: cost.phases[2][rank], backward_ms: cost.phases[3][rank], memory_bytes: sum(cost.memory.map((part) => part[rank])) })),
+      shards: pieces.map((piece) => ({ table: this.label(piece), rows: piece.rows, columns: piece.columns, devices: piece.devices,
+        row_order: this.plan.byHotness.has(piece.table) ? "hotness" : "id", ...(piece.tier ? { tier: piece.tier } : {}) })),
+    };
+    return `${kept.slice(0, -1)}, ${JSON.stringify(rest).slice(1)}\n`; // the task is passed on as it was written
+  }
+}
