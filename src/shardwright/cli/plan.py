@@ -1,8 +1,9 @@
-"""`shardwright plan`: task file in, plan file out; with sharding groups, for one size of the groups or for each."""
+"""`shardwright plan`: task file in, plan file out; with sharding groups, for one size or for each; --check prices a plan file."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -60,12 +61,19 @@ FullySharded = Annotated[
     typer.Option("--fully-sharded", help="ShardingStrategy.FULLY_SHARDED: weights travel in every step."),
 ]
 
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="TASK is a plan file: search nothing, check it whole, and say what it costs."),
+]
+
+_SAME = 1e-9  # relative difference of two steps that are one
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
 
 def run(
     *,
     task: TaskFile,
+    check: Check = False,
     output: Annotated[
         Path | None, option("--output", "-o", metavar="FILE", text="Save the plan here, as JSON.")
     ] = None,
@@ -97,15 +105,17 @@ def run(
     fully_sharded: FullySharded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find, check and score a plan; with --from, say what moves and what that gains.
+    """Find, check and score a plan; with --from, say what moves and what that gains; with --check, check and score one that exists.
 
     Where the plan of --from no longer applies, a second search finds the cost of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
+    --check takes a plan from anywhere, one that was changed by hand in a report included; of the other options it takes --model and --json.
 
     Example:
         shardwright plan task.yaml -o plan.json
         shardwright plan task.yaml --from plan.json --move-cost 0.5 -o next.json
         shardwright plan task.yaml --runs-on torchrec --sharding-group-size auto --sync-interval 10 -o group.json
+        shardwright plan --check plan.json
     """
     import shardwright as sw
     from shardwright.cli.change import change_from, change_to_dict, change_views
@@ -117,6 +127,23 @@ def run(
     from shardwright.search.registry import with_policy
     from shardwright.sharding.files import ENDING, plan_to_dict
 
+    if check:
+        others = [
+            output,
+            policy,
+            rank_maps,
+            start,
+            time_limit,
+            sharding_group_size,
+            seed,
+            move_cost,
+            inter_host_allreduce,
+            fully_sharded,
+        ]
+        if any(others) or (strategy, runs_on, sync_interval) != ("auto", "shardwright", 1):
+            raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
+        _check(task, model, as_json)
+        return
     check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
     if output is not None and rank_maps is not None:
         check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # which hold more than the plan's own
@@ -172,6 +199,38 @@ def run(
         document["sharding_group_sizes"] = [one.to_dict() for one in sizes]
         views.insert(0, _sizes_view(sizes))
     emit(document, *views, saved(output), as_json=as_json)
+
+
+def _check(file: Path, model: Path | None, as_json: bool) -> None:
+    """Check a plan file against every rule, price it, and lay what the file says of its cost beside that."""
+    from shardwright.cli.show import device_table, headline
+    from shardwright.cost.choice import given_cost_model, model_behind
+    from shardwright.cost.score import score
+    from shardwright.schema import Place
+    from shardwright.sharding import Plan
+
+    plan = Plan.load(file)
+    with Place(str(model or file)).naming():
+        cost_model = model_behind(plan) if model is None else given_cost_model(model)
+    stated = plan.cost
+    cost = score(plan.task, plan.shards, cost_model)
+    found, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)
+    same = stated is not None and math.isclose(stated.step_ms, found, rel_tol=_SAME)
+    if not same:
+        priced = replace(priced, bound_ms=None)  # which is of the cost that the file says
+    says = "no cost" if stated is None else "the same" if same else f"{ms(stated.step_ms)} ms"
+    by = f" by {plan.cost_model}" if stated is not None and plan.cost_model not in ("", cost_model.name) else ""
+    document = {
+        "plan": str(file),
+        "cost_model": cost_model.name,
+        "step_ms": found,
+        "embedding_cost_ms": cost.embedding_cost_ms,
+        "stated_step_ms": stated and stated.step_ms,
+        "same_cost": same,
+        "devices": [asdict(device) for device in cost.devices],
+    }
+    line = f"every rule is kept; the step takes {ms(found)} ms by {cost_model.name}, the file says {says}{by}"
+    emit(document, device_table(priced), headline(priced), line, as_json=as_json)
 
 
 def _rank_maps(file: Path, task: Task) -> dict[str, RankMap]:
