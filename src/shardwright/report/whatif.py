@@ -2,7 +2,7 @@
 
 A *kind* is a block of a table as costs see it: so many of its rows and columns on so many devices. A page holds the kinds of the plan,
 and those that cutting and joining its blocks leads to, as far as there is room. From sums over kinds, the head of the cost model and the
-links a browser computes the very costs of `cost.score`. Blocks on several devices stay where they are: their traffic is one sum.
+links a browser computes the very costs of `cost.score`. Blocks on some devices, and tiers, stay as they are: their traffic is one sum.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Floats
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.sequences import asked_bytes, traffic_by_kind
@@ -62,10 +63,14 @@ def what_if(
         return None
     number = {table.name: index for index, table in enumerate(task.tables)}
     known = {_size(number, shard): shard for shard in own.values() if _may_be_cut(shard)}
-    new = _reached(plan, known.keys(), worth, int(ROOM / plans / bytes_each))
+    room = int(ROOM / plans / bytes_each)
+    copies = [Shard.whole(task.tables[at], *range(task.topology.devices)) for at in _to_copy(plan, worth, room // 4)]
+    new = _reached(plan, known.keys(), worth, room - len(copies))
     every = [*own.values(), *(Shard(task.tables[at].name, (0, rows), (0, dim), (0,)) for at, rows, dim in new)]
+    every += [shard for shard in copies if id(works.of(shard)) not in own]
     done = [works.of(shard) for shard in every]
     place = {id(work): index for index, work in enumerate(done)}
+    copied = {number[shard.table]: place[id(works.of(shard))] for shard in copies}
     at = {_size(number, shard): index for index, shard in enumerate(every) if _may_be_cut(shard)}
     return {
         "costModel": model.name,
@@ -78,8 +83,10 @@ def what_if(
             "asked": _packed([asked_bytes(task, work, 1) for work in done]),
             "halves": [_places(at, _halves(task, _size(number, one))) if _may_be_cut(one) else [] for one in every],
         },
+        "copied": copied,
+        "reduced": _packed([_traffic(task, [shard])[1, :, :, 0] for shard in copies]),
         "pricing": _pricing(model.pricing),
-        "fixed": _fixed_traffic(task, [shard for shard in shards if len(shard.devices) > 1]),
+        "fixed": _packed(_traffic(task, [shard for shard in shards if len(shard.devices) > 1 and shard not in copies])),
         "links": [[task.topology.intra_latency_ms, task.topology.inter_latency_ms], list(task.topology.link_bandwidth)],
         "proxies": [int(task.exchange.deduplicate == "host" and not table.pooled) for table in task.tables],
         "limits": {number[table]: asdict(limit) for table, limit in task.constraints.tables.items()},
@@ -132,7 +139,10 @@ def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:
     """How many joins lead to a kind, and the kind: whole tables, and runs of blocks that lie side by side."""
     for index, table in enumerate(plan.task.tables):
         shards = [shard for shard in plan.by_table[table.name] if _may_be_cut(shard)]
-        if sum(shard.area for shard in shards) == table.rows * table.dim:
+        if (
+            len(shards) == len(plan.by_table[table.name])
+            or Shard.whole(table, *range(plan.task.topology.devices)) in plan.by_table[table.name]
+        ):
             yield 1, (index, table.rows, table.dim)
         for along, across in (("rows", "columns"), ("columns", "rows")):
             order = sorted(shards, key=lambda shard: (getattr(shard, across), getattr(shard, along)))
@@ -149,12 +159,22 @@ def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:
                     yield joins, (index, *((long, wide) if along == "rows" else (wide, long)))
 
 
-def _fixed_traffic(task: Task, replicated: Sequence[Shard]) -> str:
-    """Bytes of what several devices hold: `(2, 2, 2, devices)` by pass, sent or received, and class of link."""
+def _to_copy(plan: Plan, worth: Sequence[float], most: int) -> list[int]:
+    """Tables of which the page can put copies on all devices: those that lie so, then the costliest, at most so many of these."""
+    tables, devices = range(len(plan.task.tables)), plan.task.topology.devices
+    shards = [plan.by_table[table.name] for table in plan.task.tables]
+    copied = [at for at in tables if shards[at] == [Shard.whole(plan.task.tables[at], *range(devices))]]
+    whole = [at for at in tables if all(map(_may_be_cut, shards[at]))]
+    costliest = sorted(whole, key=lambda at: -worth[at])[:most]
+    return sorted(copied + costliest) if devices > 1 else []  # as the keys of an object are in a browser
+
+
+def _traffic(task: Task, replicated: Sequence[Shard]) -> Floats:
+    """`(2, 2, 2, devices)` bytes of what several devices hold, by pass, sent or received, and class of link."""
     total = np.zeros((2, 2, 2, task.topology.devices))
     for (phase, _), flow in traffic_by_kind(task, replicated).items():
         total[int(phase == "backward")] += (flow.sent, flow.received)
-    return _packed(total)
+    return total
 
 
 def _pricing(pricing: Pricing) -> dict[str, Any]:

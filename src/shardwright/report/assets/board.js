@@ -13,7 +13,7 @@ function planOf(plan, pieces) {
 }
 
 class Board extends Matrix {
-  // hooks: choose(piece), drop(piece, device), weigh(piece, device) → [title, rows], key(event) → whether it was taken
+  // hooks: movable(piece), choose(piece), drop(piece, device), weigh(piece, device) → [title, rows]
   constructor(plan, pieces, hooks) {
     super(planOf(plan, pieces));
     this.hooks = hooks;
@@ -23,7 +23,7 @@ class Board extends Matrix {
     this.space.append(this.mark);
     this.scroller.classList.add("board");
     this.scroller.setAttribute("aria-label", "Board of tables and devices. Arrow keys move from cell to cell. Enter lifts the piece there and lays it down again; " +
-      "Escape leaves it where it was. C cuts its columns, R its rows, J joins it, N takes the next piece of a cell. Control and Z undoes.");
+      "Escape leaves it where it was. C cuts its columns, R its rows, J joins it, A copies it to all devices, N takes the next piece of a cell. Control and Z undoes.");
   }
 
   title() { return "Drag a piece to another device"; }
@@ -66,15 +66,19 @@ class Board extends Matrix {
   // The chosen piece, or else the first that can be moved, of a cell.
   pieceAt(row, device) {
     const found = this.inCell(this.view.order[row], device);
-    return found.includes(this.chosen) ? this.chosen : found.find((piece) => piece.devices.length === 1) || found[0] || null;
+    return found.includes(this.chosen) ? this.chosen : found.find((piece) => this.hooks.movable(piece)) || found[0] || null;
   }
 
   note(row, device) {
     return this.lifted ? this.hooks.weigh(this.lifted, device) : cellNote(this.plan, this.view.order[row], device);
   }
 
+  // Whether laying a piece down there changes the plan: a copy that is let go where it was lifted stays a copy.
+  elsewhere(piece, device) { return piece.devices.length === 1 ? device !== piece.devices[0] : device !== this.from; }
+
   lift(piece) {
-    this.lifted = piece.devices.length === 1 ? piece : null;
+    this.from = this.state.place[1];
+    this.lifted = this.hooks.movable(piece) ? piece : null;
     this.scroller.classList.toggle("carrying", this.lifted !== null);
   }
 
@@ -100,7 +104,7 @@ class Board extends Matrix {
     scroller.addEventListener("pointerup", (event) => {
       const piece = this.lower();
       const found = piece && this.locate(event);
-      if (found && found[1] !== piece.devices[0]) this.hooks.drop(piece, found[1]);
+      if (found && this.elsewhere(piece, found[1])) this.hooks.drop(piece, found[1]);
     });
     scroller.addEventListener("pointercancel", () => this.lower());
   }
@@ -119,7 +123,7 @@ class Board extends Matrix {
     } else if (event.key === "Enter" && piece) {
       event.preventDefault();
       this.lower();
-      if (device !== piece.devices[0]) this.hooks.drop(piece, device);
+      if (this.elsewhere(piece, device)) this.hooks.drop(piece, device);
       this.reveal(row, device);
     } else if (event.key === "Enter" && !this.cursor.hidden && this.pieceAt(row, device)) {
       event.preventDefault();

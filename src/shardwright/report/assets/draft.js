@@ -10,7 +10,7 @@ function doubles(text) {
 
 class Prices {
   constructor(plan) {
-    const { kinds, pricing, fixed, links, proxies } = plan.whatIf;
+    const { kinds, pricing, fixed, links, proxies, copied } = plan.whatIf;
     this.plan = plan;
     this.devices = plan.devices;
     this.near = plan.task.perHost;
@@ -21,6 +21,9 @@ class Prices {
     this.fixed = doubles(fixed);
     [this.latency, this.bandwidth] = links;
     this.proxies = proxies;
+    this.copied = new Map(Object.entries(copied).map(([table, kind]) => [Number(table), kind]));
+    const reduced = doubles(plan.whatIf.reduced); // by each copy on all devices: sent inside and between hosts, received likewise
+    this.reduced = new Map([...this.copied.keys()].map((table, at) => [table, reduced.slice(4 * at, 4 * at + 4)]));
     this.kindOf = new Map(kinds.size.map((size, kind) => [size.join(), kind]).reverse().filter(([, kind]) => kinds.halves[kind].length));
   }
 
@@ -53,25 +56,31 @@ class Prices {
     return times.map((value) => Math.max(value, 0));
   }
 
-  // Bytes that the samples of one device, or through proxies of one host, ask of each device's own blocks: values and ids, near and far.
-  asked(pieces) {
-    const found = [0, 1].map(() => range(4).map(() => new Float64Array(this.devices)));
-    for (const piece of pieces) this.ask(found, piece, piece.devices[0]);
+  // What travels for all pieces together: of single ones the bytes that the samples of one device, or through proxies of one host, ask of
+  // each device (values and ids, near and far, without proxies and with), of copies on all devices the gradients that each of them sums.
+  traffic(pieces) {
+    const found = { asked: [0, 1].map(() => range(4).map(() => new Float64Array(this.devices))), reduced: new Float64Array(4) };
+    for (const piece of pieces) {
+      if (piece.devices.length === 1) this.ask(found.asked, piece.kind, piece.devices[0]);
+      else if (this.isCopied(piece)) this.reduced.get(piece.table).forEach((size, way) => { found.reduced[way] += size; });
+    }
     return found;
   }
 
-  ask(found, piece, device) {
-    if (piece.devices.length > 1) return;
-    const way = found[this.proxies[piece.table]];
-    for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * piece.kind + part];
+  isCopied(piece) { return piece.devices.length > 1 && this.copied.get(piece.table) === piece.kind; }
+
+  ask(asked, kind, device) {
+    const way = asked[this.proxies[this.kinds.size[kind][0]]];
+    for (let part = 0; part < 4; part++) way[part][device] += this.kinds.asked[4 * kind + part];
   }
 
   // Forward and backward ms of the collectives of every device.
-  links(asked) {
+  links({ asked, reduced }) {
     const { devices, fixed } = this;
     if (devices === 1) return [[0], [0]];
     const [forward, backward] = [0, 1].map((pass) => [0, 1].map((way) => [0, 1].map((link) => fixed.slice(((pass * 2 + way) * 2 + link) * devices, ((pass * 2 + way) * 2 + link + 1) * devices))));
     const [SENT, RECEIVED] = [0, 1];
+    [SENT, RECEIVED].forEach((way) => backward[way].forEach((sizes, link) => sizes.forEach((_, device) => { sizes[device] += reduced[2 * way + link]; })));
     asked.forEach(([values, ids, farValues, farIds], proxies) => {
       const [valuesAsked, valuesServed] = this.shared(values, farValues, proxies);
       const [idsAsked, idsServed] = this.shared(ids, farIds, proxies);
@@ -127,9 +136,8 @@ class Prices {
       }
     }
     const kernels = held.map((kinds) => this.kernels(kinds));
-    const asked = this.asked(pieces);
-    const [forward, backward] = this.links(asked);
-    return this.summed({ held, asked, memory, phases: [kernels.map(([time]) => time), forward, backward, kernels.map(([, time]) => time)] });
+    const [forward, backward] = this.links(this.traffic(pieces));
+    return this.summed({ held, memory, phases: [kernels.map(([time]) => time), forward, backward, kernels.map(([, time]) => time)] });
   }
 
   summed(found) {
@@ -137,21 +145,23 @@ class Prices {
     return { ...found, phaseMax, step: phaseMax[0] + phaseMax[1] + phaseMax[2] + phaseMax[3] };
   }
 
-  // What a step would take with a piece on each device; only the two devices' kernels, and the links, change.
+  // The kind that a piece is where one device holds it; undefined where the page has no price for that.
+  alone(piece) { return piece.devices.length === 1 ? piece.kind : this.isCopied(piece) ? this.kindOf.get(this.kinds.size[piece.kind].join()) : undefined; }
+
+  // What a step would take with a piece on each device alone. The kernels of the devices that it leaves, and of that one, change, and the links.
   everywhere(pieces, piece, now) {
-    const [home] = piece.devices;
-    const others = pieces.filter((one) => one !== piece && one.devices.includes(home));
-    const left = this.kernels(others.map((one) => one.kind));
-    const alike = others.filter((one) => one.devices.length === 1 && this.proxies[one.table] === this.proxies[piece.table]);
-    const leftAsked = range(4).map((part) => sum(alike.map((one) => this.kinds.asked[4 * one.kind + part])));
+    const [others, kind] = [pieces.filter((one) => one !== piece), this.alone(piece)];
+    const held = range(this.devices).map((device) => now.held[device]);
+    for (const device of piece.devices) held[device] = others.filter((one) => one.devices.includes(device)).map((one) => one.kind);
+    const left = held.map((kinds, device) => (piece.devices.includes(device) ? this.kernels(kinds) : [now.phases[0][device], now.phases[3][device]]));
+    const { asked, reduced } = this.traffic(others);
     return range(this.devices).map((device) => {
-      if (device === home) return now.step;
-      const asked = now.asked.map((way) => way.map((part) => part.slice()));
-      this.ask(asked, piece, device);
-      leftAsked.forEach((size, part) => { asked[this.proxies[piece.table]][part][home] = size; });
-      const there = this.kernels([...now.held[device], piece.kind]);
-      const kernels = [0, 1].map((pass) => now.phases[3 * pass].map((time, at) => (at === home ? left[pass] : at === device ? there[pass] : time)));
-      return this.summed({ phases: [kernels[0], ...this.links(asked), kernels[1]] }).step;
+      if (piece.devices.join() === String(device)) return now.step;
+      const more = asked.map((way) => way.map((part) => part.slice()));
+      this.ask(more, kind, device);
+      const there = this.kernels([...held[device], kind]);
+      const kernels = [0, 1].map((pass) => left.map((times, at) => (at === device ? there : times)[pass]));
+      return this.summed({ phases: [kernels[0], ...this.links({ asked: more, reduced }), kernels[1]] }).step;
     });
   }
 }
@@ -194,9 +204,22 @@ class Draft {
   label(piece) { return this.plan.names[piece.table]; }
 
   move(piece, device) {
-    const moved = { ...piece, devices: [device] };
-    this.change(this.now.pieces.map((one) => (one === piece ? moved : one)), `${this.label(piece)}: from device ${piece.devices[0]} to device ${device}`);
+    const moved = { ...piece, devices: [device], kind: this.prices.alone(piece) };
+    const from = piece.devices.length === 1 ? `device ${piece.devices[0]}` : "all devices";
+    this.change(this.now.pieces.map((one) => (one === piece ? moved : one)), `${this.label(piece)}: from ${from} to device ${device}`);
     return moved;
+  }
+
+  // Whether the page can put a copy of the piece's whole table on every device.
+  copyable(piece) {
+    return piece.devices.length === 1 && this.prices.copied.has(piece.table);
+  }
+
+  copy(piece) {
+    const { rows, dim } = this.plan.task.tables;
+    const copied = { ...piece, rows: [0, rows[piece.table]], columns: [0, dim[piece.table]], devices: range(this.plan.devices), kind: this.prices.copied.get(piece.table) };
+    this.change([...this.now.pieces.filter((one) => one.table !== piece.table), copied], `${this.label(piece)}: a copy on every device`);
+    return copied;
   }
 
   // Kinds of the halves, or null where it cannot be cut so, or the page has no price for them.

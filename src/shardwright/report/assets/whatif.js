@@ -5,23 +5,26 @@ function whatIfSection(plan) {
   const parts = { figures: el("div", {}), said: el("p", { class: "said", role: "status" }), broken: el("div", {}), piece: el("div", {}), devices: el("div", {}) };
   let chosen = null;
   let steps = null; // of the chosen piece on each device
-  const limit = (device) => plan.limit[device] - sum(draft.now.cost.memory.map((part) => part[device]));
-  const needs = (piece) => sum(plan.whatIf.kinds.memory[piece.kind]);
-  const full = (piece, device) => device !== piece.devices[0] && limit(device) < needs(piece);
+  const needs = (kind) => sum(plan.whatIf.kinds.memory[kind]);
+  const free = (device, piece = null) => plan.limit[device] - sum(draft.now.cost.memory.map((part) => part[device])) + (piece && piece.devices.includes(device) ? needs(piece.kind) : 0);
+  const full = (piece, device) => free(device, piece) < needs(draft.prices.alone(piece));
+  const movable = (piece) => draft.prices.alone(piece) !== undefined;
+  const lies = (piece, device) => piece.devices.length === 1 && piece.devices[0] === device;
 
   const choose = (piece) => {
     chosen = piece;
-    steps = piece && piece.devices.length === 1 ? draft.prices.everywhere(draft.now.pieces, piece, draft.now.cost) : null;
+    steps = piece && movable(piece) ? draft.prices.everywhere(draft.now.pieces, piece, draft.now.cost) : null;
     board.choose(piece);
     parts.piece.replaceChildren(pieceFigure());
   };
   const weigh = (piece, device) => [`${draft.label(piece)} to ${plan.where(device)}`, [["the step would be", ms(steps[device])], ["against now", signed(steps[device] / draft.now.cost.step - 1)],
-    ["room there", full(piece, device) ? "too little memory" : bytes(limit(device)) + " free"], ["", device === piece.devices[0] ? "it lies here" : "let go to lay it down"]]];
+    ["room there", full(piece, device) ? "too little memory" : bytes(free(device, piece)) + " free"], lies(piece, device) && ["", "it lies here"]].filter(Boolean)];
   const drop = (piece, device) => done(draft.move(piece, device));
   const cut = (along) => chosen && draft.halves(chosen, along) && done(draft.cut(chosen, along));
+  const copy = () => chosen && draft.copyable(chosen) && done(draft.copy(chosen));
   const join = () => chosen && draft.joint(chosen) && done(draft.join(chosen));
   const back = (way) => { draft[way](); done(null); };
-  const board = new Board(plan, draft.now.pieces, { choose, drop, weigh });
+  const board = new Board(plan, draft.now.pieces, { movable, choose, drop, weigh });
 
   // After every change: all figures anew.
   function done(piece) {
@@ -54,7 +57,7 @@ function whatIfSection(plan) {
     const { cost } = draft.now;
     const totals = ({ phases }) => range(plan.devices).map((device) => sum(phases.map((times) => times[device])));
     const shared = { order: range(plan.devices), perHost: plan.task.perHost, height: 200 };
-    const heavy = range(plan.devices).some((device) => limit(device) < 0.8 * plan.limit[device]);
+    const heavy = range(plan.devices).some((device) => free(device) < 0.8 * plan.limit[device]);
     return [columns({ ...shared, title: "Time of each device after the changes (ms)", unit: "ms", series: PHASES.map((text, at) => ({ name: "phase-" + at, text, values: cost.phases[at] })),
       lines: [{ name: "ink", text: "all four phases before", values: totals(draft.first.cost) }],
       describe: (device) => [plan.where(device), [...PHASES.map((phase, at) => [phase, ms(cost.phases[at][device])]), ["all four", ms(totals(cost)[device])]]] }),
@@ -67,12 +70,12 @@ function whatIfSection(plan) {
     if (!chosen) return el("p", { class: "hint" }, "Choose a piece on the board: what the step would take with it on each device stands here then.");
     const block = board.plan.pieces.indexOf(chosen);
     const title = `${draft.label(chosen)}: ${blockText(board.plan, block)}`;
-    if (!steps) return el("p", { class: "hint" }, `${title} lies on ${plural(chosen.devices.length, "device")} at once. The page does not move replicas.`);
+    if (!steps) return el("p", { class: "hint" }, `${title} lies on ${plural(chosen.devices.length, "device")} at once. The page moves copies only where every device has one of the whole table.`);
     const { step } = draft.now.cost;
-    const [home] = chosen.devices;
+    const home = chosen.devices.length === 1 ? chosen.devices[0] : null;
     const button = (text, can, act) => el("button", { type: "button", disabled: !can, onclick: act }, text);
     const controls = el("div", { class: "controls" }, button("Cut columns (C)", draft.halves(chosen, "columns"), () => cut("columns")),
-      button("Cut rows (R)", draft.halves(chosen, "rows"), () => cut("rows")), button("Join (J)", draft.joint(chosen), join),
+      button("Cut rows (R)", draft.halves(chosen, "rows"), () => cut("rows")), button("Join (J)", draft.joint(chosen), join), button("Copy to all devices (A)", draft.copyable(chosen), copy),
       moveTo(home, plan.devices, (device) => drop(chosen, device)));
     const change = steps.map((value) => (Math.abs(value - step) <= 1e-9 * step ? 0 : value - step));
     const blocked = range(plan.devices).map((device) => full(chosen, device));
@@ -95,7 +98,7 @@ function whatIfSection(plan) {
     if (event.target.matches("input, select") || event.altKey) return;
     const key = event.key.toLowerCase();
     const control = event.ctrlKey || event.metaKey;
-    const found = control ? { z: () => back(event.shiftKey ? "redo" : "undo"), y: () => back("redo") }[key] : { c: () => cut("columns"), r: () => cut("rows"), j: join }[key];
+    const found = control ? { z: () => back(event.shiftKey ? "redo" : "undo"), y: () => back("redo") }[key] : { c: () => cut("columns"), r: () => cut("rows"), j: join, a: copy }[key];
     if (!found) return;
     event.preventDefault();
     board.lower();
@@ -107,21 +110,23 @@ function whatIfSection(plan) {
 
 function whatIfIntro(plan) {
   return `Drag a piece, cut it or join it: the step is priced at once by ${plan.whatIf.costModel}, as a search prices it. The column chart says why a piece lies where it does. ` +
-    "Replicas and the cuts of tiers stay as they are. A piece is cut in halves, and only as far as this page holds prices.";
+    "Tiers keep their cuts, and copies on some of the devices stay. A piece is cut in halves, and only as far as this page holds prices.";
 }
 
 // Whether another device would be better for the chosen piece, in a sentence.
 function whyHere(change, blocked, home, plan, step) {
   const open = range(plan.devices).filter((device) => device !== home && !blocked[device]);
-  if (!open.length) return plan.devices > 1 ? "No other device has room for it." : "There is no other device.";
+  const here = home === null ? "Every device has a copy." : `It lies on device ${home}.`;
+  const there = home === null ? "With one copy" : "Anywhere else";
+  if (!open.length) return `${here} ${plan.devices > 1 ? "No other device has room for it" : "There is no other device"}.`;
   const best = open.reduce((least, device) => (change[device] < change[least] ? device : least), open[0]);
-  if (change[best] > 0) return `It lies on device ${home}. Anywhere else the step gets longer, by ${percent(change[best] / step, 2)} at least.`;
-  if (change[best] === 0) return `It lies on device ${home}. No other device makes the step shorter; on ${plural(open.filter((at) => change[at] === 0).length, "device")} it stays the same.`;
-  return `It lies on device ${home}. On device ${best} the step would be ${percent(-change[best] / step, 2)} shorter.`;
+  if (change[best] > 0) return `${here} ${there} the step gets longer, by ${percent(change[best] / step, 2)} at least.`;
+  if (change[best] === 0) return `${here} ${there} the step gets no shorter; on ${plural(open.filter((at) => change[at] === 0).length, "device")} it stays the same.`;
+  return `${here} On device ${best}${home === null ? " alone" : ""} the step would be ${percent(-change[best] / step, 2)} shorter.`;
 }
 
 function moveTo(home, devices, move) {
-  const input = el("input", { type: "number", min: 0, max: devices - 1, step: 1, value: home, class: "rank" });
+  const input = el("input", { type: "number", min: 0, max: devices - 1, step: 1, value: home === null ? 0 : home, class: "rank" });
   const go = () => {
     const device = Number(input.value);
     if (input.value !== "" && Number.isInteger(device) && device >= 0 && device < devices && device !== home) move(device);
