@@ -3,18 +3,24 @@
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM); skipped without.
 """
 
+import json
 import random
+import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.unit.report.plans import mixed_plan
 
 import shardwright as sw
+from shardwright.cli.main import main
 from shardwright.cost import cost_model_for, score
 from shardwright.report import entry_of, write_report
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.costs import PHASES
 from shardwright.sharding.groups import in_group
-from shardwright.task import Exchange, ShardingGroups, Table
+from shardwright.sharding.rank_map import RankMap
+from shardwright.task import Constraints, Exchange, ShardingGroups, Table, TableConstraint
 
 CLOSE = 1e-9
 
@@ -128,7 +134,7 @@ def test_figures_are_those_of_python_whatever_is_changed(visit, tmp_path, name):
     assert set(found.shards) == set(plan.shards)
     rng, names = random.Random(name), [table.name for table in plan.task.tables]
     done = dict.fromkeys((": from", "cut in two", "joined", "a copy on every"), 0)
-    for _ in range(50):
+    for _ in range(32):
         before, shard = page.figures(), rng.choice(found.shards)
         table, device = names.index(shard.table), rng.choice(shard.devices)
         what = rng.choice(["move", "move", "c", "r", "j", "j", "a", "Control+z", "Control+y"])
@@ -146,3 +152,129 @@ def test_figures_are_those_of_python_whatever_is_changed(visit, tmp_path, name):
         page.press("Control+z")
     assert set(page.saved().shards) == set(plan.shards)
     assert page.figures() == pytest.approx(figures_of(plan, model), rel=CLOSE)
+
+
+def plan_with_constraints():
+    """Tables that are pinned, colocated, kept apart and cut in few ways, on four small devices."""
+    tables = [Table(name, 4000, 32, 2.0) for name in ("pinned", "left", "right", "loner", "uncut", "wide", "even")]
+    constraints = Constraints(
+        {
+            "pinned": TableConstraint(devices=(0, 1)),
+            "uncut": TableConstraint(max_shards=1),
+            "wide": TableConstraint(min_columns=32),
+            "even": TableConstraint(equal_rows=True, sharding_types=("table_wise", "row_wise")),
+        },
+        colocate=(("left", "right"),),
+        apart=(("loner", "pinned"),),
+    )
+    task = sw.Task(tables, sw.Topology(1, 4, "cpu", "1.9 MB"), 64, constraints=constraints)
+    return Plan(task, [Shard.whole(table, at % 4) for at, table in zip((0, 1, 1, 2, 3, 2, 3), tables, strict=True)])
+
+
+def moved(plan, table, *shards):
+    """The plan with other shards of one table."""
+    return Plan(plan.task, [shard for shard in plan.shards if shard.table != table] + list(shards))
+
+
+def test_what_breaks_a_rule_is_said_and_not_saved(visit, tmp_path):
+    plan = plan_with_constraints()
+    plan.check()
+    write_report([entry_of(plan, "plan")], tmp_path / "report.html")
+    page = Page(visit(tmp_path / "report.html"), tmp_path)
+    save = page.page.get_by_role("button", name="Save as plan")
+    pinned, left, _, loner, uncut, wide, even = plan.task.tables
+
+    def halves(table, device, **along):
+        (span,) = along.items()
+        middle = span[1][1] // 2
+        return [replace(Shard.whole(table, device), **{span[0]: part}) for part in ((0, middle), (middle, span[1][1]))]
+
+    cases = [
+        ((0, 0, 3), "pinned to devices 0, 1", moved(plan, "pinned", Shard.whole(pinned, 3))),
+        ((1, 1, 0), "left, right are to be colocated", moved(plan, "left", Shard.whole(left, 0))),
+        ((3, 2, 0), "loner are to be kept apart", moved(plan, "loner", Shard.whole(loner, 0))),
+        ((4, 3, "r"), "2 pieces; at most 1", moved(plan, "uncut", *halves(uncut, 3, rows=(0, 4000)))),
+        ((5, 2, "c"), "at least 32 columns", moved(plan, "wide", *halves(wide, 2, columns=(0, 32)))),
+        ((6, 3, "c"), "allowed are table_wise, row_wise", moved(plan, "even", *halves(even, 3, columns=(0, 32)))),
+        ((6, 3, "r"), "equal row blocks", moved(plan, "even", *halves(even, 3, rows=(0, 4000)))),
+        ((4, 3, 1), "Device 1 needs", moved(moved(plan, "uncut", Shard.whole(uncut, 1)), "wide", Shard.whole(wide, 1))),
+    ]
+    for (table, device, how), says, other in cases:
+        if isinstance(how, int):
+            page.carry(table, device, how)
+        else:
+            page.go(table, device)
+            page.press("Enter", "Escape", how)
+        if "Device" in says:
+            page.carry(5, 2, 1)
+        with pytest.raises(sw.InvalidPlan):
+            other.check()
+        assert any(says in text for text in page.broken()), (says, page.broken())
+        assert save.is_disabled()
+        page.click("Back to the plan")
+        assert page.broken() == []
+        assert save.is_enabled()
+
+
+def test_a_piece_is_dragged_and_the_plan_that_is_saved_passes_the_check(visit, tmp_path, capsys):
+    plan = mixed_plan()
+    write_report([entry_of(plan, "plan")], tmp_path / "report.html")
+    page = Page(visit(tmp_path / "report.html"), tmp_path)
+    page.board.scroll_into_view_if_needed()
+    page.go(0, 1)
+    start = page.page.locator("#whatif .cell-cursor").bounding_box()
+    page.press("ArrowRight")
+    target = page.page.locator("#whatif .cell-cursor").bounding_box()
+    mouse = page.page.mouse
+    mouse.move(start["x"] + 5, start["y"] + 5)
+    mouse.down()
+    mouse.move(target["x"] + 5, target["y"] + 5, steps=3)
+    assert page.page.locator("#tip strong").inner_text() == "whole to device 2 (host 1)"
+    promised = page.page.locator("#tip dd").first.inner_text()
+    mouse.up()
+    assert page.said().startswith("whole: from device 1 to device 2.")
+    assert f"{page.figures()[0]:.3f} ms" == promised
+    saved = page.saved()
+    assert {shard.devices for shard in saved.by_table["whole"]} == {(2,)}
+    assert main(["plan", "--check", str(tmp_path / "saved.json"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["same_cost"]
+    assert said["step_ms"] == pytest.approx(page.figures()[0], rel=CLOSE)
+
+
+def test_why_a_piece_lies_where_it_does(visit, tmp_path):
+    """The figure below the board: a step for each device, each as Python prices it, and a choice of it moves the piece."""
+    plan = mixed_plan()
+    write_report([entry_of(plan, "plan")], tmp_path / "report.html")
+    page = Page(visit(tmp_path / "report.html"), tmp_path)
+    model = cost_model_for("cpu")
+    page.go(0, 1)
+    page.press("Enter", "Escape")
+    figure = page.page.locator("#whatif").get_by_role("group", name=re.compile("^whole: all 1,000 rows"))
+    figure.focus()
+    steps = []
+    for device in range(4):
+        page.press("Home", *["ArrowRight"] * device)
+        other = moved(plan, "whole", Shard.whole(plan.task.tables[0], device))
+        steps.append(score(plan.task, other.shards, model).step_ms)
+        assert f"the step would be: {steps[-1]:.3f} ms" in page.page.locator("#spoken").inner_text()
+    best = min(range(4), key=lambda device: steps[device])
+    text = page.page.locator("#whatif").inner_text()
+    assert "It lies on device 1." in text
+    assert ("Anywhere else the step gets" in text) == (best == 1)
+    page.press("Enter")
+    assert page.said().startswith("whole: from device 1 to device 3.")
+    page.press("Control+z")
+    page.click("Redo")
+    assert page.figures()[0] == pytest.approx(steps[3], rel=CLOSE)
+
+
+def test_with_rank_maps_the_saved_plan_names_them(visit, tmp_path):
+    rows = mixed_plan().task.table_by_name["history"].rows
+    plan = mixed_plan().with_rank_maps({"history": RankMap(rows, np.arange(rows)[::-1])})
+    plan.save(tmp_path / "mine.json")
+    write_report([entry_of(plan, "mine")], tmp_path / "report.html")
+    page = Page(visit(tmp_path / "report.html"), tmp_path)
+    page.carry(0, 1, 3)
+    saved = page.saved()
+    assert saved.rank_maps.keys() == {"history"}

@@ -82,6 +82,7 @@ class Prices {
     const [SENT, RECEIVED] = [0, 1];
     [SENT, RECEIVED].forEach((way) => backward[way].forEach((sizes, link) => sizes.forEach((_, device) => { sizes[device] += reduced[2 * way + link]; })));
     asked.forEach(([values, ids, farValues, farIds], proxies) => {
+      if (!this.proxies.includes(proxies)) return;
       const [valuesAsked, valuesServed] = this.shared(values, farValues, proxies);
       const [idsAsked, idsServed] = this.shared(ids, farIds, proxies);
       for (let link = 0; link < 2; link++) {
@@ -93,10 +94,16 @@ class Prices {
         }
       }
     });
-    return [forward, backward].map(([sent, received]) => range(devices).map((device) => Math.max(...[0, 1].map((link) => {
-      const busiest = Math.max(sent[link][device], received[link][device]);
-      return busiest > 0 ? this.latency[link] + (busiest / this.bandwidth[link]) * 1e3 : 0;
-    }))));
+    return [forward, backward].map(([sent, received]) => {
+      const times = new Array(devices).fill(0);
+      for (let link = 0; link < 2; link++) {
+        for (let device = 0; device < devices; device++) {
+          const busiest = Math.max(sent[link][device], received[link][device]);
+          if (busiest > 0) times[device] = Math.max(times[device], this.latency[link] + (busiest / this.bandwidth[link]) * 1e3);
+        }
+      }
+      return times;
+    });
   }
 
   // As `cost.flows.single_holders`: bytes that each device asks for and that it serves, inside its host and between hosts.

@@ -47,7 +47,11 @@ function figure({ title, note, entries = [], draw, describe, act = null, control
     if (act && where !== null) act(where);
   });
   stage.addEventListener("keydown", (event) => {
-    if (act && event.key === "Enter" && tip.owner === stage) return act(place);
+    if (!drawing) return;
+    if (act && event.key === "Enter" && tip.owner === stage) {
+      act(place);
+      return;
+    }
     const last = drawing.count - 1;
     const next = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last, Enter: place, PageUp: place - 8, PageDown: place + 8 }[event.key];
     if (next === undefined || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -29,6 +29,8 @@ function whatIfSection(plan) {
   // After every change: all figures anew.
   function done(piece) {
     const { pieces, what, cost, broken } = draft.now;
+    const focused = place.contains(document.activeElement);
+    tip.hide();
     board.show(pieces, null);
     choose(pieces.includes(piece) ? piece : null);
     parts.figures.replaceChildren(scores());
@@ -40,6 +42,8 @@ function whatIfSection(plan) {
     save.disabled = broken.length > 0;
     save.title = broken.length ? "A plan that breaks a rule cannot be saved" : "";
     parts.devices.replaceChildren(...deviceFigures());
+    const lost = !place.contains(document.activeElement) || document.activeElement.disabled; // what had the focus is gone
+    if (focused && lost) (parts.piece.querySelector(".stage") || board.scroller).focus({ preventScroll: true });
   }
 
   function scores() {
@@ -47,10 +51,11 @@ function whatIfSection(plan) {
     const held = (cost) => range(plan.devices).map((device) => sum(cost.memory.map((part) => part[device])) / plan.limit[device]);
     const fullest = [before, now].map((cost) => most(held(cost)));
     const item = (name, value, was, write, detail) => el("div", { class: value > was * (1 + 1e-9) ? "worse" : value < was * (1 - 1e-9) ? "better" : null },
-      el("dt", {}, name), el("dd", {}, el("data", { value: String(value) }, write(value)), el("span", { class: "quiet" }, value === was ? detail : ` ${signed(value / was - 1)}${detail}`)));
+      el("dt", {}, name), el("dd", {}, el("data", { value: String(value) }, write(value)), value === was ? null : el("span", { class: "quiet" }, ` ${signed(value / was - 1)}`),
+      detail && el("span", { class: "quiet where" }, detail)));
     return el("dl", { class: "facts scores" }, item("step", now.step, before.step, ms, ""),
-      PHASES.map((phase, at) => item(phase, now.phaseMax[at], before.phaseMax[at], ms, ` · device ${now.phases[at].indexOf(now.phaseMax[at])}`)),
-      item("fullest device", fullest[1], fullest[0], used, ` · device ${held(now).indexOf(fullest[1])}`));
+      PHASES.map((phase, at) => item(phase, now.phaseMax[at], before.phaseMax[at], ms, `device ${now.phases[at].indexOf(now.phaseMax[at])}`)),
+      item("fullest device", fullest[1], fullest[0], used, `device ${held(now).indexOf(fullest[1])}`));
   }
 
   function deviceFigures() {
