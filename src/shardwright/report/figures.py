@@ -25,7 +25,7 @@ from shardwright.errors import InvalidInput, MissingDependency
 from shardwright.report.changes import marginals
 from shardwright.report.document import tiered_tables, tiers_of
 from shardwright.report.entry import phase_ms
-from shardwright.report.palette import LIGHT, MEMORY_PARTS, Palette
+from shardwright.report.page import LIGHT, MEMORY_PARTS, Palette
 from shardwright.report.verdict import PHASE_NAMES
 from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.memory import shard_bytes

@@ -191,3 +191,58 @@ def test_a_policy_and_rank_maps_that_do_not_fit_name_their_files(cli, task_file,
         outcome = cli("plan", task_file, "--model", model_file, "--strategy", strategy, "--policy", policy)
         assert outcome.code == 2
         assert outcome.err.startswith(f"error: {policy}: ")
+
+
+def test_a_plan_file_is_checked_and_priced(cli, task_file, model_file, tmp_path):
+    target = tmp_path / "plan.json"
+    cli("plan", task_file, "-o", target, "--model", model_file, "--strategy", "dim")
+    outcome = cli("plan", "--check", target, "--model", model_file)
+    assert outcome.code == 0
+    plan = sw.Plan.load(target)
+    assert f"the step takes {plan.cost.step_ms:.3f} ms by cpu/convex, the file says the same" in outcome.out
+    document = cli("plan", target, "--check", "--model", model_file, "--json").document
+    assert document["same_cost"]
+    assert document["step_ms"] == pytest.approx(plan.cost.step_ms, rel=1e-9)
+    assert [one["rank"] for one in document["devices"]] == [0, 1, 2, 3]
+
+
+def test_a_plan_whose_cost_is_another_is_priced_anew(cli, task_file, model_file, tmp_path):
+    target = tmp_path / "plan.json"
+    cli("plan", task_file, "-o", target, "--model", model_file, "--strategy", "dim")
+    content = json.loads(target.read_text())
+    for device in content["devices"]:
+        device["forward_ms"] += 1.0
+    target.write_text(json.dumps(content))
+    outcome = cli("plan", "--check", target, "--model", model_file)
+    assert outcome.code == 0
+    assert f"the file says {sw.Plan.load(target).cost.step_ms:.3f} ms" in outcome.out
+    content["devices"] = []
+    target.write_text(json.dumps(content))
+    document = cli("plan", "--check", target, "--model", model_file, "--json").document
+    assert (document["stated_step_ms"], document["same_cost"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"shards": []}, "is missing from the plan; every table must be tiled exactly"),
+        ({"seed": "three"}, "seed"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, model_file, tmp_path, change, says):
+    target = tmp_path / "plan.json"
+    cli("plan", task_file, "-o", target, "--model", model_file, "--strategy", "dim")
+    target.write_text(json.dumps(json.loads(target.read_text()) | change))
+    outcome = cli("plan", "--check", target)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {target}")
+    assert says in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", [("--seed", 3), ("--strategy", "dim"), ("-o", "x.json"), ("--runs-on", "torchrec")])
+def test_a_check_searches_nothing(cli, task_file, option):
+    outcome = cli("plan", "--check", task_file, *option)
+    assert outcome.code == 2
+    assert "--check searches nothing; leave all options but --model and --json out" in outcome.err

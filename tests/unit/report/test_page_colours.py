@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from shardwright.report.palette import DARK, KINDS, LIGHT, css_variables
+from shardwright.report.page import DARK, KINDS, LIGHT, css_variables
 
 VISION = {
     "full": np.eye(3),
