@@ -2,6 +2,7 @@
 
     python -m benchmarks.report_size                                  # results/report_size.md
     python -m benchmarks.report_size --picture docs/report.png        # the README's picture instead
+    python -m benchmarks.report_size --what-if docs/what-if.png       # the picture of What if? instead
 
 Needs the package playwright and a Chromium or Chrome on the path (or named by SHARDWRIGHT_CHROMIUM).
 """
@@ -30,10 +31,10 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 SIZES = ((40, 8), (200, 16), (1000, 128))
 HEADS = (
     "tables × devices", "strategy", "cells", "page KB", "load plan ms", "analyse ms", "write ms", "open ms",
-    "scroll, median ms a frame", "95% of frames below", "a pointer move ms",
+    "scroll, median ms a frame", "95% of frames below", "a pointer move ms", "a piece carried ms", "a change ms",
 )  # fmt: skip
 
-LEFT_OUT = "#compare, #change, #bottlenecks, #devices figure + figure, details"  # of the picture, which shows what fits
+LEFT_OUT = "#compare, #change, #whatif, #bottlenecks, #devices figure + figure, details"  # of the picture, which shows what fits
 
 # Two frames after the page has run: everything is laid out and painted by then.
 OPENED = """async () => {
@@ -64,6 +65,33 @@ POINTED = """() => {
   }
   return (performance.now() - start) / 100;
 }"""
+# Median ms to carry a chosen piece of a table that lies on one device over a cell, and to lay it down: priced, drawn and undone again.
+CHANGED = """() => {
+  const board = document.querySelector("#whatif .matrix");
+  const press = (key, more = {}) => {
+    const start = performance.now();
+    board.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, ...more }));
+    return performance.now() - start;
+  };
+  const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
+  press("Home", { ctrlKey: true });
+  const device = () => Number((document.querySelector("#whatif").innerText.match(/It lies on device (\\d+)/) || [])[1]);
+  const carried = [], changed = [];
+  for (let row = 0; row < 400 && changed.length < 10; row++) {
+    press("End");
+    press("Enter");
+    press("Escape");
+    if (device() >= 0) {
+      press("Enter");
+      carried.push(press("ArrowLeft"));
+      changed.push(press("Enter"));
+      press("z", { ctrlKey: true });
+      press("ArrowRight");
+    }
+    press("ArrowDown");
+  }
+  return [median(carried), median(changed)];
+}"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,12 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.picture:
         take_picture(options.picture, options.time_limit)
         return
+    if options.what_if:
+        take_what_if(options.what_if, options.time_limit)
+        return
     rows = [row(*size, strategy, options) for size in options.sizes for strategy in options.strategies]
     command = "python -m benchmarks.report_size " + " ".join(sys.argv[1:] if arguments is None else arguments)
     caption = (
         "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
         f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "
-        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note."
+        "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? a piece is carried over a cell; a change "
+        "prices the plan, and the step with the piece on every device, and draws the section; medians of ten."
     )
     write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command.strip())
 
@@ -88,6 +120,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
     parser.add_argument("--runs", type=int, default=5, help="how often each page is opened")
     parser.add_argument("--picture", type=Path, help="only take a picture of a report, as PNG")
+    parser.add_argument("--what-if", type=Path, help="only take a picture of its section What if?, as PNG")
     return parser.parse_args(arguments)
 
 
@@ -111,16 +144,16 @@ def row(tables: int, devices: int, strategy: str, options: argparse.Namespace) -
         content = write_report([entry], page)
         times.append(time.perf_counter())
         steps = [f"{1e3 * (after - before):.0f}" for before, after in pairwise(times)]
-        opened, (median, most), moved = measured(page, options.runs)
+        opened, (median, most), moved, changed = measured(page, options.runs)
     cells = sum(len(shard.devices) for shard in plan.shards)
     return [
         f"{tables:,} × {devices}", strategy, f"{cells:,}", f"{content / 1e3:,.0f}", *steps, f"{opened:.0f}", f"{median:.1f}",
-        f"{most:.1f}", f"{moved:.2f}",
+        f"{most:.1f}", f"{moved:.2f}", *changed,
     ]  # fmt: skip
 
 
-def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float]:
-    """Median ms until the page is open, ms of a frame while it scrolls (median, 95%), ms of a pointer move."""
+def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float, list[str]]:
+    """Median ms until the page is open, ms of a frame while it scrolls (median, 95%), ms of a pointer move, ms of What if?."""
     with chromium() as browser:
         opened = []
         for _ in range(runs):
@@ -128,8 +161,9 @@ def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float]:
             tab.goto(page.as_uri())
             opened.append(tab.evaluate(OPENED))
             frames, moved = tab.evaluate(SCROLLED), tab.evaluate(POINTED)
+            changed = [f"{value:.1f}" for value in tab.evaluate(CHANGED)]
             tab.close()
-    return statistics.median(opened), tuple(frames), moved
+    return statistics.median(opened), tuple(frames), moved, changed
 
 
 def take_picture(target: Path, time_limit: float) -> None:
@@ -146,6 +180,29 @@ def take_picture(target: Path, time_limit: float) -> None:
         )
         tab.evaluate(OPENED)
         tab.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1040, "height": 1980})
+    print(f"saved {target} ({target.stat().st_size / 1e3:.0f} KB)")
+
+
+def take_what_if(target: Path, time_limit: float) -> None:
+    """What if? of 60 tables on two hosts, with one piece moved to the device beside it, as PNG."""
+    task = cluster_task(4, tables=60, devices=16, device="h100", batch_size=65_536, heavy_tail=True)
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        page = Path(folder) / "report.html"
+        write_report([entry_of(sw.plan(task, strategy="certified", time_limit=time_limit), "plan")], page)
+        tab = browser.new_page(viewport={"width": 1040, "height": 2200}, reduced_motion="reduce")
+        tab.goto(page.as_uri())
+        section = tab.locator("#whatif")
+        section.get_by_label("Order", exact=True).select_option("bytes")
+        section.locator(".matrix").focus()
+        tab.keyboard.press("Home")
+        for key in ("Enter", "Escape", "ArrowRight") * 16:
+            if section.get_by_text("It lies on device").count():
+                break
+            tab.keyboard.press(key)
+        for key in ("ArrowRight", "Enter"):
+            tab.keyboard.press(key)
+        tab.evaluate(OPENED)
+        section.screenshot(path=target)
     print(f"saved {target} ({target.stat().st_size / 1e3:.0f} KB)")
 
 
