@@ -43,7 +43,7 @@ def headings(page):
 def test_it_opens_everywhere_and_fits(visit, files, scheme, viewport):
     page = visit(files["two"], color_scheme=scheme, viewport=viewport)
     assert headings(page) == [
-        "Side by side", "From before to after", "Devices", "What a step waits for", "Tables and devices", "Tiers",
+        "Side by side", "From before to after", "Devices", "What a step waits for", "Tables and devices", "What if?", "Tiers",
         "Traffic by class of link", "Predicted and measured kernels",
     ]  # fmt: skip
     assert page.locator(".big").inner_text() == f"{mixed_plan().cost.step_ms:.3f} ms"
@@ -53,7 +53,7 @@ def test_it_opens_everywhere_and_fits(visit, files, scheme, viewport):
     sizes = page.evaluate(
         "[...document.querySelectorAll('figure svg[width], .matrix canvas')].map((n) => n.getBoundingClientRect().width)"
     )
-    assert len(sizes) == 8
+    assert len(sizes) == 11
     assert min(sizes) > 100
 
 
@@ -136,8 +136,8 @@ def test_a_figure_is_read_by_keyboard(visit, files):
 
 def test_the_matrix_is_read_by_keyboard(visit, files):
     page = visit(files["one"])
-    page.get_by_label("Order").select_option("task")
-    matrix = page.locator(".matrix")
+    page.locator("#tables").get_by_label("Order").select_option("task")
+    matrix = page.locator("#tables .matrix")
     matrix.focus()
     title = page.locator("#tip strong")
 
@@ -158,8 +158,8 @@ def test_the_matrix_is_read_by_keyboard(visit, files):
 
 def test_the_matrix_is_read_by_pointer(visit, files):
     page = visit(files["one"])
-    page.get_by_label("Order").select_option("task")
-    matrix = page.locator(".matrix")
+    page.locator("#tables").get_by_label("Order").select_option("task")
+    matrix = page.locator("#tables .matrix")
     matrix.scroll_into_view_if_needed()
     box = matrix.bounding_box()
     page.mouse.move(box["x"] + box["width"] - 8, box["y"] + 24 + 18 * 2.5)  # third row, beyond the last device or on it
@@ -175,7 +175,10 @@ def test_the_matrix_is_read_by_pointer(visit, files):
 
 def test_figures_are_read_by_finger(visit, files):
     page = visit(files["one"], viewport=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")
-    for figure in (page.get_by_role("group", name=re.compile("^Memory of each device")), page.locator(".matrix")):
+    for figure in (
+        page.get_by_role("group", name=re.compile(r"^Memory of each device\.")),
+        page.locator("#tables .matrix"),
+    ):
         figure.scroll_into_view_if_needed()
         page.evaluate(FRAMES)
         box = figure.bounding_box()
@@ -187,16 +190,16 @@ def test_figures_are_read_by_finger(visit, files):
 
 def test_tables_are_filtered_and_ordered(visit, files):
     page = visit(files["one"])
-    count = page.locator(".count")
+    count = page.locator("#tables .count")
     assert count.inner_text() == "6 tables"
     before = page.evaluate("document.querySelector('.matrix canvas').toDataURL()")
-    page.get_by_label("Filter").fill("HIST")
+    page.locator("#tables").get_by_label("Filter").fill("HIST")
     assert count.inner_text() == "1 table"
-    page.get_by_label("Filter").fill("none of these")
+    page.locator("#tables").get_by_label("Filter").fill("none of these")
     assert count.inner_text() == "0 tables"
-    page.get_by_label("Filter").fill("")
+    page.locator("#tables").get_by_label("Filter").fill("")
     for label, value in (("Colour", "kind"), ("Order", "name"), ("Colour", "bytes")):
-        page.get_by_label(label, exact=True).select_option(value)
+        page.locator("#tables").get_by_label(label, exact=True).select_option(value)
         page.evaluate(FRAMES)
         after = page.evaluate("document.querySelector('.matrix canvas').toDataURL()")
         assert after != before
@@ -347,7 +350,7 @@ def test_a_thousand_tables_on_many_devices_stay_few_elements(visit, tmp_path):
     task = replace(small, topology=sw.Topology.preset("h100-8", hosts=16))
     write_report([entry_of(sw.plan(task, strategy="greedy"), "large")], tmp_path / "large.html")
     page = visit(tmp_path / "large.html")
-    assert page.locator(".count").inner_text() == "1,000 tables"
+    assert page.locator("#tables .count").inner_text() == "1,000 tables"
     assert page.evaluate("document.querySelectorAll('*').length") < 2000
     picture = "document.querySelector('.matrix canvas').toDataURL()"
     page.evaluate(FRAMES)
@@ -357,7 +360,7 @@ def test_a_thousand_tables_on_many_devices_stay_few_elements(visit, tmp_path):
     page.evaluate(FRAMES)
     assert page.evaluate(picture) != top
     assert page.evaluate("document.querySelector('.matrix canvas').height <= 600 * devicePixelRatio")
-    page.get_by_label("Rows", exact=True).select_option("compact")
+    page.locator("#tables").get_by_label("Rows", exact=True).select_option("compact")
     assert page.evaluate("document.querySelector('.space').clientHeight") == 24 + 2 * 1000
 
 

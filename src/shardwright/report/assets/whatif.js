@@ -85,9 +85,9 @@ function whatIfSection(plan) {
     const change = steps.map((value) => (Math.abs(value - step) <= 1e-9 * step ? 0 : value - step));
     const blocked = range(plan.devices).map((device) => full(chosen, device));
     const top = most(change.map(Math.abs)) || step;
-    const series = [["phase-2", "longer", (at) => (blocked[at] ? 0 : Math.max(0, change[at]))], ["memory-1", "shorter", (at) => (blocked[at] ? 0 : Math.max(0, -change[at]))],
+    const series = [["phase-1", "longer", (at) => (blocked[at] ? 0 : Math.max(0, change[at]))], ["memory-1", "shorter", (at) => (blocked[at] ? 0 : Math.max(0, -change[at]))],
       ["warn", "too little memory", (at) => (blocked[at] ? top / 12 : 0)]].map(([name, text, value]) => ({ name, text, values: range(plan.devices).map(value) }));
-    return columns({ title, note: `${whyHere(change, blocked, home, plan, step)} Choose a column to move the piece there.`, unit: "ms", series,
+    return columns({ title, note: `${whyHere(change, blocked, home, plan, step)} A column is the change of the step in ms with the piece on that device; choose one to move it there.`, unit: "ms", series,
       order: range(plan.devices), perHost: plan.task.perHost, height: 170, controls, describe: (device) => weigh(chosen, device),
       act: (device) => device !== home && drop(chosen, device) });
   }
