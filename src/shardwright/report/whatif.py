@@ -64,7 +64,11 @@ def what_if(
     number = {table.name: index for index, table in enumerate(task.tables)}
     known = {_size(number, shard): shard for shard in own.values() if _may_be_cut(shard)}
     room = int(ROOM / plans / bytes_each)
-    copies = [Shard.whole(task.tables[at], *range(task.topology.devices)) for at in _to_copy(plan, worth, room // 4)]
+    everyone = range(task.topology.devices)
+    copies = {
+        Shard.whole(task.tables[at], *everyone): None for at in _to_copy(plan, worth, room // 4)
+    }  # in their order
+    fixed = [shard for shard in shards if len(shard.devices) > 1 and shard not in copies]
     new = _reached(plan, known.keys(), worth, room - len(copies))
     every = [*own.values(), *(Shard(task.tables[at].name, (0, rows), (0, dim), (0,)) for at, rows, dim in new)]
     every += [shard for shard in copies if id(works.of(shard)) not in own]
@@ -86,7 +90,7 @@ def what_if(
         "copied": copied,
         "reduced": _packed([_traffic(task, [shard])[1, :, :, 0] for shard in copies]),
         "pricing": _pricing(model.pricing),
-        "fixed": _packed(_traffic(task, [shard for shard in shards if len(shard.devices) > 1 and shard not in copies])),
+        "fixed": _packed(_traffic(task, fixed)),
         "links": [[task.topology.intra_latency_ms, task.topology.inter_latency_ms], list(task.topology.link_bandwidth)],
         "proxies": [int(task.exchange.deduplicate == "host" and not table.pooled) for table in task.tables],
         "limits": {number[table]: asdict(limit) for table, limit in task.constraints.tables.items()},
