@@ -34,7 +34,7 @@ from shardwright.task.task import Task
 
 ROOM = 700_000
 """Bytes of a page, over all of its plans, for kinds that no plan has yet."""
-_MOST = 2_000_000  # for the kinds that the plans have
+_MOST = 1_700_000  # for all kinds
 _STEPS = 3  # cuts, or joins, from a plan's own kinds to the farthest that are offered
 _BESIDE = 80  # bytes of a kind besides its numbers in double precision
 
@@ -63,7 +63,7 @@ def what_if(
         return None
     number = {table.name: index for index, table in enumerate(task.tables)}
     known = {_size(number, shard): shard for shard in own.values() if _may_be_cut(shard)}
-    room = int(ROOM / plans / bytes_each)
+    room = int(min(ROOM / plans, _MOST / plans - len(own) * bytes_each) / bytes_each)
     everyone = range(task.topology.devices)
     copies = {
         Shard.whole(task.tables[at], *everyone): None for at in _to_copy(plan, worth, room // 4)
