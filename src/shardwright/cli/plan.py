@@ -134,6 +134,7 @@ def run(
             rank_maps,
             start,
             time_limit,
+            gap,
             sharding_group_size,
             seed,
             move_cost,
