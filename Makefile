@@ -62,7 +62,7 @@ sanitize: setup
 check: test lint types docs sanitize
 
 # The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
-NAMES := neuroshard-table neuroshard-production dreamshard-tables autoshard-transfer flexshard-traffic ablations
+NAMES := neuroshard-table neuroshard-production neuroshard-published dreamshard-tables autoshard-transfer flexshard-traffic ablations
 reproduce: setup
 	$(BIN)/python -m experiments $(QUICK) $(NAMES)
 

@@ -8,12 +8,14 @@ from experiments.dreamshard.tables import DreamShardTables
 from experiments.experiment import Experiment
 from experiments.flexshard.traffic import FlexShardTraffic
 from experiments.neuroshard.production import NeuroShardProduction
+from experiments.neuroshard.published import NeuroShardPublished
 from experiments.neuroshard.table import NeuroShardTable
 from shardwright.errors import InvalidInput
 
 _EXPERIMENTS: tuple[Experiment, ...] = (
     NeuroShardTable(),
     NeuroShardProduction(),
+    NeuroShardPublished(),
     DreamShardTables(),
     Transfer(),
     FlexShardTraffic(),

@@ -145,8 +145,9 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
     return times;
 }
 
-// Step time of a placement by the link model: the sum over the four phases of the maximum over devices.
-inline double step_ticks(const Pieces& p, Ints state, Ints device) {
+// What a placement costs by the link model: the sum over the four phases of the maximum over devices; or the embedding cost, the maximum over
+// devices of the sum of their phases.
+inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embedding) {
     std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.near) + 1);
     for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[2 * rank], p.fixed_served[2 * rank + 1]};
     for (std::size_t piece = 0; piece < state.size(); ++piece)
@@ -157,20 +158,25 @@ inline double step_ticks(const Pieces& p, Ints state, Ints device) {
         all += served[rank];
     }
     std::vector<std::int64_t> dims;
-    Ms calls, links;
-    for (const Ms& of : device_times(p, state, device, dims)) calls = {std::max(calls.forward, of.forward), std::max(calls.backward, of.backward)};
+    const std::vector<Ms> calls = device_times(p, state, device, dims);
+    Ms most_calls, most_links;
+    double busiest = 0.0;
     for (int rank = 0; rank < p.devices(); ++rank) {
-        const Ms of = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.reduced[2 * rank], p.reduced[2 * rank + 1]});
-        links = {std::max(links.forward, of.forward), std::max(links.backward, of.backward)};
+        const Ms call = calls[rank];
+        const Ms link = link_ms(p.links, served[rank], by_host[p.links.host_of(rank)], all, {p.reduced[2 * rank], p.reduced[2 * rank + 1]});
+        most_calls = {std::max(most_calls.forward, call.forward), std::max(most_calls.backward, call.backward)};
+        most_links = {std::max(most_links.forward, link.forward), std::max(most_links.backward, link.backward)};
+        busiest = std::max(busiest, call.forward + link.forward + link.backward + call.backward);
     }
-    return std::rint((calls.forward + links.forward + links.backward + calls.backward) * TICKS);
+    const double step = most_calls.forward + most_links.forward + most_links.backward + most_calls.backward;
+    return std::rint((embedding ? busiest : step) * TICKS);
 }
 
-// The placement of the grid with the lowest `step_ticks`, the lowest limit among equals; infinite where there is none.
-inline std::pair<double, std::vector<std::int64_t>> best_by_links(const Pieces& p, Ints state, Ints limits) {
+// The placement of the grid with the lowest `link_ticks`, the lowest limit among equals; infinite where there is none.
+inline std::pair<double, std::vector<std::int64_t>> best_by_links(const Pieces& p, Ints state, Ints limits, bool embedding) {
     std::pair<double, std::vector<std::int64_t>> best{std::numeric_limits<double>::infinity(), {}};
     for (auto& device : grid_placements(p, state, limits))
-        if (const double ticks = step_ticks(p, state, device); ticks <= best.first) best = {ticks, std::move(device)};
+        if (const double ticks = link_ticks(p, state, device, embedding); ticks <= best.first) best = {ticks, std::move(device)};
     return best;
 }
 

@@ -313,21 +313,21 @@ void bind_beam(nb::module_& m) {
         }
         return nb::make_tuple(to_numpy(std::move(times), {count, devices, 2}), to_numpy(std::move(columns), {count, devices}));
     }, "pieces"_a, "state"_a, "placements"_a);
-    m.def("step_ticks", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> device) {
+    m.def("link_ticks", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> device, bool embedding) {
         const Ints rows = checked(p, state), ranks = span_of(device);
         detail::require_within(ranks, 0, p.devices(), "device");
         require(ranks.size() == rows.size(), "device must name a device for each piece");
-        return step_ticks(p, rows, ranks);
-    }, "pieces"_a, "state"_a, "device"_a);
-    m.def("best_by_links", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> limits) {
+        return link_ticks(p, rows, ranks, embedding);
+    }, "pieces"_a, "state"_a, "device"_a, "embedding"_a);
+    m.def("best_by_links", [=](const OwningPieces& p, In<std::int64_t> state, In<std::int64_t> limits, bool embedding) {
         const Ints rows = checked(p, state), of_grid = span_of(limits);
         std::pair<double, Numbers> best;
         {
             nb::gil_scoped_release release;
-            best = best_by_links(p, rows, of_grid);
+            best = best_by_links(p, rows, of_grid, embedding);
         }
         return nb::make_tuple(best.first, to_numpy(std::move(best.second)));
-    }, "pieces"_a, "state"_a, "limits"_a);
+    }, "pieces"_a, "state"_a, "limits"_a, "embedding"_a);
     m.attr("TICKS") = TICKS;
 }
 

@@ -13,7 +13,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.engine.catalog import Added
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, encode, make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, embedding_ticks, encode, make_pieces, shards_of
 from shardwright.search.neuroshard.strategy import Beam, Width
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.plan import Plan
@@ -49,7 +49,9 @@ class UncachedNeuroShard(NeuroShard):
         found = beam.search()
         if np.isinf(found.ticks):
             raise InfeasibleTask("no device is left for a table, and no split that was tried makes room")
-        return Plan(task, shards_of(task, units, pieces, cuts.calls, found, cost_model, step_ticks), self.name, seed)
+        return Plan(
+            task, shards_of(task, units, pieces, cuts.calls, found, cost_model, embedding_ticks), self.name, seed
+        )
 
 
 def _encoded_anew(
@@ -78,6 +80,6 @@ def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints
         if limit == NO_LIMIT and np.isfinite(best):
             break  # as published: without a bound only where no bound lets every piece find a device
         placed, _, device = greedy(pieces.native, state, limit)
-        if placed == state.size and (ticks := step_ticks(pieces, state, device)) <= best:
+        if placed == state.size and (ticks := embedding_ticks(pieces, state, device)) <= best:
             best, chosen = ticks, device
     return best, chosen

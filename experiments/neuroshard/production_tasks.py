@@ -76,6 +76,15 @@ def production_task(world: World, seed: int) -> Task:
     return Task([table.scaled_rows(factor) for table in drawn], topology, world.batch_size)
 
 
+def fitting_task(world: World, seed: int) -> Task:
+    """The same with fewer rows where a table would fit no device: it then takes nine tenths of one, and no plan has to cut it."""
+    task = production_task(world, seed)
+    most = 0.9 * max(task.topology.memory_bytes)
+    shares = [most / shard_bytes(task, Shard.whole(table, 0)) for table in task.tables]
+    tables = [table.scaled_rows(min(1.0, share)) for table, share in zip(task.tables, shares, strict=True)]
+    return replace(task, tables=tables)
+
+
 def heaviest_ms(task: Task) -> float:
     """The most ms that a table that fits a device takes whole and alone on one, kernels only.
 

@@ -116,8 +116,12 @@ def grid_placements(pieces: Pieces, state: Ints, limits: Ints) -> Ints:
 def placement_times(pieces: Pieces, state: Ints, placements: Ints) -> tuple[Floats, Ints]:
     """`(k, d, 2)` kernel ms and `(k, d)` columns of placements `(k, n)`."""
 
-def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float: ...
-def best_by_links(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]: ...
+def link_ticks(pieces: Pieces, state: Ints, device: Ints, embedding: bool) -> float:
+    """Step, or embedding cost, of a placement `(n,)` by the link model."""
+
+def best_by_links(pieces: Pieces, state: Ints, limits: Ints, embedding: bool) -> tuple[float, Ints]:
+    """The lowest `link_ticks` of the grid's placements, and that placement."""
+
 def cheapest_widths(first: Ints, price: Floats) -> tuple[Floats, Ints]:
     """Cut each form so that the sum of prices is smallest: `(f,)` sums, and `(rows,)` how often each block is used."""
 

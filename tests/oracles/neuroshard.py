@@ -38,10 +38,12 @@ class Oracle:
     most_splits: int = 10  # L
     grid: int = 11  # M
     widest_bound: float = 1.5
+    score_by: str = "embedding"
+    cut_large: bool = True
     predictions: dict = field(default_factory=dict)  # the cache
 
     def __post_init__(self) -> None:
-        units = take_apart(self.task)
+        units = take_apart(self.task, cut_large=self.cut_large)
         self.free, self.fixed = units.free, units.fixed
         self.devices = range(self.task.topology.devices)
         self.apart = self.task.constraints.apart_pairs()
@@ -212,9 +214,10 @@ class Oracle:
         held = [self.on_device(pieces, placement, d) for d in self.devices]
         times = np.array([self.device_times(held[d], d) for d in self.devices])
         networks = getattr(self.cost_model, "communication", None)
-        if networks is None or len(self.devices) == 1:
+        if self.score_by == "step" or networks is None or len(self.devices) == 1:
             forward, backward = communication_ms(self.task, self.shards(pieces, placement))
-            return nanoseconds(times[:, 0].max() + forward.max() + backward.max() + times[:, 1].max())
+            phases = np.stack([times[:, 0], forward, backward, times[:, 1]])
+            return nanoseconds(phases.max(axis=1).sum() if self.score_by == "step" else phases.sum(axis=0).max())
         dims = np.array([float(self.dims(held[d], d)) for d in self.devices])
         compute, backward = times.sum(axis=1), networks.backward_ms(dims, self.task.batch_size)
         delays = compute + backward - (compute + backward).min()

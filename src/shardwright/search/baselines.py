@@ -1,6 +1,8 @@
 """The baselines: sorted heuristics, `greedy`, and one sharding type for all tables.
 
-A sorted heuristic gives tables, largest cost first, to the device with the lowest sum so far. `greedy` asks the cost model instead.
+A sorted heuristic gives tables, largest cost first, to the device with the lowest sum so far. Ties are broken by size, as in the code of
+DreamShard and NeuroShard: of equal tables the largest comes first, of equal devices the one that holds the least takes it. `dim` has
+many ties. `greedy` asks the cost model instead.
 
 A uniform strategy shards all tables in one way and has the name of that sharding type. Tables are placed by lookups, most first. Each takes
 the way that fits and leaves the busiest of its devices the least busy. If one then fits nowhere, all are placed anew by size, where most
@@ -16,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwright.arrays import Ints
+from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidPlan
 from shardwright.search.strategy import why_not_whole
@@ -51,21 +53,25 @@ class SortedGreedy:
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Place by the fixed cost; the cost model is not asked."""
         units = take_apart(task)
-        load = np.zeros(task.topology.devices)
+        load = np.zeros((2, task.topology.devices))
         for shard in units.fixed:
-            load[list(shard.devices)] += self._cost_of(task, shard)
-        costs = np.array([sum(self._cost_of(task, block) for block in unit.blocks) for unit in units.free])
+            load[:, list(shard.devices)] += self._weigh(task, [shard])[:, None]
+        weights = np.array([self._weigh(task, unit.blocks) for unit in units.free]).reshape(-1, 2)
 
         def choose(index: int, eligible: Eligible) -> int:
-            device = int(eligible[np.argmin(load[eligible])])
-            load[device] += costs[index]
+            costs, sizes = load[:, eligible]
+            device = int(eligible[np.lexsort((sizes, costs))[0]])
+            load[:, device] += weights[index]
             return device
 
-        order = np.argsort(-costs, kind="stable").tolist()
+        costs, sizes = weights.T
+        order = np.lexsort((np.arange(costs.size), sizes, costs))[::-1].tolist()
         return Plan(task, place_all(task, units, order, choose), self.name, seed)
 
-    def _cost_of(self, task: Task, shard: Shard) -> float:
-        return self.cost(shard_work(task, shard))
+    def _weigh(self, task: Task, blocks: Sequence[Shard]) -> Floats:
+        """`(2,)` cost and bytes of weights."""
+        works = [shard_work(task, block) for block in blocks]
+        return np.array([sum(map(self.cost, works)), sum(work.weight_bytes for work in works)], dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -126,13 +126,17 @@ class Units:
     fixed: tuple[Shard, ...]
 
 
-def take_apart(task: Task) -> Units:
+def take_apart(task: Task, *, cut_large: bool = True) -> Units:
     """The units and fixed shards of a task.
+
+    Args:
+        task: the task.
+        cut_large: cut tables that fit no device; otherwise they are whole units, larger than any device, for a search that splits them.
 
     Raises:
         InfeasibleTask: a table fits no device in any allowed way, or colocated tables cannot stay whole.
     """
-    cuts = {table.name: _cut(task, table) for table in task.tables}
+    cuts = {table.name: _cut(task, table, cut_large) for table in task.tables}
     free: list[Unit] = []
     grouped: set[str] = set()
     for group in task.constraints.colocated_groups():
@@ -158,9 +162,12 @@ def allowed_devices(task: Task, limits: TableConstraint) -> Bools:
     return allowed
 
 
-def _cut(task: Task, table: Table) -> Units:
+def _cut(task: Task, table: Table, cut_large: bool) -> Units:
     limits = task.constraints.of(table.name)
     allowed = allowed_devices(task, limits)
+    if not cut_large and limits.allows("table_wise"):
+        whole = Shard.whole(table, 0)
+        return Units((Unit((whole,), allowed, shard_bytes(task, whole)),), ())
     largest = int(np.array(task.topology.memory_bytes)[allowed].max())
     ways = {
         "table_wise": _whole,

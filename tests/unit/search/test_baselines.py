@@ -112,3 +112,12 @@ def test_tables_keep_their_kinds_in_a_mix():
     kinds = {"s0": "row_wise", "s1": "table_wise", "p0": "data_parallel"}
     shards = place_uniformly(TASK, kinds)
     assert Counter(shard.table for shard in shards) == {"s0": 8, "s1": 1, "p0": 1}
+
+
+def test_a_sorted_heuristic_breaks_ties_by_size():
+    """Four tables of one dim on two devices: the largest first, each on the device that holds the least."""
+    tables = [sw.Table(f"t{rows}", rows, 16) for rows in (100, 400, 300, 350)]
+    task = Task(tables, Topology(devices_per_host=2), batch_size=64)
+    plan = sw.plan(task, strategy="dim", cost_model=SimpleCostModel())
+    held = [{shard.table for shard in shards} for shards in plan.by_device]
+    assert held == [{"t400", "t100"}, {"t350", "t300"}]

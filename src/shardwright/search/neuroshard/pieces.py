@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwright._engine import TICKS
 from shardwright._engine import Pieces as NativePieces
-from shardwright._engine import step_ticks as native_step_ticks
+from shardwright._engine import link_ticks
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic
@@ -167,7 +167,12 @@ class Placed:
 
 def step_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
     """Step time of a placement `(n,)` of a state `(n,)` by the link model: the sum over the four phases of the maximum over devices."""
-    return native_step_ticks(pieces.native, state, device)
+    return link_ticks(pieces.native, state, device, embedding=False)
+
+
+def embedding_ticks(pieces: Pieces, state: Ints, device: Ints) -> float:
+    """Embedding cost of a placement by the link model: the maximum over devices of the sum of their four phases."""
+    return link_ticks(pieces.native, state, device, embedding=True)
 
 
 @dataclass(frozen=True, eq=False)

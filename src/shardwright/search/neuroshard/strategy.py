@@ -9,16 +9,19 @@ Inside, a grid of M bounds s on the devices' dims from 1 to 1.5: a greedy takes 
 to the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. The cost is that of
 what the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
 
-The score. A cost model with NeuroShard's communication networks is asked as in the paper: the largest, over devices, of kernels + forward
-all-to-all + backward all-to-all, where the devices start the forward all-to-all late by the differences of kernels + backward all-to-all.
-Other cost models leave communication to the link model, where waiting for late starters is part of the step time: the score is then
-`step_ms`, the sum over the four phases of the maximum over devices.
+The score of a placement (option `score`) is as published the embedding cost: the largest, over devices, of kernels + forward all-to-all +
+backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where the devices start
+the forward one late by the differences of kernels + backward all-to-all. Other cost models leave communication to the link model, which has
+no start delays. The score "step" is `step_ms` instead: the sum over the four phases of the maximum over devices, for a step in which all
+devices wait for each other at every exchange.
 
-Where this differs from the paper: a table that fits no device is cut before the beam begins, into as few pieces as possible and not only
-halves, and the L steps do not count these cuts (`search/units.py`); constraints are kept (colocated tables are one piece, blocks that the
-constraints settle count in every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed
-rather than failed; sets of pieces reached by different splits count once in the beam; pieces of one table that end on one device are joined
-where that does not raise the score.
+A table that fits no device is cut before the beam begins, into as few pieces as possible and not only halves, and the L steps do not count
+these cuts (`search/units.py`). The paper has no such cuts; the option `free_cuts=False` leaves them away.
+
+Where this differs from the paper besides: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in
+every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
+pieces reached by different splits count once in the beam; among states that cannot be placed the first come first; pieces of one table that
+end on one device are joined where that does not raise the score.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -37,7 +40,16 @@ from shardwright._engine import TICKS, best_by_links, greedy, grid_placements, p
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask, InvalidInput
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Cuts, Pieces, Placed, make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.pieces import (
+    NO_LIMIT,
+    Cuts,
+    Pieces,
+    Placed,
+    embedding_ticks,
+    make_pieces,
+    shards_of,
+    step_ticks,
+)
 from shardwright.search.strategy import why_not_counted
 from shardwright.search.units import PartialPlan, Units, take_apart
 from shardwright.sharding.plan import Plan
@@ -240,6 +252,8 @@ class NeuroShard:
         most_splits: L, steps; cuts of tables that fit no device come before them and are not counted.
         grid: M, dim bounds.
         widest_bound: the largest of them; the smallest is 1.
+        score: what a placement is judged by: "embedding", the largest sum of a device's four phases, as published; or "step".
+        free_cuts: cut tables that fit no device before the beam; the paper does not, and finds no plan where L halvings do not do.
         threads: threads to search with; None for one a core. The plan is the same.
         name: name of the strategy.
     """
@@ -249,6 +263,8 @@ class NeuroShard:
     most_splits: int = 10
     grid: int = 11
     widest_bound: float = 1.5
+    score: Literal["embedding", "step"] = "embedding"
+    free_cuts: bool = True
     threads: int | None = None
     name: str = field(default="neuroshard")
 
@@ -258,6 +274,8 @@ class NeuroShard:
             value = getattr(self, option)
             if value is not None and value < lowest:
                 raise InvalidInput(f"neuroshard: {option} is {value}, must be at least {lowest}")
+        if self.score not in ("embedding", "step"):
+            raise InvalidInput(f"neuroshard: score is {self.score!r}, must be 'embedding' or 'step'")
         if not 1 <= self.widest_bound < np.inf:
             raise InvalidInput(
                 f"neuroshard: widest_bound is {self.widest_bound}, must be a finite number of at least 1"
@@ -269,12 +287,13 @@ class NeuroShard:
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""
-        units = take_apart(task)
+        units = take_apart(task, cut_large=self.free_cuts)
         PartialPlan(task, units)  # raises where the fixed shards alone break a rule
         if not units.free:
             return Plan(task, units.fixed, self.name, seed)
         pieces, cuts = make_pieces(task, units, cost_model)
-        by_networks = network_score(task, cost_model)
+        embedding = self.score == "embedding"
+        by_networks = network_score(task, cost_model) if embedding else None
         limits = self._limits(pieces, cuts.whole)
         width = Width(self.tables_tried, self.beam_width, self.most_splits)
         threads = self.threads or len(os.sched_getaffinity(0))
@@ -282,12 +301,13 @@ class NeuroShard:
         def best_of_grid(state: Ints) -> tuple[float, Ints]:
             if by_networks:
                 return by_networks.best_of_grid(pieces, state, limits)
-            return best_by_links(pieces.native, state, limits)
+            return best_by_links(pieces.native, state, limits, embedding)
 
         found = Beam(cuts, best_of_grid, width, threads, deadline).search()
         if np.isinf(found.ticks):
             raise _nowhere(units, pieces, cuts.whole)
-        shards = shards_of(task, units, pieces, cuts.calls, found, cost_model, by_networks or step_ticks)
+        judge = by_networks or (embedding_ticks if embedding else step_ticks)
+        shards = shards_of(task, units, pieces, cuts.calls, found, cost_model, judge)
         return Plan(task, shards, self.name, seed)
 
     def _limits(self, pieces: Pieces, state: Ints) -> Ints:

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright import _engine
 from shardwright.cost import score
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Placed, make_pieces, shards_of, step_ticks
+from shardwright.search.neuroshard.pieces import NO_LIMIT, Placed, embedding_ticks, make_pieces, shards_of, step_ticks
 from shardwright.search.neuroshard.strategy import NetworkScore, candidates, halved, network_score
 from shardwright.search.units import take_apart
 from shardwright.testing.model import SimpleCostModel
@@ -82,21 +82,23 @@ def test_a_placement_costs_what_its_shards_cost(seed):
     )
     cost = score(task, shards, MODEL)
     assert ticks == pytest.approx(cost.step_ms * _engine.TICKS, abs=2)
+    assert embedding_ticks(pieces, state, device) == pytest.approx(cost.embedding_cost_ms * _engine.TICKS, abs=2)
     (times,), (dims,) = _engine.placement_times(pieces.native, state, device[None])
     np.testing.assert_allclose(times, [[d.forward_ms, d.backward_ms] for d in cost.devices], rtol=1e-12)
     assert dims.tolist() == [sum(s.dim for s in shards if rank in s.devices) for rank in range(4)]
 
 
-def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win():
+@pytest.mark.parametrize("score_of", [step_ticks, embedding_ticks])
+def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win(score_of):
     task = random_task(4, 20, 4)
     pieces, cuts = pieces_of(task)
     mean = pieces.dims[cuts.whole].sum() / 4
     limits = np.floor(np.linspace(1, 1.5, 11) * mean).astype(np.int64)
     scores = [
-        step_ticks(pieces, cuts.whole, device) for device in _engine.grid_placements(pieces.native, cuts.whole, limits)
+        score_of(pieces, cuts.whole, device) for device in _engine.grid_placements(pieces.native, cuts.whole, limits)
     ]
-    ticks, device = _engine.best_by_links(pieces.native, cuts.whole, limits)
-    assert ticks == min(scores) == step_ticks(pieces, cuts.whole, device)
+    ticks, device = _engine.best_by_links(pieces.native, cuts.whole, limits, score_of is embedding_ticks)
+    assert ticks == min(scores) == score_of(pieces, cuts.whole, device)
 
 
 def test_start_delays_are_differences_of_kernels_and_backward_communication():

@@ -32,7 +32,8 @@ def shards_of(task: Task, model, **options) -> list:
 
 
 def assert_as_the_oracle(task: Task, model, **options) -> None:
-    expected = Oracle(task, model, **options).search()
+    renamed = {"score": "score_by", "free_cuts": "cut_large"}
+    expected = Oracle(task, model, **{renamed.get(name, name): value for name, value in options.items()}).search()
     if expected is None:
         with pytest.raises(InfeasibleTask):
             NeuroShard(**options).search(task, model, seed=0, deadline=None)
@@ -51,6 +52,46 @@ def test_same_plan_as_the_oracle(seed, devices, model):
 @pytest.mark.parametrize("room", [1.02, 1.1, 1.4])
 def test_same_plan_as_the_oracle_in_tight_memory(room, model):
     assert_as_the_oracle(random_task(7, 12, 4, room=room), model, **SMALL)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("score", ["embedding", "step"])
+def test_same_plan_as_the_oracle_by_either_score(score, model):
+    task = random_task(5, 14, 2, hosts=2)
+    assert_as_the_oracle(task, model, score=score, **SMALL)
+
+
+@pytest.mark.parametrize("room", [1.1, 1.4])
+def test_same_plan_as_the_oracle_without_free_cuts(room):
+    assert_as_the_oracle(random_task(7, 12, 4, room=room), MODELS["bundled"], free_cuts=False, **SMALL)
+
+
+def test_without_free_cuts_the_beam_halves_what_fits_no_device():
+    """One table of twice a device's memory: it is cut before the search, or by its first step, or not at all."""
+    wide = Table("wide", rows=100_000, dim=64)
+    task = Task([wide, Table("small", rows=1000, dim=16)], Topology(devices_per_host=4, memory="16 MB"), batch_size=64)
+    cut = NeuroShard(free_cuts=False).search(task, SimpleCostModel(), seed=0, deadline=None)
+    cut.check()
+    assert {shard.dim for shard in cut.by_table["wide"]} <= {8, 16, 32}
+    assert NeuroShard(most_splits=0).search(task, SimpleCostModel(), seed=0, deadline=None).by_table["wide"]
+    with pytest.raises(InfeasibleTask, match="table 'wide'"):
+        NeuroShard(free_cuts=False, most_splits=0).search(task, SimpleCostModel(), seed=0, deadline=None)
+
+
+def test_each_score_finds_the_better_plan_by_itself():
+    """Over several tasks, since the greedy inside asks for neither."""
+    tasks = [random_task(seed, 30, 4) for seed in range(6)]
+    model = MODELS["bundled"]
+    costs = {
+        by: [
+            score(task, NeuroShard(score=by).search(task, model, seed=0, deadline=None).shards, model) for task in tasks
+        ]
+        for by in ("embedding", "step")
+    }
+    embedding, step = (
+        np.array([[one.embedding_cost_ms, one.step_ms] for one in costs[by]]).sum(axis=0) for by in costs
+    )
+    assert embedding[0] < step[0] and step[1] < embedding[1]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -170,10 +211,18 @@ def test_negative_predictions_count_as_nothing():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tables_tried", 0), ("beam_width", 0), ("most_splits", -1), ("grid", 0), ("threads", 0), ("widest_bound", 0.9)],
+    [
+        ("tables_tried", 0),
+        ("beam_width", 0),
+        ("most_splits", -1),
+        ("grid", 0),
+        ("threads", 0),
+        ("widest_bound", 0.9),
+        ("score", "steps"),
+    ],
 )
 def test_options_that_break_a_rule(option, value):
-    with pytest.raises(InvalidInput, match=f"neuroshard: {option} is {value}, must be"):
+    with pytest.raises(InvalidInput, match=f"neuroshard: {option} is {value!r}, must be"):
         NeuroShard(**{option: value})
 
 

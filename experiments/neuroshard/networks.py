@@ -1,0 +1,115 @@
+"""NeuroShard's three networks on this machine: trained on measured kernels and collectives, their errors, and plans priced by them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.entrants import Entrant
+from experiments.experiment import Row
+from experiments.outcomes import planned
+from shardwright.cost.choice import cost_model_for
+from shardwright.cost.neuroshard import NeuroShardModel
+from shardwright.cost.score import compute_ms, score
+from shardwright.search.neuroshard import NeuroShard
+from shardwright.search.neuroshard.strategy import network_score
+from shardwright.sharding.plan import Plan
+from shardwright.task.task import Task
+
+KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
+COLLECTIVES, EPOCHS = 600, 200
+OURS, THEIRS = "bundled model", "three networks"
+"""What prices the plans."""
+NOT_OF_NETWORKS: Row = dict.fromkeys(
+    ("network", "samples", "mean_error", "median_error", "repeat_error", "judged_networks_ms", "plan_of")
+)
+"""Columns that only the rows of the networks fill."""
+
+
+def network_rows(tasks: Sequence[Task], search: NeuroShard) -> list[Row]:
+    """A row for each network's errors, and for each task one for the plan by our model and one for that by the networks.
+
+    Args:
+        tasks: tasks on 4 devices, all of one batch size.
+        search: the strategy, with NeuroShard's score.
+    """
+    model, errors = trained(tasks[0].topology.devices, tasks[0].batch_size)
+    found = list(errors)
+    for number, task in enumerate(tasks):
+        for name, priced_by in ((OURS, cost_model_for("cpu")), (THEIRS, model)):
+            row, plan = planned(task, Entrant(search), seed=number, model=priced_by)
+            if plan is not None:
+                row |= judged(plan, model)
+            found.append(_nothing() | {"strategy": name, "plan_of": number} | row)
+    return found
+
+
+def judged(plan: Plan, networks: NeuroShardModel) -> Row:
+    """The embedding cost of a plan by our model, and by the networks."""
+    by_networks = network_score(plan.task, networks)
+    assert by_networks is not None
+    columns = [sum(shard.dim for shard in held) for held in plan.by_device]
+    times = compute_ms(plan.task, plan.shards, networks)
+    ours = score(plan.task, plan.shards, cost_model_for("cpu"))
+    theirs = by_networks.totals(times[None], np.array([columns])).max()
+    return {
+        "embedding_cost_ms": ours.embedding_cost_ms,
+        "step_ms": ours.step_ms,
+        "compute_ms": max(device.compute_ms for device in ours.devices),
+        "judged_networks_ms": float(theirs),
+    }
+
+
+def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
+    """The three networks, and a row of errors of each; collectives are measured first."""
+    from shardwright.cost.dataset import samples_of
+    from shardwright.cost.links import collectives_of
+    from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
+    from shardwright.measure.collectives.collect import collect_collectives, new_collection, read_collectives
+    from shardwright.measure.collectives.sampling import ALL_TO_ALL
+    from shardwright.measure.samples import read_parquet
+
+    options = NeuroShardOptions(epochs=EPOCHS)
+    kernels = samples_of(read_parquet(KERNELS)[1])
+    model, compute = train_compute(kernels, options)
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = new_collection(
+            folder, samples=COLLECTIVES, world=devices, batch_sizes=[batch_size], kinds=[ALL_TO_ALL]
+        )
+        collect_collectives(wanted)
+        parts = collectives_of([read_collectives(folder)])
+    communication = train_communication(parts, options)
+    (passes,) = communication.errors.values()
+    errors = [("compute", compute.sets, compute), *((name, found.devices, found) for name, found in passes.items())]
+    rows: list[Row] = [
+        _nothing()
+        | {
+            "strategy": "",
+            "network": name,
+            "samples": count,
+            "mean_error": found.mean_error,
+            "median_error": found.median_error,
+            "repeat_error": found.repeat_error,
+        }
+        for name, count, found in errors
+    ]
+    return replace(model, communication=communication.networks), rows
+
+
+def _nothing() -> Row:
+    columns = (
+        "tables",
+        "oversize",
+        "cut",
+        "step_ms",
+        "embedding_cost_ms",
+        "compute_ms",
+        "balance",
+        "bound_ms",
+        "search_s",
+    )
+    return {**dict.fromkeys((*columns, "failure", "why")), **NOT_OF_NETWORKS}

@@ -1,0 +1,121 @@
+"""`neuroshard-published`: NeuroShard as its paper runs it, beside what this package runs under that name.
+
+Three parts. The production tasks with ten halvings and no cut for free, with tables that make this possible. The benchmark's tasks searched
+by the embedding cost, as published, and by the step, both judged by both. The three networks: their errors on this machine's kernels and
+collectives, and plans of `neuroshard` priced by them.
+
+References:
+    [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from experiments.entrants import SORTED, Entrant, Limits, entrant, model_version
+from experiments.experiment import Page, Piece, Row
+from experiments.neuroshard.networks import NOT_OF_NETWORKS, network_rows
+from experiments.neuroshard.production_tasks import WORLDS, fitting_task
+from experiments.neuroshard.settings import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.outcomes import planned
+from shardwright.search.neuroshard import NeuroShard
+from shardwright.task.task import Task
+
+PRODUCTION, SCORES, NETWORKS = "production", "scores", "networks"
+PUBLISHED, BY_STEP = "neuroshard", "neuroshard by step"
+RIVALS = ("random", *SORTED, "greedy", PUBLISHED, BY_STEP, "certified")
+WORLD = WORLDS[0]
+SEEDS, TASKS = 5, 10
+QUICK_SEEDS, QUICK_TASKS = 1, 1
+LIMITS = Limits(seconds=20.0)
+_SEARCHES = {PUBLISHED: NeuroShard(free_cuts=False), BY_STEP: NeuroShard(free_cuts=False, score="step")}
+
+
+@dataclass(frozen=True)
+class NeuroShardPublished:
+    """The experiment.
+
+    Attributes:
+        networks: whether the networks are trained; they need torch, and measure collectives for minutes.
+    """
+
+    networks: bool = True
+    name: str = "neuroshard-published"
+    about: str = "NeuroShard as published: ten halvings and no free cuts, its score, its three networks (MLSys 2023)"
+
+    def pieces(self, quick: bool) -> Sequence[Piece]:
+        """Production task by task, then the benchmark's, then the networks."""
+        seeds, tasks = (QUICK_SEEDS, QUICK_TASKS) if quick else (SEEDS, TASKS)
+        found = [
+            Piece(_key(PRODUCTION, 128, 128, seed, name), _version(name))
+            for seed in range(seeds)
+            for name in (RIVALS[:-1] if quick else RIVALS)
+        ]
+        found += [
+            Piece(_key(SCORES, devices, max_dim, number, name), _version(name))
+            for number, devices, max_dim in product(range(tasks), DEVICES, MAX_DIMS)
+            for name in _SEARCHES
+        ]
+        if self.networks and not quick:
+            found.append(Piece(_key(NETWORKS, 4, 128, 0, "all"), model_version("cpu"), alone=True))
+        return found
+
+    def run(self, piece: Piece) -> Sequence[Row]:
+        """Plan a task by one strategy, or train the networks and plan by them."""
+        part, number, name = piece.key["part"], int(piece.key["task"]), str(piece.key["by"])
+        if part == NETWORKS:
+            return network_rows(benchmark_tasks(4, 128), _SEARCHES[PUBLISHED])
+        task = (
+            _production(number)
+            if part == PRODUCTION
+            else benchmark_tasks(int(piece.key["devices"]), int(piece.key["max_dim"]))[number]
+        )
+        row, _ = planned(task, entrant_of(name), seed=number)
+        return [{"strategy": name} | row | NOT_OF_NETWORKS]
+
+    def page(self, rows: Sequence[Row], quick: bool) -> Page:
+        """A table for each part."""
+        from experiments.neuroshard.published_page import made_page
+
+        return made_page(rows)
+
+
+def _key(part: str, devices: int, max_dim: int, task: int, by: str) -> dict[str, str | int | float]:
+    return {"part": part, "devices": devices, "max_dim": max_dim, "task": task, "by": by}
+
+
+def entrant_of(name: str) -> Entrant:
+    """A strategy of this experiment."""
+    if name in _SEARCHES:
+        found = _SEARCHES[name]
+        return Entrant(found, f"{found.most_splits} halvings, score {found.score}, free cuts {found.free_cuts}")
+    return entrant(name, LIMITS)
+
+
+@cache
+def _version(name: str) -> str:
+    return ", ".join(filter(None, (entrant_of(name).version, model_version("cpu"))))
+
+
+@cache
+def _production(seed: int) -> Task:
+    return fitting_task(WORLD, seed)
+
+
+@cache
+def benchmark_tasks(devices: int, max_dim: int) -> list[Task]:
+    """The first tasks of `neuroshard-table` that have no table too large for a device."""
+    from shardwright.sharding.memory import shard_bytes
+    from shardwright.sharding.shard import Shard
+    from shardwright.workload import paper_tasks
+
+    drawn = paper_tasks(3 * TASKS, devices=devices, max_dim=max_dim, seed=SEED, batch_size=BATCH_SIZE, device="cpu")
+    fits = [
+        task
+        for task in drawn
+        if all(shard_bytes(task, Shard.whole(t, 0)) <= max(task.topology.memory_bytes) for t in task.tables)
+    ]
+    return fits[:TASKS]
