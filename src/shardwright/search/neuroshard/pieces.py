@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from shardwright._engine import TICKS
+from shardwright._engine import TICKS, link_ticks
 from shardwright._engine import Pieces as NativePieces
-from shardwright._engine import link_ticks
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic

@@ -91,7 +91,8 @@ def test_each_score_finds_the_better_plan_by_itself():
     embedding, step = (
         np.array([[one.embedding_cost_ms, one.step_ms] for one in costs[by]]).sum(axis=0) for by in costs
     )
-    assert embedding[0] < step[0] and step[1] < embedding[1]
+    assert embedding[0] < step[0]
+    assert step[1] < embedding[1]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
