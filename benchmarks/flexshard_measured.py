@@ -3,8 +3,9 @@
     python -m benchmarks.flexshard_measured --log amazon_video_sequences.txt
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root. Strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times what
-the tables take unreplicated, beside equal room for buffers. What is measured is kept in a journal (--journal): a run that was stopped
-goes on, with the calibration it began with. --quick takes some minutes, the whole page about an hour.
+the tables take unreplicated, beside equal room for buffers. Two hosts of two devices are the default; --hosts 4 writes a page of its own,
+with more to save: more of the lookups cross links. What is measured is kept in a journal (--journal): a run that was stopped goes on, with
+the calibration it began with. --quick takes some minutes, the whole page about an hour.
 """
 
 from __future__ import annotations

@@ -21,15 +21,16 @@ _MB = 1e6
 
 
 def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
-    """Write `results/flexshard_measured.md` and `.svg`."""
+    """Write `results/flexshard_measured.md` and `.svg`; for a bed other than two hosts of two, as in `flexshard_measured_4x2`."""
     assert calibration is not None
+    hosts, devices, _ = calibration["setting"]
+    name = "flexshard_measured" if (hosts, devices) == (2, 2) else f"flexshard_measured_{hosts}x{devices}"
     tables = [_summary(found), _links(calibration)]
     for case, rows in found:
         tables.append((_caption(case, rows), HEADS, _rows(rows)))
-    results_table.write_results(
-        "flexshard_measured", "Tiered sequence tables on a slow link between hosts", tables, command
-    )
-    draw(found)
+    title = f"Tiered sequence tables on slow links between {hosts} hosts of {devices} devices"
+    results_table.write_results(name, title, tables, command)
+    draw(found, name)
 
 
 def base_of(rows: Sequence[Mapping[str, Any]], exchange: str = "none/whole") -> Mapping[str, Any] | None:
@@ -154,8 +155,8 @@ def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
     return caption, ("all-to-all", "bytes a rank sends", "measured ms", "fit"), rows
 
 
-def draw(found: Sequence[Found]) -> None:
-    """Traffic and time against memory, a column a case."""
+def draw(found: Sequence[Found], name: str) -> None:
+    """Traffic and time against memory, a column a case; written to the picture of this name."""
     titles = [case.name for case, _ in found]
     figure, axes = plots.panels([titles, titles])
     colours = {"row_wise": "#777777", "table_row_wise": "#4062bb", "recshard": "#c1440e", "flexshard": "#0b6e4f"}
@@ -181,4 +182,4 @@ def draw(found: Sequence[Found]) -> None:
     axes[0][0].set_ylabel("MB between hosts, a step")
     axes[1][0].set_ylabel("communication ms")
     axes[0][-1].legend(fontsize=5)
-    plots.save(figure, "flexshard_measured")
+    plots.save(figure, name)

@@ -61,6 +61,9 @@ def run(
             "--jobs", min=1, help="Processes; with several, search times are not those of a machine of its own."
         ),
     ] = 1,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Run nothing: write pages anew from all rows that are there.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run experiments of the papers again: for each a dated page with its table and picture, and the rows as Parquet.
@@ -72,7 +75,7 @@ def run(
     """
     from experiments.pictures import require_matplotlib
     from experiments.registry import experiment_named, experiments
-    from experiments.run import run_experiment
+    from experiments.run import run_experiment, write_stored
 
     if not names:
         listed = [{"name": one.name, "about": one.about} for one in experiments()]
@@ -86,6 +89,9 @@ def run(
     outcomes = []
     for experiment in chosen:
         command = f"python -m experiments {experiment.name}{' --quick' if quick else ''}"
+        if stored:
+            outcomes.append(write_stored(experiment, output, quick=quick, command=command))
+            continue
         with progress(experiment.name) as report, _resumable(output):
             outcomes.append(
                 run_experiment(

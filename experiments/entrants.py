@@ -14,6 +14,7 @@ from shardwright.cost.files import bundled_models
 from shardwright.cost.published import CALL_MS, FACTORS
 from shardwright.search.baselines import HEURISTICS
 from shardwright.search.learned.policy_files import bundled_policy
+from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.registry import strategy_named, takes_policy, with_policy
 from shardwright.search.strategy import Strategy
 
@@ -80,6 +81,8 @@ def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy
         facts.append(f"tolerance {limits.tolerance:g}")
     if name == TORCHREC:
         facts.append(torchrec_version())
+    if isinstance(strategy, NeuroShard):
+        facts.append(f"score {strategy.score}")
     limit = None
     if name in _LIMITED:
         limit = limits.torchrec_seconds if name == TORCHREC else limits.seconds

@@ -57,12 +57,14 @@ class Page:
         text: paragraphs before the tables, Markdown: what was run, and what its figures leave out.
         tables: the tables.
         figures: pictures by the end of their file names; "" is the one named like the experiment.
+        conditions: what every table was made under: score, memory rule, batch and optimizer; stands beside each.
     """
 
     title: str
     text: Sequence[str]
     tables: Sequence[ResultTable]
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    conditions: str = ""
 
 
 class Experiment(Protocol):

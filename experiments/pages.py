@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,10 +36,15 @@ def write_page(
         save(page.figures[ending], path)
     shown = [f"![{page.title}]({path.name})" for path in pictures.values()]
     part = [] if share[0] == share[1] else [f"**{share[0]} of {share[1]} pieces of work: the run was not finished.**"]
-    text = markdown(page.title, [*part, *page.text, *shown], page.tables, command, made_of(rows))
+    text = markdown(page.title, [*part, *page.text, *shown], _told(page), command, made_of(rows))
     path = folder / f"{name}.md"
     write_atomically(path, text)
     return (path, *pictures.values())
+
+
+def _told(page: Page) -> list[ResultTable]:
+    """The tables with the page's conditions in their captions."""
+    return [replace(table, caption=f"{table.caption} {page.conditions}".rstrip()) for table in page.tables]
 
 
 def markdown(

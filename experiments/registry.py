@@ -7,6 +7,7 @@ from experiments.autoshard.transfer import Transfer
 from experiments.dreamshard.tables import DreamShardTables
 from experiments.experiment import Experiment
 from experiments.flexshard.traffic import FlexShardTraffic
+from experiments.measured import PapersMeasured
 from experiments.neuroshard.production import NeuroShardProduction
 from experiments.neuroshard.published import NeuroShardPublished
 from experiments.neuroshard.table import NeuroShardTable
@@ -20,6 +21,7 @@ _EXPERIMENTS: tuple[Experiment, ...] = (
     Transfer(),
     FlexShardTraffic(),
     Ablations(),
+    PapersMeasured(),
 )
 
 

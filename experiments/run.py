@@ -15,6 +15,7 @@ from typing import Protocol
 from experiments.experiment import Experiment, Piece, Row
 from experiments.pages import commit, hardware, write_page
 from experiments.rows import COMMIT, DATE, HARDWARE, VERSION, RowStore
+from shardwright.errors import InvalidInput
 
 
 class Progress(Protocol):
@@ -94,6 +95,17 @@ def run_experiment(
     files = write_page(folder, name, experiment.page(rows, quick), rows=rows, share=share, command=command)
     made = there - len(pieces) + len(missing)
     return Outcome(name, (*files, store.path), there, len(pieces), made, time.monotonic() - start)
+
+
+def write_stored(experiment: Experiment, folder: Path, *, quick: bool = False, command: str) -> Outcome:
+    """Write the page of the rows that lie in the folder, whatever they were made with, and run nothing."""
+    name = f"{experiment.name}-quick" if quick else experiment.name
+    rows = RowStore(folder, name).rows
+    if not rows:
+        raise InvalidInput(f"{folder} holds no rows of {name}; run it first, or name its folder with -o")
+    page = experiment.page(rows, quick)
+    files = write_page(folder, name, page, rows=rows, share=(len(rows), len(rows)), command=command)
+    return Outcome(name, files, len(rows), len(rows), 0, 0.0)
 
 
 def _whole_row(piece: Piece, row: Row, made_by: Row) -> Row:

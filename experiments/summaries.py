@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from experiments.experiment import Row, Value
+from experiments.rows import VERSION
 
 NOTHING = "–"
 _DRAWS = 2000
+
+
+def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-wise Adagrad") -> str:
+    """Under what plans were made: batch, optimizer, memory rule, and the score by which `neuroshard` searched, from the rows' versions."""
+    own = {str(row[VERSION]) for row in rows if "neuroshard" in (row.get("strategy"), row.get("system"))}
+    score = "embedding cost" if any("score embedding" in version for version in own) else "step"
+    searched = f"; `neuroshard` searched by the {score}" if own else ""
+    return (
+        f"Batch {batch} over all devices, {optimizer}; weights, optimizer state and buffers fit every device{searched}. The papers: batch "
+        "65,536, SGD, GPUs, weights alone counted as memory, and the embedding cost as score."
+    )
+
+
+def models_of(rows: Sequence[Row]) -> str:
+    """As in "model 0123abcd": the cost models that the rows' plans were priced by."""
+    return ", ".join(sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row[VERSION]))}))
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:

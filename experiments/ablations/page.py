@@ -13,7 +13,7 @@ from experiments.ablations.parts import BUNDLED, TRAINED
 from experiments.ablations.text import paragraphs
 from experiments.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS
 from experiments.experiment import Page, ResultTable, Row
-from experiments.summaries import NOTHING, cell, grouped
+from experiments.summaries import NOTHING, cell, conditions, grouped
 
 
 def page_of(rows: Sequence[Row]) -> Page:
@@ -30,6 +30,7 @@ def page_of(rows: Sequence[Row]) -> Page:
         paragraphs(rows),
         [table for table in tables if table.rows],
         {"": draw(rows)} if rows else {},
+        conditions(rows),
     )
 
 

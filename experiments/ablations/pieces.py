@@ -13,7 +13,7 @@ from experiments.entrants import model_version
 from experiments.experiment import Piece
 
 _SLOW_SHARE = 0.2  # of the tasks of four devices, for variants that take long
-_PLANS = "1"  # of the variants: change it with what they do
+_PLANS = "2, score embedding"  # of the variants: change it with what they do
 
 
 @dataclass(frozen=True)

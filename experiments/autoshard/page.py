@@ -14,7 +14,7 @@ from experiments.experiment import Page, ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import BATCH, DIM, POOL
 from experiments.pictures import panels
-from experiments.summaries import NOTHING, cell
+from experiments.summaries import NOTHING, cell, conditions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,11 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
     tables += [matrix_table(strategy, one) for strategy, found in matrices.items() for one in found]
     tables += [balance_table(rows, scale.parts), training_table(rows)]
     return Page(
-        "Transfer of learned policies without fine-tuning", text(scale, seeds, quick), tables, {"": picture(matrices)}
+        "Transfer of learned policies without fine-tuning",
+        text(scale, seeds, quick),
+        tables,
+        {"": picture(matrices)},
+        conditions(rows),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,20 +16,19 @@ from experiments.dreamshard.page_tables import (
     summary_table,
 )
 from experiments.dreamshard.pictures import above_bound_picture, halves_picture
-from experiments.entrants import model_version
 from experiments.experiment import Page, Row
 from experiments.learned.entrants import NAMES, RNN
 from experiments.learned.tasks import BATCH, DIM, MEMORY, POOL, TEST_SEED, Setting
-from experiments.summaries import grouped, in_order
+from experiments.rows import VERSION
+from experiments.summaries import conditions, grouped, in_order
 
 
-def page(rows: Sequence[Row], tasks: int, made_with: Mapping[str, str]) -> Page:
+def page(rows: Sequence[Row], tasks: int) -> Page:
     """The page.
 
     Args:
         rows: what was planned so far.
         tasks: tasks of each setting and half, once all is planned.
-        made_with: limits, options and policies by strategy.
     """
     groups = by_setting(rows)
     names = in_order((row["strategy"] for row in rows), NAMES)
@@ -47,7 +46,7 @@ def page(rows: Sequence[Row], tasks: int, made_with: Mapping[str, str]) -> Page:
         "compute": above_bound_picture(groups, "compute_ms"),
         "halves": halves_picture(groups),
     }
-    return Page("Learned placement on DreamShard's tasks", text(groups, tasks, made_with), tables, figures)
+    return Page("Learned placement on DreamShard's tasks", text(rows, groups, tasks), tables, figures, conditions(rows))
 
 
 def by_setting(rows: Sequence[Row]) -> Groups:
@@ -59,20 +58,21 @@ def by_setting(rows: Sequence[Row]) -> Groups:
     return dict(sorted(found.items(), key=lambda one: (one[0][0].devices, one[0][0].tables, one[0][1] != "unseen")))
 
 
-def text(groups: Groups, tasks: int, made_with: Mapping[str, str]) -> list[str]:
+def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
     """What was run, and what its figures leave out."""
-    versions = "; ".join(f"{name}: {made}" for name, made in made_with.items() if made)
+    made_with = {str(row["strategy"]): str(row[VERSION]) for row in rows}
+    versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [
         f"Tasks of so many tables of dim {DIM} in fp32, each drawn at most once from the pool {POOL}, on 4 or 8 devices of {MEMORY}, batch "
         f"{BATCH:,}, every table whole; seed {TEST_SEED}. Half of the pool's tables are those that the bundled policies were trained on "
         "(seen), the other half no policy has met (unseen); no task was part of a training. Wanted are "
         f"{tasks} tasks of each half and setting; {RNN} trains on every task by itself and gets the first ones only. "
-        f"{model_version('cpu')}; {versions}.",
+        f"{versions}.",
         "**What differs from the paper.** Costs are those of the bundled CPU cost model, trained on kernels measured on a CPU, where the "
         "paper measures on GPUs: milliseconds compare with each other here and with nothing there. The paper trains a policy for each "
         "setting; here one bundled policy of each strategy, trained on tasks of 10 to 120 tables on 2 to 16 devices, places all. "
         "The papers compare embedding costs, the slowest device's sum over the phases; `step` adds up the slowest device of each phase, "
-        "which is what a synchronous step waits for, and what `dreamshard`, `neuroshard` and `certified` are asked to make small. "
+        "which is what a synchronous step waits for, and what `dreamshard` and `certified` are asked to make small. "
         "`autoshard` makes the kernels of the slowest device small, and is to be judged by those.",
         "**How to read it.** The bound is what `certified` proves: no plan of whole tables has a shorter step. The bound on kernels is the "
         "larger of an even share of everything and of the costliest table alone. *Closed* is the part of the distance between the best "

@@ -90,8 +90,7 @@ class DreamShardTables:
         """Means, shares of the distance to the bound that were closed, and search times."""
         from experiments.dreamshard.page import page
 
-        made_with = {name: self.entrant(name).version for name in self.strategies}
-        return page(rows, self.quick_tasks if quick else self.tasks, made_with)
+        return page(rows, self.quick_tasks if quick else self.tasks)
 
     def entrant(self, name: str) -> Entrant:
         """A strategy, as limited here."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.flexshard.found import Found, some
-from experiments.flexshard.settings import CLUSTERS, EVERY, LINES, MODELS, PER_DEVICE, PER_HOST, SHAPES
+from experiments.flexshard.found import Found, gained, some
+from experiments.flexshard.settings import CLUSTERS, EVERY, LINES, MODELS, PER_DEVICE, PER_HOST, SHAPES, SWEEP
 from experiments.pictures import mark, panels
+from experiments.summaries import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,30 @@ def draw(found: Found) -> Figure:
     for axis in (axes[0][0], axes[1][0]):
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=6, frameon=False)
+    return figure
+
+
+def draw_sweep(found: Found) -> Figure:
+    """What tiers gain over the batch, a column a link: above with rows de-duplicated by host, below with all lookups sent."""
+    rows = found.of(part=SWEEP, strategy="flexshard")
+    gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
+    above = [f"distinct per host, against row_wise, {count} Gbit/s" for count in gbits]
+    below = [f"every lookup, against recshard, {count} Gbit/s" for count in gbits]
+    figure, axes = panels([above, below], width=3.4, height=2.5)
+    for line, (exchange, rival) in zip(axes, ((PER_HOST, "row_wise"), (EVERY, "recshard")), strict=True):
+        for axis, link in zip(line, gbits, strict=True):
+            of_link = [row for row in rows if (row["exchange"], row["gbits"]) == (exchange, link)]
+            for colour, ((accesses,), group) in zip(
+                _COLOURS, sorted(grouped(of_link, "accesses").items()), strict=False
+            ):
+                points = sorted((int(row["batch"] or 0), gained(found, row, rival) or np.nan) for row in group)
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=accesses)
+            axis.axhline(1.0, color="#c1440e", linestyle="--", linewidth=1)
+            axis.set_xscale("log", base=2)
+            axis.set_xlabel("samples of a device")
+        line[0].set_ylabel("times as fast with tiers")
+    if rows:
+        axes[0][0].legend(fontsize=6, frameon=False)
     return figure
 
 

@@ -50,7 +50,14 @@ class Found:
 
 
 def _setting(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("part", "accesses", "tables", "hosts", "gbits", "seed"))
+    return tuple(row.get(name) for name in ("part", "accesses", "tables", "hosts", "gbits", "seed", "batch"))
+
+
+def gained(found: Found, row: Row, rival: str) -> float | None:
+    """How many times as fast a row's plan is as a rival's with the same exchange: `recshard` in the same memory, `row_wise` in 1×."""
+    memory = 1.0 if rival == "row_wise" else float(row["memory"] or 0.0)
+    compared = found.against(row, str(row["exchange"]), memory, rival)
+    return compared.faster if compared else None
 
 
 def some(found: Iterable[Compared | None]) -> list[Compared]:

@@ -1,7 +1,7 @@
 """`flexshard-traffic`: bytes between hosts and communication time of sequence tables, predicted, by strategy, exchange and memory.
 
-Three parts. One table of 10 million rows × 128, of which an estimate by hand exists; models of 20 to 200 tables on 8 hosts of 8 devices;
-and one model on 1 to 64 hosts with links of 100 to 400 Gbit/s between them.
+Four parts. One table of 10 million rows × 128, of which an estimate by hand exists; models of 20 to 200 tables on 8 hosts of 8 devices;
+one model on 1 to 64 hosts with links of 100 to 400 Gbit/s between them; and one model by batch, skew and link, a sweep for where tiers pay.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from itertools import product
 
 from experiments.experiment import Page, Piece, Row
 from experiments.flexshard.sequence_models import (
+    BATCH,
     EXCHANGES,
     STRATEGIES,
     Sent,
@@ -30,6 +32,11 @@ from experiments.flexshard.settings import (
     ONE_TABLE,
     SHAPES,
     SKEWS,
+    SWEEP,
+    SWEEP_BATCHES,
+    SWEEP_GBITS,
+    SWEEP_SKEWS,
+    SWEPT,
 )
 from shardwright.task import AccessProfile, Table, Task
 
@@ -51,6 +58,7 @@ class Setting:
         hosts: hosts of 8 devices.
         gbits: of the link that a device has to other hosts, Gbit/s.
         seed: of the model.
+        batch: samples of a device.
     """
 
     part: str
@@ -59,18 +67,25 @@ class Setting:
     hosts: int
     gbits: int
     seed: int
+    batch: int = BATCH
+
+    def key(self) -> dict[str, str | int]:
+        """Columns; the batch only in the sweep, all other parts have the same."""
+        columns = asdict(self)
+        return columns if self.part == SWEEP else {name: columns[name] for name in columns if name != "batch"}
 
     def task(self) -> Task:
         """The task, without a limit of memory."""
         if self.part == ONE_TABLE:
             return table_by_hand(float(self.accesses.removeprefix("Zipf ")))
-        tables = model(self.seed, self.tables, SHAPES[self.accesses])
-        return task_of(tables, cluster(self.hosts, between=f"{self.gbits} Gbit/s"))
+        skew = self.accesses.removeprefix("Zipf ")
+        tables = model(self.seed, self.tables, SHAPES.get(self.accesses) or (float(skew), float(skew)))
+        return task_of(tables, cluster(self.hosts, between=f"{self.gbits} Gbit/s"), batch=self.batch)
 
     def cases(self) -> Iterator[tuple[str, float, str]]:
         """Exchange, memory and strategy of each plan."""
-        if self.part == CLUSTERS:
-            for strategy, exchange in LINES.values():
+        if self.part in (CLUSTERS, SWEEP):
+            for strategy, exchange in LINES.values() if self.part == CLUSTERS else SWEPT:
                 yield exchange, _ROW_WISE if strategy == "row_wise" else CLUSTER_FACTOR, strategy
             return
         others = [name for name in STRATEGIES if name != "row_wise"]
@@ -95,6 +110,8 @@ def settings(quick: bool) -> list[Setting]:
         [Setting(MODELS, shape, count, 8, 400, seed) for seed in range(seeds) for count in counts for shape in SHAPES],
         [Setting(CLUSTERS, shape, 12, count, gbits, 0) for gbits in links for count in hosts for shape in SHAPES],
     ]
+    sweep = ((1.2,), (16, 4096), (100,)) if quick else (SWEEP_SKEWS, SWEEP_BATCHES, SWEEP_GBITS)
+    parts.append([Setting(SWEEP, f"Zipf {skew:g}", 12, 8, gbits, 0, batch) for skew, batch, gbits in product(*sweep)])
     placed = [((index + 0.5) / len(part), setting) for part in parts for index, setting in enumerate(part)]
     return [setting for _, setting in sorted(placed, key=lambda each: each[0])]
 
@@ -109,7 +126,7 @@ class FlexShardTraffic:
     def pieces(self, quick: bool) -> Sequence[Piece]:
         """A plan each: setting by setting, all exchanges, memories and strategies of one together."""
         return [
-            Piece({**asdict(setting), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
+            Piece({**setting.key(), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
             for setting in settings(quick)
             for exchange, memory, strategy in setting.cases()
         ]

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.strategy import network_score
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.cost.links import PassErrors
+    from shardwright.cost.neuroshard.training import ComputeAccuracy
 
 KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
 COLLECTIVES, EPOCHS = 600, 200
@@ -84,7 +89,8 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
         parts = collectives_of([read_collectives(folder)])
     communication = train_communication(parts, options)
     (passes,) = communication.errors.values()
-    errors = [("compute", compute.sets, compute), *((name, found.devices, found) for name, found in passes.items())]
+    errors: list[tuple[str, int, ComputeAccuracy | PassErrors]] = [("compute", compute.sets, compute)]
+    errors += [(name, found.devices, found) for name, found in passes.items()]
     rows: list[Row] = [
         _nothing()
         | {

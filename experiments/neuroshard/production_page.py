@@ -11,7 +11,7 @@ from experiments.entrants import TORCHREC
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import CASE, compared, failure_table, gaps, success, with_cases
 from experiments.neuroshard.production_tasks import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
-from experiments.summaries import NOTHING, cell, grouped, in_order, mean_interval, with_interval
+from experiments.summaries import NOTHING, cell, conditions, grouped, in_order, mean_interval, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,8 +41,11 @@ def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
         *(_of_world(world, of_world, names) for world, of_world in worlds.items() if of_world),
         *filter(None, [failure_table(cases, names)]),
     ]
+    batches = " and ".join(f"{world.batch_size:,} (`{world.name}`)" for world in WORLDS)
     text = _text([*filter(None, map(_whole_tables, worlds, worlds.values()))])
-    return Page("NeuroShard's production comparison", text, tables, {"": _figure(names, ratios)})
+    return Page(
+        "NeuroShard's production comparison", text, tables, {"": _figure(names, ratios)}, conditions(rows, batches)
+    )
 
 
 def ratios_to_random(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from experiments.entrants import SORTED, TORCHREC, model_version
+from experiments.entrants import SORTED, TORCHREC
 from experiments.experiment import Page, ResultTable, Row
 from experiments.neuroshard.comparisons import (
     CASE,
@@ -25,7 +25,7 @@ from experiments.neuroshard.comparisons import (
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED, measured_table
 from experiments.neuroshard.settings import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
 from experiments.rows import HARDWARE
-from experiments.summaries import cell, grouped, in_order, ratio_of_means
+from experiments.summaries import cell, conditions, grouped, in_order, models_of, ratio_of_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,9 @@ def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
         *filter(None, [failure_table(planned, names)]),
         *_measured(of_part[MEASURED], wanted),
     ]  # fmt: skip
-    return Page("NeuroShard's benchmark", _text(planned, names), tables, {"": _figure(planned, names)})
+    return Page(
+        "NeuroShard's benchmark", _text(planned, names), tables, {"": _figure(planned, names)}, conditions(rows)
+    )
 
 
 def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -80,7 +82,7 @@ def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         f"{len({row[CASE] for row in rows})} tasks are here, batch {BATCH_SIZE:,}. `certified`, `neuroshard` and `dreamshard+` have "
         f"{LIMITS.seconds:g} s a search; `certified` and `dreamshard+` stop at a gap of {LIMITS.tolerance:.1%}.",
         "What differs from the paper. Tables: the pool has the published statistics of Meta's data set, its single tables are made up. "
-        f"Hardware: costs are predicted by the CPU model that comes with the package ({model_version('cpu')}), learned from measured "
+        f"Hardware: costs are predicted by the CPU model that comes with the package ({models_of(rows)}), learned from measured "
         "kernels; links are counted by their bandwidth. Strategies: those that place whole tables cut a table that fits no device, "
         "where the papers' versions fail; the share placed without any cut is given in brackets. `autoshard` and `dreamshard` place "
         "by the bundled policies, which learned from one half of the pool's tables; the tasks draw from both halves. Where memory is "

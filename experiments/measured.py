@@ -1,0 +1,196 @@
+"""`papers-measured`: plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
+
+    python -m experiments papers-measured
+
+Run it on a machine with nothing else to do, for some hours; what is measured is kept, and the same command goes on. Forty-eight tasks of
+`neuroshard-table` (all widths, four and eight devices), forty of `dreamshard-tables` (unseen tables), and 16 of the 128 devices of
+production tasks. All is measured by `measure/measuring.py`: fresh batches, rounds in random order, a sentinel, control sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.dreamshard.tables import QUICK
+from experiments.entrants import LEARNED, SORTED, Entrant, Limits, entrant, model_version
+from experiments.experiment import Page, Piece, ResultTable, Row, Value
+from experiments.learned.tasks import draw_task
+from experiments.neuroshard.plans_on_kernels import measured_rows
+from experiments.neuroshard.production_tasks import WORLDS, production_task
+from experiments.neuroshard.settings import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.outcomes import planned, row_of
+from experiments.summaries import cell, conditions, grouped, in_order, with_interval
+from shardwright.errors import MeasurementFailed
+from shardwright.search.neuroshard import NeuroShard
+from shardwright.task.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shardwright.sharding.plan import Plan
+
+TABLE, DREAM, PRODUCTION = "neuroshard-table", "dreamshard-tables", "neuroshard-production"
+BY_STEP = "neuroshard by step"
+STRATEGIES = ("random", *SORTED, "greedy", *LEARNED, "neuroshard", BY_STEP, "certified")
+WHOLE_STRATEGIES = ("random", *SORTED, "greedy", *LEARNED, "certified")
+"""Those of DreamShard's tasks, where every table stays whole."""
+TASKS_A_SETTING, DREAM_TASKS, SEEDS, ROUNDS = 4, 10, 3, 3
+SLOWEST, AT_RANDOM = 4, 12
+"""Devices of a production plan that are measured: those predicted to be the slowest, and others."""
+LIMITS = Limits(seconds=5.0)
+RIVALS = ("random", "greedy", "neuroshard")
+"""Whose times others are divided by."""
+
+
+@dataclass(frozen=True)
+class PapersMeasured:
+    """The experiment."""
+
+    name: str = "papers-measured"
+    about: str = "Plans of the papers' experiments on real kernels: 48, 40 and 3 tasks, all strategies interleaved"
+
+    def pieces(self, quick: bool) -> Sequence[Piece]:
+        """A task each, of all parts in turn; none where torch is not installed."""
+        if find_spec("torch") is None:
+            return []
+        count, dream, seeds = (1, 1, 0) if quick else (TASKS_A_SETTING, DREAM_TASKS, SEEDS)
+        settings = ((4, 32),) if quick else tuple(product(DEVICES, MAX_DIMS))
+        keys = [(TABLE, devices, max_dim, number) for number in range(count) for devices, max_dim in settings]
+        keys += [
+            (DREAM, one.devices, one.tables, number)
+            for number in range(dream)
+            for one in (QUICK[:1] if quick else QUICK)
+        ]
+        keys += [(PRODUCTION, 128, 128, seed) for seed in range(seeds)]
+        return [
+            Piece(dict(zip(("part", "devices", "size", "task"), key, strict=True)), _version(key[0]), alone=True)
+            for key in keys
+        ]
+
+    def run(self, piece: Piece) -> Sequence[Row]:
+        """Plan a task by all strategies, and measure the plans in interleaved rounds."""
+        part, number = str(piece.key["part"]), int(piece.key["task"])
+        entrants = _entrants(part)
+        if part == PRODUCTION:
+            return _sampled(production_task(WORLDS[0], number), entrants, number)
+        task = _task(part, int(piece.key["devices"]), int(piece.key["size"]), number)
+        return measured_rows(task, entrants, seed=number, rounds=ROUNDS)
+
+    def page(self, rows: Sequence[Row], quick: bool) -> Page:
+        """A table for each part."""
+        by_part = grouped((row for row in rows if row["measured_ms"] is not None), "part")
+        tables = [_table(str(part), own) for (part,), own in by_part.items()]
+        why = sorted({str(row["why"]) for row in rows if row["measured_ms"] is None and row["why"]})
+        text = [
+            "Kernels of the slowest device, measured; links are not. Ratios are to another strategy on the same task: below 1 is faster."
+        ]
+        return Page(
+            "The papers' plans on real kernels", [*text, *why], tables, {"": _picture(by_part)}, conditions(rows)
+        )
+
+
+def _entrants(part: str) -> list[Entrant]:
+    """The strategies of a part; two of them are `neuroshard`."""
+    return [
+        _by_step() if name == BY_STEP else entrant(name, LIMITS)
+        for name in (WHOLE_STRATEGIES if part == DREAM else STRATEGIES)
+    ]
+
+
+def _by_step() -> Entrant:
+    return Entrant(NeuroShard(score="step", name=BY_STEP), "score step", LIMITS.seconds)
+
+
+@cache
+def _version(part: str) -> str:
+    return "; ".join(
+        [f"{ROUNDS} rounds", model_version("cpu"), *(f"{one.name} {one.version}" for one in _entrants(part))]
+    )
+
+
+@cache
+def _task(part: str, devices: int, size: int, number: int) -> Task:
+    from shardwright.workload import paper_tasks
+
+    if part == DREAM:
+        return draw_task(next(one for one in QUICK if (one.devices, one.tables) == (devices, size)), number)
+    drawn = paper_tasks(number + 1, devices=devices, max_dim=size, seed=SEED, batch_size=BATCH_SIZE, device="cpu")
+    return drawn[number]
+
+
+def sampled_ranks(plan: Plan, seed: int) -> list[int]:
+    """The devices of a large plan that are measured: the slowest by prediction, and others at random."""
+    assert plan.cost is not None
+    slowest_first = np.argsort([-device.compute_ms for device in plan.cost.devices], kind="stable")
+    others = np.random.default_rng(seed).choice(slowest_first[SLOWEST:], AT_RANDOM, replace=False)
+    return [*slowest_first[:SLOWEST].tolist(), *others.tolist()]
+
+
+def _sampled(task: Task, entrants: Sequence[Entrant], seed: int) -> list[Row]:
+    """A production task: some devices of each plan, all interleaved."""
+    from shardwright.measure.device_work import device_works
+    from shardwright.measure.measuring import measure_works
+
+    plans = [plan for one in entrants if (plan := planned(task, one, seed=seed)[1]) is not None]
+    works = [[device_works(plan, seed)[rank] for rank in sampled_ranks(plan, seed)] for plan in plans]
+    try:
+        found = measure_works([work for of_plan in works for work in of_plan], rounds=ROUNDS, seed=seed)
+    except MeasurementFailed as error:
+        return [row_of(plan) | {"strategy": plan.strategy, "measured_ms": None, "why": str(error)} for plan in plans]
+    return [
+        row_of(plan) | {"strategy": plan.strategy, "measured_ms": max(sum(found.times(work)) for work in of_plan)}
+        for plan, of_plan in zip(plans, works, strict=True)
+    ]
+
+
+def _table(part: str, rows: Sequence[Row]) -> ResultTable:
+    """By strategy: measured and predicted kernels, and measured times over those of others on the same task."""
+    by_task = [
+        {str(row["strategy"]): float(row["measured_ms"] or 0.0) for row in own}
+        for own in grouped(rows, "devices", "size", "task").values()
+    ]
+    cells = []
+    for name in in_order((row["strategy"] for row in rows), STRATEGIES):
+        own = [row for row in rows if row["strategy"] == name]
+        errors = [float(row["compute_ms"] or 0.0) / float(row["measured_ms"] or 1.0) - 1 for row in own]
+        beside = [_ratios(by_task, name, rival) for rival in RIVALS]
+        cells.append(
+            (name, len(own), cell(float(np.mean([float(row["measured_ms"] or 0.0) for row in own]))),
+             cell(float(np.median(errors)), "+.1%"), *(with_interval(ratios, ".3f") if ratios else "–" for ratios in beside))
+        )  # fmt: skip
+    sample = (
+        f" Of 128 devices {SLOWEST + AT_RANDOM} are measured: those predicted to be the slowest, and others."
+        if part == PRODUCTION
+        else ""
+    )
+    caption = (
+        f"`{part}`, {len(by_task)} tasks: kernels of the slowest device, ms, {ROUNDS} interleaved rounds. Predicted: over measured, "
+        f"minus 1, median. Ratios: means with 95% bootstrap intervals over tasks; intervals that hold 1 tell nothing apart.{sample}"
+    )
+    heads = ("strategy", "tasks", "measured", "predicted", *(f"/ {rival}" for rival in RIVALS))
+    return ResultTable(caption, heads, cells)
+
+
+def _ratios(by_task: Sequence[dict[str, float]], name: str, rival: str) -> list[float]:
+    return [own[name] / own[rival] for own in by_task if name in own and rival in own and name != rival]
+
+
+def _picture(by_part: Mapping[tuple[Value, ...], Sequence[Row]]) -> Figure:
+    """Predicted against measured time of every plan, a panel a part."""
+    from experiments.pictures import COLOURS, panels
+
+    figure, axes = panels([[str(part) for (part,) in by_part] or ["nothing yet"]])
+    for axis, rows in zip(axes[0], by_part.values(), strict=False):
+        for (name,), own in grouped(rows, "strategy").items():
+            times = np.array([[float(row[column] or 0.0) for column in ("compute_ms", "measured_ms")] for row in own])
+            axis.plot(*times.T, ".", markersize=3, color=COLOURS.get(str(name), "#c1440e"), label=str(name))
+        axis.set_xlabel("predicted, ms")
+    axes[0][0].set_ylabel("measured, ms")
+    return figure

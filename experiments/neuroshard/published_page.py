@@ -1,0 +1,137 @@
+"""The page of `neuroshard-published`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.experiment import Page, ResultTable, Row, Value
+from experiments.neuroshard.comparisons import compared, settings_of, with_cases
+from experiments.neuroshard.networks import EPOCHS, OURS, THEIRS
+from experiments.neuroshard.production_page import PUBLISHED as PAPER
+from experiments.neuroshard.published import BY_STEP, LIMITS, NETWORKS, PRODUCTION, PUBLISHED, RIVALS, SCORES
+from experiments.summaries import NOTHING, cell, in_order, with_interval
+
+_COST, _STEP = "embedding_cost_ms", "step_ms"
+CONDITIONS = (
+    "Batch 1,024 over all devices, row-wise Adagrad, CPU kernels; the paper: 65,536, SGD, GPUs. Memory: weights, optimizer state and "
+    "buffers must fit a device; the paper counts weights."
+)
+
+
+def made_page(rows: Sequence[Row]) -> Page:
+    """The page of the rows that are there."""
+    of_part = {
+        part: with_cases([row for row in rows if row["part"] == part], ("devices", "max_dim"))
+        for part in (PRODUCTION, SCORES, NETWORKS)
+    }
+    networks = of_part[NETWORKS]
+    tables = [
+        _production(of_part[PRODUCTION]),
+        _scores(of_part[SCORES]),
+        _errors([row for row in networks if row["network"]]),
+        _plans([row for row in networks if not row["network"]]),
+    ]
+    return Page("NeuroShard as published", _text(), [table for table in tables if table.rows], conditions=CONDITIONS)
+
+
+def _text() -> list[str]:
+    return [
+        "The strategy `neuroshard` differs from the paper in one thing that helps it: tables that fit no device are cut before its beam "
+        "begins, and its ten splits do not count these cuts. Here it runs without (`free_cuts=False`), on tasks whose tables all fit a "
+        "device, so that ten halvings can do. Its score is the paper's, the embedding cost: the largest, over devices, of kernels and both "
+        f"exchanges together. `{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
+        "The paper's three networks predict the kernels of a device, the forward and the backward all-to-all. They were trained on this "
+        "machine: the kernels are those of `data/costs`, the collectives were measured for this page among processes of one machine while "
+        f"other programs ran, with {EPOCHS} epochs. Everything else is predicted by the bundled CPU model and stated bandwidths.",
+    ]
+
+
+def _production(rows: Sequence[Row]) -> ResultTable:
+    names = in_order((row["strategy"] for row in rows), RIVALS)
+    costs, steps = compared(rows, _COST, names), compared(rows, _STEP, names)
+    cells = []
+    for name in names:
+        own = [row for row in rows if row["strategy"] == name]
+        placed = [row for row in own if row["failure"] is None]
+        paper = PAPER.get(name, (None, None))[0]
+        ratios = (
+            [costs[name][case] / costs["random"][case] for case in costs.get(name, {})] if "random" in costs else []
+        )
+        cut = np.mean([float(row["cut"] or 0) for row in placed]) if placed else None
+        cells.append(
+            (name, f"{len(placed)} of {len(own)}", cell(paper and paper / PAPER["random"][0], ".3f"),
+             with_interval(ratios, ".3f") if ratios else NOTHING,
+             with_interval([*costs[name].values()]) if name in costs else NOTHING,
+             with_interval([*steps[name].values()]) if name in steps else NOTHING,
+             cell(None if cut is None else float(cut), ".0f"))
+        )  # fmt: skip
+    return ResultTable(
+        "The production tasks: 856 tables on 128 devices of 16 GB; a table that would fit no device has fewer rows, and fits one. "
+        "Embedding cost divided by that of `random`, in the paper and here; embedding cost and step in ms, means with 95% bootstrap "
+        f"intervals; tables that were cut. `certified` has {LIMITS.seconds:g} s.",
+        ("strategy", "placed", "paper, ratio", "here, ratio", "embedding cost", "step", "cut"),
+        cells,
+    )
+
+
+def _scores(rows: Sequence[Row]) -> ResultTable:
+    """The step's plans over those by the embedding cost, judged by both."""
+    cells = [
+        (*setting, *_judged(of_setting)) for setting, of_setting in settings_of(rows, ("devices", "max_dim")).items()
+    ]
+    if cells:
+        cells.append(("all", "all", *_judged(rows)))
+    return ResultTable(
+        "The benchmark's tasks, those without a table too large for a device: plans searched by the embedding cost, divided by plans of "
+        "the same task searched by the step. Below 1 the published score is better. Means with 95% bootstrap intervals.",
+        ("devices", "max dim", "tasks", "embedding cost", "step"),
+        cells,
+    )
+
+
+def _judged(rows: Sequence[Row]) -> tuple[object, ...]:
+    names = (PUBLISHED, BY_STEP)
+    found = []
+    for column in (_COST, _STEP):
+        values = compared(rows, column, names)
+        found.append([values[PUBLISHED][case] / values[BY_STEP][case] for case in values[PUBLISHED]])
+    return (len(found[0]), *(with_interval(ratios, ".4f") for ratios in found))
+
+
+def _errors(rows: Sequence[Row]) -> ResultTable:
+    cells = [
+        (
+            row["network"],
+            row["samples"],
+            *(_share(row[name]) for name in ("mean_error", "median_error", "repeat_error")),
+        )
+        for row in rows
+    ]
+    return ResultTable(
+        "Errors of the three networks on what was held out: sets of tables for the compute network, times of single devices for the others "
+        "(4 processes). Repeats: mean difference of the same thing measured twice, below which no model can come.",
+        ("network", "held out", "mean error", "median", "repeats"),
+        cells,
+    )
+
+
+def _share(value: Value) -> str:
+    return NOTHING if value is None else f"{float(value):.1%}"
+
+
+def _plans(rows: Sequence[Row]) -> ResultTable:
+    cells = []
+    for name in (OURS, THEIRS):
+        own = [row for row in rows if row["strategy"] == name and row["failure"] is None]
+        if own:
+            values = [[float(row[column] or 0.0) for row in own] for column in (_COST, "judged_networks_ms", _STEP)]
+            cells.append((name, len(own), *(with_interval(found) for found in values)))
+    return ResultTable(
+        "Plans of `neuroshard` on tasks of 10 to 59 tables on 4 devices (max dim 128), priced by the bundled model and by the three "
+        "networks, both judged by both, ms. The networks know the exchanges of processes on one machine, the bundled model stated links: "
+        "compare within a column.",
+        ("priced by", "tasks", "embedding cost, bundled model", "embedding cost, networks", "step, bundled model"),
+        cells,
+    )
