@@ -3,8 +3,8 @@
     python -m benchmarks.flexshard_measured --log amazon_video_sequences.txt
 
 Hosts are network namespaces (`benchmarks/hosts`), which need root. Strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times what
-the tables take unreplicated, beside equal room for buffers. Two hosts of two devices are the default; --hosts 4 writes a page of its own,
-with more to save: more of the lookups cross links. What is measured is kept in a journal (--journal): a run that was stopped goes on, with
+the tables take unreplicated, beside equal room for buffers. Two hosts of two devices are the default; --hosts 4 writes a page of its own.
+What is measured is kept in a journal (--journal): a run that was stopped goes on, with
 the calibration it began with. --quick takes some minutes, the whole page about an hour.
 """
 
@@ -78,7 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.case not in case.name:
             continue
         wanted += [measured_case(case, topology, options, journal)]
-    given = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "--journal" in words:  # a path of this machine
+        place = words.index("--journal")
+        del words[place : place + 2]
+    given = shlex.join(words)
     flexshard_page.write_page(
         wanted, journal.one("calibration"), f"python -m benchmarks.flexshard_measured {given}".rstrip()
     )

@@ -20,6 +20,8 @@ from shardwright.search.strategy import Strategy
 
 SORTED = tuple(strategy.name for strategy in HEURISTICS)
 LEARNED = ("autoshard", "dreamshard", "dreamshard+")
+TIES = "ties by size"
+"""In the version of a sorted heuristic's rows; those without it were made when ties were broken by the order of the tables."""
 TORCHREC = "torchrec"
 WHOLE = ("random", *SORTED, "greedy", "autoshard", "dreamshard")
 """Strategies that place whole tables in the papers; here they cut a table where it fits no device whole."""
@@ -81,6 +83,8 @@ def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy
         facts.append(f"tolerance {limits.tolerance:g}")
     if name == TORCHREC:
         facts.append(torchrec_version())
+    if name in SORTED:
+        facts.append(TIES)
     if isinstance(strategy, NeuroShard):
         facts.append(f"score {strategy.score}")
     limit = None

@@ -18,10 +18,20 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
     """Under what plans were made: batch, optimizer, memory rule, and the score by which `neuroshard` searched, from the rows' versions."""
     own = {str(row[VERSION]) for row in rows if "neuroshard" in (row.get("strategy"), row.get("system"))}
     score = "embedding cost" if any("score embedding" in version for version in own) else "step"
+    old = {
+        row.get("strategy")
+        for row in rows
+        if row.get("strategy") in ("size", "dim") and "ties by size" not in str(row[VERSION])
+    }
+    ties = (
+        " `size` and `dim` broke ties by the order of tables here; by size, as in the papers' code, `dim` is stronger."
+        if old
+        else ""
+    )
     searched = f"; `neuroshard` searched by the {score}" if own else ""
     return (
         f"Batch {batch} over all devices, {optimizer}; weights, optimizer state and buffers fit every device{searched}. The papers: batch "
-        "65,536, SGD, GPUs, weights alone counted as memory, and the embedding cost as score."
+        f"65,536, SGD, GPUs, weights alone counted as memory, and the embedding cost as score.{ties}"
     )
 
 

@@ -16,8 +16,8 @@ _INTRODUCTION = (
     "The rows of a sequence table are not pooled, so each one that is looked up travels. `flexshard` keeps the hottest rows on every "
     "device and the next on every host, and deals out the rest; the boundaries of all tables are chosen together, within the memory of "
     "every device. Bytes and times are **predicted** here: bytes counted for each link by expectation, latency and bandwidth as "
-    "stated. The same counts are held against the kernel's counters and the clock on two hosts with a slow link between them in "
-    "[flexshard_measured](flexshard_measured.md), which needs root and is a benchmark of its own."
+    "stated. The same counts are held against the kernel's counters and the clock on two hosts and on four with slow links in "
+    "[flexshard_measured](flexshard_measured.md) and [flexshard_measured_4x2](flexshard_measured_4x2.md)."
 )
 _DIFFERENCES = (
     "What differs from the paper: no code of it is public and its models are not known. The tables here are synthetic, with accesses by "
@@ -65,12 +65,15 @@ def where_tiers_pay(found: Found) -> str:
         if gains:
             most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
             said.append(
-                f"With {exchange.partition(',')[0] if exchange == EVERY else 'rows de-duplicated by host'}, against `{rival}`: from "
-                f"{gains[least]:.2f} times as fast ({_case(least)}) to {gains[most]:.2f} ({_case(most)})"
+                f"With {exchange.partition(',')[0] if exchange == EVERY else 'rows de-duplicated by host'}, against `{rival}`: "
+                f"{gains[least] - 1:+.1%} in speed ({_case(least)}) to {gains[most] - 1:+.1%} ({_case(most)})"
             )
     if not said:
         return ""
-    return f"**Where tiers still pay**, by the sweep of links, accesses and batch (second picture). {'. '.join(said)}."
+    return (
+        "**Where tiers still pay**, by the sweep of links, accesses and batch (second picture): slow links hardly matter, many lookups of "
+        f"a row do, and only where every lookup travels. {'. '.join(said)}."
+    )
 
 
 def _case(key: tuple[int, str, int]) -> str:

@@ -22,6 +22,8 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from shardwright.cost.links import PassErrors
     from shardwright.cost.neuroshard.training import ComputeAccuracy
 
@@ -79,7 +81,7 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
     from shardwright.measure.samples import read_parquet
 
     options = NeuroShardOptions(epochs=EPOCHS)
-    kernels = samples_of(read_parquet(KERNELS)[1])
+    kernels = samples_of(of_batch(read_parquet(KERNELS)[1], batch_size))
     model, compute = train_compute(kernels, options)
     with tempfile.TemporaryDirectory() as folder:
         wanted = new_collection(
@@ -104,6 +106,11 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
         for name, count, found in errors
     ]
     return replace(model, communication=communication.networks), rows
+
+
+def of_batch(table: pa.Table, batch_size: int) -> pa.Table:
+    """The sets of one batch size, which is not among the features that the paper gives a network."""
+    return table.filter(np.asarray(table["batch_size"]) == batch_size)
 
 
 def _nothing() -> Row:

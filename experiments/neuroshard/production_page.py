@@ -149,7 +149,7 @@ def _text(whole_tables: Sequence[str]) -> list[str]:
         "`autoshard`, `dreamshard` and `dreamshard+` place by policies learned for CPUs; there is none for A100s, where they are left "
         "out. Strategies that place whole tables cut one that fits no device, as few times as possible. `neuroshard` has the published "
         "options: at most 10 column splits. Tables that fit no device are cut before these, which the paper's search does not do, and "
-        "are not counted.",
+        "are not counted; [neuroshard-published](neuroshard-published.md) runs it without them.",
         *whole_tables,
     ]
 

@@ -60,7 +60,7 @@ class NeuroShardPublished:
             for name in _SEARCHES
         ]
         if self.networks and not quick:
-            found.append(Piece(_key(NETWORKS, 4, 128, 0, "all"), model_version("cpu"), alone=True))
+            found.append(Piece(_key(NETWORKS, 4, 128, 0, "all"), f"one batch size, {model_version('cpu')}", alone=True))
         return found
 
     def run(self, piece: Piece) -> Sequence[Row]:
