@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from experiments.learned.policy_training import LEARNERS
-from experiments.pictures import COLOURS
+from experiments.pages import COLOURS
 
 from benchmarks import plots
 from benchmarks.learned_journal import Row

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from experiments.entrants import Entrant, Limits
-from experiments.learned.entrants import NAMES, UPDATES, learned_entrant
+from experiments.learned.tasks import NAMES, UPDATES, learned_entrant
 
 
 def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:

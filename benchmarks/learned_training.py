@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from experiments.entrants import SORTED
-from experiments.learned.entrants import learned_entrant
 from experiments.learned.policy_training import LEARNERS
+from experiments.learned.tasks import learned_entrant
 
 import shardwright as sw
 from shardwright.cli.learn import options_from_texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments import pictures
-from experiments.pictures import COLOURS, mark, panels
+from experiments.pages import COLOURS, mark, panels
 from matplotlib.figure import Figure
 
 from benchmarks import results_table

@@ -73,7 +73,7 @@ def run(
     Example:
         python -m experiments neuroshard-table --quick
     """
-    from experiments.pictures import require_matplotlib
+    from experiments.pages import require_matplotlib
     from experiments.registry import experiment_named, experiments
     from experiments.run import run_experiment, write_stored
 

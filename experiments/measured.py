@@ -23,8 +23,8 @@ from experiments.entrants import LEARNED, SORTED, Entrant, Limits, entrant, mode
 from experiments.experiment import Page, Piece, ResultTable, Row, Value
 from experiments.learned.tasks import draw_task
 from experiments.neuroshard.plans_on_kernels import measured_rows
-from experiments.neuroshard.production_tasks import WORLDS, production_task
-from experiments.neuroshard.settings import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.neuroshard.production import WORLDS, production_task
+from experiments.neuroshard.table import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
 from experiments.outcomes import planned, row_of
 from experiments.summaries import cell, conditions, grouped, in_order, with_interval
 from shardwright.errors import MeasurementFailed
@@ -184,7 +184,7 @@ def _ratios(by_task: Sequence[dict[str, float]], name: str, rival: str) -> list[
 
 def _picture(by_part: Mapping[tuple[Value, ...], Sequence[Row]]) -> Figure:
     """Predicted against measured time of every plan, a panel a part."""
-    from experiments.pictures import COLOURS, panels
+    from experiments.pages import COLOURS, panels
 
     figure, axes = panels([[str(part) for (part,) in by_part] or ["nothing yet"]])
     for axis, rows in zip(axes[0], by_part.values(), strict=False):

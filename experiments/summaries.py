@@ -16,12 +16,12 @@ _DRAWS = 2000
 
 def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-wise Adagrad") -> str:
     """Under what plans were made: batch, optimizer, memory rule, and the score by which `neuroshard` searched, from the rows' versions."""
-    own = {str(row[VERSION]) for row in rows if "neuroshard" in (row.get("strategy"), row.get("system"))}
+    own = {str(row.get(VERSION, "")) for row in rows if "neuroshard" in (row.get("strategy"), row.get("system"))}
     score = "embedding cost" if any("score embedding" in version for version in own) else "step"
     old = {
         row.get("strategy")
         for row in rows
-        if row.get("strategy") in ("size", "dim") and "ties by size" not in str(row[VERSION])
+        if row.get("strategy") in ("size", "dim") and "ties by size" not in str(row.get(VERSION, ""))
     }
     ties = (
         " `size` and `dim` broke ties by the order of tables here; by size, as in the papers' code, `dim` is stronger."
@@ -37,7 +37,9 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
 
 def models_of(rows: Sequence[Row]) -> str:
     """As in "model 0123abcd": the cost models that the rows' plans were priced by."""
-    return ", ".join(sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row[VERSION]))}))
+    return ", ".join(
+        sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
+    )
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:

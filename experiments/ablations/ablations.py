@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from experiments.ablations.parts import (
+from experiments.ablations.pieces import (
     BATCH_SIZE,
     FULL_RUN,
     MEASURED_SEED,
@@ -23,9 +23,9 @@ from experiments.ablations.parts import (
     SEED,
     TRAINED,
     Extent,
+    Pieces,
     digest_of,
 )
-from experiments.ablations.pieces import Pieces
 from experiments.ablations.variants import VARIANTS
 from experiments.entrants import Entrant
 from experiments.experiment import Page, Piece, Row

@@ -1,15 +1,22 @@
-"""Rows of `ablations` beside each other: a variant's plan and that of the full system for the same task."""
+"""What the rows of `ablations` show: searches and heads beside each other, and the picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.ablations.parts import SEARCH
+from experiments.ablations.pieces import BUNDLED, MEASURED, SEARCH, TRAINED
+from experiments.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS
 from experiments.experiment import Row, Value
+from experiments.pages import COLOURS, panels
 from experiments.summaries import grouped, mean_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _SAME = 1e-6
 _TASK = ("devices", "max_dim", "task")
@@ -82,3 +89,134 @@ def geometric(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 def _task(row: Row) -> tuple[Value, ...]:
     return tuple(row[name] for name in _TASK)
+
+
+_TASK = ("devices", "max_dim", "task")
+_CASE = (*_TASK, "seed")
+
+
+@dataclass(frozen=True)
+class HeadPairs:
+    """Plans of one strategy.
+
+    Attributes:
+        pairs: rows under the convex and under the mlp head, of the same task and seed; both measured.
+    """
+
+    pairs: Sequence[tuple[Row, Row]]
+
+    def ratios(self, column: str) -> list[float]:
+        """Figures under mlp divided by those under convex."""
+        return [float(mlp[column] or 0.0) / float(convex[column] or 1e-9) for convex, mlp in self.pairs]
+
+    @property
+    def same_plans(self) -> int:
+        """Pairs of plans with the same shards."""
+        return sum(convex["shards"] == mlp["shards"] for convex, mlp in self.pairs)
+
+    def optimism(self, head: int) -> float:
+        """Median of predicted / measured − 1 under the convex (0) or mlp (1) head."""
+        each = [
+            float(pair[head]["predicted_ms"] or 0.0) / float(pair[head]["measured_ms"] or 1e-9) for pair in self.pairs
+        ]
+        return float(np.median(each)) - 1
+
+
+def head_pairs(rows: Sequence[Row]) -> dict[str, HeadPairs]:
+    """By strategy, those with any pair."""
+    there = [row for row in rows if row["part"] == MEASURED and row["measured_ms"] is not None]
+    found = {}
+    for (strategy,), group in grouped(there, "strategy").items():
+        by_case = [{row["head"]: row for row in of_case} for of_case in grouped(group, *_CASE).values()]
+        pairs = [(heads["convex"], heads["mlp"]) for heads in by_case if {"convex", "mlp"} <= heads.keys()]
+        if pairs:
+            found[str(strategy)] = HeadPairs(pairs)
+    return found
+
+
+def beside_greedy(rows: Sequence[Row], strategy: str, head: str, column: str) -> list[float]:
+    """A strategy's figure divided by that of `greedy` with the same task, head and seed: geometric means over the seeds of each task."""
+    there = [row for row in rows if row["part"] == MEASURED and row["head"] == head and row["measured_ms"] is not None]
+    found = []
+    for of_task in grouped(there, *_TASK).values():
+        by_plan = {(row["strategy"], row["seed"]): float(row[column] or 0.0) for row in of_task}
+        pairs = [(own, by_plan.get(("greedy", seed))) for (name, seed), own in by_plan.items() if name == strategy]
+        logs = [np.log(own / other) for own, other in pairs if own and other]
+        found += [float(np.exp(np.mean(logs)))] if logs else []
+    return found
+
+
+def beside_bundled(rows: Sequence[Row], strategy: str, head: str) -> list[float]:
+    """Measured time of a strategy's plans under a head divided by that under the bundled model: a geometric mean for each task."""
+    there = [row for row in rows if row["part"] == MEASURED and row["strategy"] == strategy and row["measured_ms"]]
+    found = []
+    for of_task in grouped(there, *_TASK).values():
+        own, other = (
+            [np.log(float(row["measured_ms"] or 1.0)) for row in of_task if row["head"] == name]
+            for name in (head, BUNDLED)
+        )
+        found += [float(np.exp(np.mean(own) - np.mean(other)))] if own and other else []
+    return found
+
+
+_HEADS = {"convex": "#0b6e4f", "mlp": "#c1440e"}
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Searches above, heads below."""
+    titles = [["neuroshard without …", "certified without …"], ["held-out error of the heads", "plans on real kernels"]]
+    figure, axes = panels(titles, width=4.4)
+    draw_searches(axes[0][0], rows, NEUROSHARD)
+    draw_searches(axes[0][1], rows, CERTIFIED)
+    draw_errors(axes[1][0], rows)
+    draw_measured(axes[1][1], rows)
+    return figure
+
+
+def draw_searches(axis: Axes, rows: Sequence[Row], system: str) -> None:
+    """A dot for the geometric mean of each variant with its interval, over the ratios of all tasks."""
+    names = list(VARIANTS[system])[1:][::-1]
+    for place, name in enumerate(names):
+        over = [100 * (ratio - 1) for ratio in beside(rows, system, name, FULL).ratios()]
+        if over:
+            mean, low, high = (100 * (value - 1) for value in geometric([1 + value / 100 for value in over]))
+            axis.plot(over, [place - 0.22] * len(over), "|", color="#bbbbbb", markersize=5)
+            axis.errorbar(
+                mean, place, xerr=[[mean - low], [high - mean]], fmt="o", color=COLOURS[system], markersize=4, capsize=2
+            )
+    axis.axvline(0, color="#444444", linewidth=0.8)
+    axis.set_yticks(range(len(names)), names, fontsize=7)
+    axis.set_xscale("symlog", linthresh=1.0)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.set_xlabel("longer step, % (dot: mean with 95% interval)", fontsize=7)
+
+
+def draw_errors(axis: Axes, rows: Sequence[Row]) -> None:
+    """Mean error of each training, and the noise of measuring."""
+    trained = [row for row in rows if row["part"] == TRAINED]
+    for place, (head, colour) in enumerate(_HEADS.items()):
+        found = [100 * float(row["mean_error"] or 0.0) for row in trained if row["head"] == head]
+        axis.plot([place] * len(found), found, "o", color=colour, markersize=5)
+    noise = [100 * float(row["repeat_error"]) for row in trained if row["repeat_error"] is not None]
+    if noise:
+        axis.axhline(noise[0], color="#444444", linestyle="--", linewidth=0.8, label="repeat noise")
+        axis.legend(fontsize=7, frameon=False)
+    axis.set_xticks(range(len(_HEADS)), list(_HEADS))
+    axis.set_xlim(-0.5, len(_HEADS) - 0.5)
+    axis.set_ylabel("mean error, %")
+
+
+def draw_measured(axis: Axes, rows: Sequence[Row]) -> None:
+    """Measured time under the mlp head, relative to the convex one, by strategy."""
+    found = head_pairs(rows)
+    for place, pairs in enumerate(found.values()):
+        over = [100 * (ratio - 1) for ratio in pairs.ratios("measured_ms")]
+        mean, low, high = (100 * (value - 1) for value in geometric(pairs.ratios("measured_ms")))
+        jitter = np.linspace(-0.15, 0.15, len(over))
+        axis.plot(place + jitter, over, "o", color="#bbbbbb", markersize=3)
+        axis.errorbar(
+            place, mean, yerr=[[mean - low], [high - mean]], fmt="o", color="#4062bb", markersize=5, capsize=3
+        )
+    axis.axhline(0, color="#444444", linewidth=0.8)
+    axis.set_xticks(range(len(found)), list(found))
+    axis.set_ylabel("mlp against convex,\nmeasured, %", fontsize=8)

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.ablations.parts import BUNDLED, digest_of
+from experiments.ablations.pieces import BUNDLED, digest_of
 from experiments.entrants import Entrant
 from experiments.experiment import Row
 from experiments.outcomes import planned

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.autoshard.balance import balance_table
 from experiments.autoshard.kinds import Scale
-from experiments.autoshard.matrix import Found, Loss, Matrix, matrix
+from experiments.autoshard.matrix import Found, Loss, Matrix, balance_table, matrix
 from experiments.experiment import Page, ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import BATCH, DIM, POOL
-from experiments.pictures import panels
+from experiments.pages import panels
 from experiments.summaries import NOTHING, cell, conditions
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from experiments.autoshard.balance import BALANCE, degree_of_balance
 from experiments.autoshard.kinds import FULL, QUICK, Kind, Scale
+from experiments.autoshard.matrix import BALANCE, degree_of_balance
 from experiments.entrants import SORTED, Entrant, Limits, digest, entrant, model_version
 from experiments.experiment import Page, Piece, Row
-from experiments.learned.kernel_bound import compute_bound
 from experiments.learned.policy_training import LEARNERS, learned, options_digest, training_seconds
-from experiments.learned.tasks import TEST_SEED, TRAIN_SEED
+from experiments.learned.tasks import TEST_SEED, TRAIN_SEED, compute_bound
 from experiments.outcomes import planned
 from shardwright.cost.choice import cost_model_for
 from shardwright.task.task import Task

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from experiments.entrants import Entrant, Limits, model_version
 from experiments.experiment import Page, Piece, Row
-from experiments.learned.entrants import NAMES, RNN, learned_entrant, load_rnn
-from experiments.learned.kernel_bound import compute_bound
-from experiments.learned.tasks import Setting, draw_task
+from experiments.learned.tasks import NAMES, RNN, Setting, compute_bound, draw_task, learned_entrant, load_rnn
 from experiments.outcomes import planned
 from shardwright.cost.choice import cost_model_for
 

@@ -1,12 +1,21 @@
-"""Plans of `flexshard-traffic` beside each other: bytes saved, and how much faster."""
+"""Plans of `flexshard-traffic` beside each other: bytes saved, and how much faster; and the pictures of that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from experiments.experiment import Row
-from experiments.flexshard.settings import EVERY
+from experiments.flexshard.sequence_models import CLUSTERS, EVERY, LINES, MODELS, PER_DEVICE, PER_HOST, SHAPES, SWEEP
+from experiments.pages import mark, panels
+from experiments.summaries import grouped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -69,3 +78,92 @@ def gap(row: Row, column: str = "bound_ms") -> float | None:
     """(communication − bound) / bound, with the bound of a column; None where there is none."""
     ms, bound = row["communication_ms"], row[column]
     return float(ms) / float(bound) - 1 if ms is not None and bound else None
+
+
+_EXCHANGES = {EVERY: "every lookup", PER_DEVICE: "distinct per device", PER_HOST: "distinct per host"}
+_BARS = {"row_wise": (1.0, "#999999"), "recshard": (1.25, "#4062bb"), "flexshard": (1.25, "#0b6e4f")}
+"""Memory and colour."""
+_COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
+_CLAIM = 15.0  # % of the traffic that the paper's claim leaves
+
+
+def draw(found: Found) -> Figure:
+    """A column for each range of accesses: models above, clusters below."""
+    gbits = min((int(row["gbits"] or 0) for row in found.of(part=CLUSTERS)), default=100)
+    titles = [[f"models, {shape}" for shape in SHAPES], [f"clusters, {shape}, {gbits} Gbit/s" for shape in SHAPES]]
+    figure, axes = panels(titles, width=4.6)
+    for column, shape in enumerate(SHAPES):
+        draw_traffic(axes[0][column], found, shape)
+        draw_clusters(axes[1][column], found, shape, gbits)
+    axes[0][0].set_ylabel("traffic between hosts,\n% of row_wise")
+    axes[1][0].set_ylabel("communication, ms a step")
+    for axis in (axes[0][0], axes[1][0]):
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=6, frameon=False)
+    return figure
+
+
+def draw_sweep(found: Found) -> Figure:
+    """What tiers gain over the batch, a column a link: above with rows de-duplicated by host, below with all lookups sent."""
+    rows = found.of(part=SWEEP, strategy="flexshard")
+    gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
+    above = [f"distinct per host, against row_wise, {count} Gbit/s" for count in gbits]
+    below = [f"every lookup, against recshard, {count} Gbit/s" for count in gbits]
+    figure, axes = panels([above, below], width=3.4, height=2.5)
+    for line, (exchange, rival) in zip(axes, ((PER_HOST, "row_wise"), (EVERY, "recshard")), strict=True):
+        for axis, link in zip(line, gbits, strict=True):
+            of_link = [row for row in rows if (row["exchange"], row["gbits"]) == (exchange, link)]
+            for colour, ((accesses,), group) in zip(
+                _COLOURS, sorted(grouped(of_link, "accesses").items()), strict=False
+            ):
+                points = sorted((int(row["batch"] or 0), gained(found, row, rival) or np.nan) for row in group)
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=accesses)
+            axis.axhline(1.0, color="#c1440e", linestyle="--", linewidth=1)
+            axis.set_xscale("log", base=2)
+            axis.set_xlabel("samples of a device")
+        line[0].set_ylabel("times as fast with tiers")
+    if rows:
+        axes[0][0].legend(fontsize=6, frameon=False)
+    return figure
+
+
+def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
+    """Bars by exchange and strategy: median over the models, with a line from least to most."""
+    for index, (strategy, (memory, colour)) in enumerate(_BARS.items()):
+        for place, exchange in enumerate(_EXCHANGES):
+            rows = found.of(part=MODELS, accesses=shape, exchange=exchange, memory=memory, strategy=strategy)
+            left = [100 * (1 - one.saved) for one in some(found.against(row) for row in rows)]
+            if left:
+                middle = float(np.median(left))
+                spread = [[middle - min(left)], [max(left) - middle]]
+                label = f"{strategy}, {memory}× memory" if place == 0 else None
+                axis.bar(
+                    place + 0.27 * (index - 1),
+                    middle,
+                    0.25,
+                    yerr=spread,
+                    color=colour,
+                    label=label,
+                    error_kw={"lw": 0.8},
+                    zorder=3,
+                )
+    axis.axhline(_CLAIM, color="#c1440e", linestyle="--", linewidth=1, zorder=4, label="what the paper's claim leaves")
+    axis.set_xticks(range(len(_EXCHANGES)), list(_EXCHANGES.values()), fontsize=7)
+
+
+def draw_clusters(axis: Axes, found: Found, shape: str, gbits: int) -> None:
+    """Lines over the number of GPUs."""
+    rows = found.of(part=CLUSTERS, accesses=shape, gbits=gbits)
+    if not any(row["communication_ms"] is not None for row in rows):
+        return  # without a point there is nothing to scale
+    for (name, (strategy, exchange)), colour in zip(LINES.items(), _COLOURS, strict=True):
+        points = sorted(
+            (8 * int(row["hosts"] or 0), float(row["communication_ms"]))
+            for row in rows
+            if (row["strategy"], row["exchange"]) == (strategy, exchange) and row["communication_ms"] is not None
+        )
+        axis.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, color=colour, label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    mark(axis, sorted({8 * int(row["hosts"] or 0) for row in rows}))
+    axis.set_xlabel("GPUs")

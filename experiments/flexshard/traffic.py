@@ -14,29 +14,27 @@ from itertools import product
 from experiments.experiment import Page, Piece, Row
 from experiments.flexshard.sequence_models import (
     BATCH,
-    EXCHANGES,
-    STRATEGIES,
-    Sent,
-    cluster,
-    model,
-    sent,
-    task_of,
-    with_memory,
-)
-from experiments.flexshard.settings import (
     CLUSTER_FACTOR,
     CLUSTERS,
+    EXCHANGES,
     FACTORS,
     LINES,
     MODELS,
     ONE_TABLE,
     SHAPES,
     SKEWS,
+    STRATEGIES,
     SWEEP,
     SWEEP_BATCHES,
     SWEEP_GBITS,
     SWEEP_SKEWS,
     SWEPT,
+    Sent,
+    cluster,
+    model,
+    sent,
+    task_of,
+    with_memory,
 )
 from shardwright.task import AccessProfile, Table, Task
 

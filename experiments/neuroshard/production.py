@@ -7,8 +7,10 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+
+import numpy as np
 
 from experiments.entrants import (
     COMPARED,
@@ -21,10 +23,97 @@ from experiments.entrants import (
     torchrec_installed,
 )
 from experiments.experiment import Page, Piece, Row
-from experiments.neuroshard.production_tasks import WORLDS, heaviest_ms, production_task
 from experiments.outcomes import planned
+from shardwright.cost.choice import cost_model_for
 from shardwright.search.learned.policy_files import bundled_policy
+from shardwright.sharding.memory import shard_bytes
+from shardwright.sharding.shard import Shard
+from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
+from shardwright.task.topology import Topology
+from shardwright.workload.generators import halved_dims, table_pool
+
+HOSTS, DEVICES_PER_HOST = 16, 8
+POOL, MAX_DIM = "dlrm-2021", 128
+FILL = 0.5
+"""Share of all memory that the weights take."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster and how it is priced.
+
+    Attributes:
+        name: device type; selects the cost model.
+        batch_size: samples a step over all devices.
+        about: what it is, for people.
+    """
+
+    name: str
+    batch_size: int
+    about: str
+
+    @property
+    def topology(self) -> Topology:
+        """16 hosts of 8 devices."""
+        if self.name == "cpu":
+            return Topology(
+                HOSTS, DEVICES_PER_HOST, "cpu", "16 GB", intra_bandwidth="10 GB/s", inter_bandwidth="5 GB/s"
+            )
+        return Topology.preset(f"{self.name}-8", hosts=HOSTS)
+
+
+WORLDS = (
+    World(
+        "cpu",
+        1024,
+        "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts; cost model learned from kernels",
+    ),
+    World(
+        "a100",
+        65_536,
+        "A100s, 68 GB each, 208 GB/s inside a host and 25 GB/s between hosts; cost model from published figures",
+    ),
+)
+
+
+def production_task(world: World, seed: int) -> Task:
+    """All tables of the pool on 128 devices.
+
+    Every table draws one of the dims 4, 8, … 128, then the rows of all are multiplied by one factor, so that the weights take half
+    of all memory. Pooling factors and the skew of accesses (Zipf exponents) stay those of the pool.
+
+    Args:
+        world: the cluster.
+        seed: seed of the dims.
+    """
+    pool = table_pool(POOL)
+    dims = np.random.default_rng([seed, len(pool)]).choice(halved_dims(MAX_DIM), len(pool))
+    drawn = [replace(table, dim=int(dim)) for table, dim in zip(pool, dims, strict=True)]
+    topology = world.topology
+    factor = FILL * sum(topology.memory_bytes) / sum(table.weight_bytes for table in drawn)
+    return Task([table.scaled_rows(factor) for table in drawn], topology, world.batch_size)
+
+
+def fitting_task(world: World, seed: int) -> Task:
+    """The same with fewer rows where a table would fit no device: it then takes nine tenths of one, and no plan has to cut it."""
+    task = production_task(world, seed)
+    most = 0.9 * max(task.topology.memory_bytes)
+    shares = [most / shard_bytes(task, Shard.whole(table, 0)) for table in task.tables]
+    tables = [table.scaled_rows(min(1.0, share)) for table, share in zip(task.tables, shares, strict=True)]
+    return replace(task, tables=tables)
+
+
+def heaviest_ms(task: Task) -> float:
+    """The most ms that a table that fits a device takes whole and alone on one, kernels only.
+
+    Where only tables that fit no device are cut, no plan's slowest device takes less.
+    """
+    model, memory = cost_model_for(task.topology.device), max(task.topology.memory_bytes)
+    whole = [Shard.whole(table, 0) for table in task.tables]
+    encoded = model.encode([shard_work(task, shard) for shard in whole if shard_bytes(task, shard) <= memory])
+    return max((float(model.pricing.price(row).sum()) for row in encoded), default=0.0)
+
 
 SEEDS, SECONDS = 10, 60
 QUICK_SEEDS, QUICK_SECONDS = 2, 15

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.entrants import TORCHREC
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import CASE, compared, failure_table, gaps, success, with_cases
-from experiments.neuroshard.production_tasks import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
+from experiments.neuroshard.production import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
 from experiments.summaries import NOTHING, cell, conditions, grouped, in_order, mean_interval, with_interval
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _text(whole_tables: Sequence[str]) -> list[str]:
 
 def _figure(names: Sequence[str], ratios: Mapping[str, Mapping[str, list[float]]]) -> Figure:
     """Bars of the ratio to random: the paper's beside ours."""
-    from experiments.pictures import COLOURS, panels
+    from experiments.pages import COLOURS, panels
 
     figure, axes = panels([["embedding cost / random"]], width=8.4, height=3.2)
     axis, width = axes[0][0], 0.8 / (1 + len(ratios))

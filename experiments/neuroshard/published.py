@@ -18,8 +18,8 @@ from itertools import product
 from experiments.entrants import SORTED, Entrant, Limits, entrant, model_version
 from experiments.experiment import Page, Piece, Row
 from experiments.neuroshard.networks import NOT_OF_NETWORKS, network_rows
-from experiments.neuroshard.production_tasks import WORLDS, fitting_task
-from experiments.neuroshard.settings import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
+from experiments.neuroshard.production import WORLDS, fitting_task
+from experiments.neuroshard.table import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
 from experiments.outcomes import planned
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.task.task import Task

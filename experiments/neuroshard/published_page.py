@@ -84,7 +84,7 @@ def _production(rows: Sequence[Row]) -> ResultTable:
 
 def _figure(rows: Sequence[Row]) -> Figure:
     """Embedding cost over that of `random` on the production tasks: the paper's beside ours."""
-    from experiments.pictures import COLOURS, panels
+    from experiments.pages import COLOURS, panels
 
     names = in_order((row["strategy"] for row in rows), RIVALS)
     costs = compared(rows, _COST, names)

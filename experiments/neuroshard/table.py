@@ -12,26 +12,21 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import product
 
-from experiments.entrants import COMPARED, TORCHREC, entrant, model_version, torchrec_installed
+from experiments.entrants import COMPARED, TORCHREC, Limits, entrant, model_version, torchrec_installed
 from experiments.experiment import Page, Piece, Row
-from experiments.neuroshard.settings import (
-    BATCH_SIZE,
-    DEVICES,
-    LIMITS,
-    MAX_DIMS,
-    MEASURED,
-    PLANNED,
-    QUICK_MAX_DIMS,
-    QUICK_MEASURED,
-    QUICK_TASKS,
-    QUICK_TORCHREC_TASKS,
-    ROUNDS,
-    SEED,
-    TASKS,
-    TORCHREC_TASKS,
-)
 from experiments.outcomes import planned
 from shardwright.task.task import Task
+
+DEVICES = (4, 8)
+MAX_DIMS = (4, 8, 16, 32, 64, 128)
+TASKS, TORCHREC_TASKS = 100, 15
+QUICK_MAX_DIMS, QUICK_TASKS = (4, 32, 128), 2
+QUICK_TORCHREC_TASKS = {4: 1, 8: 0}  # by devices: its planner takes longer than all others together
+QUICK_MEASURED = {"devices": 4, "max_dim": 32, "task": 0}
+BATCH_SIZE, SEED, ROUNDS = 1024, 2026, 3
+LIMITS = Limits(seconds=5.0, torchrec_seconds=60.0)
+PLANNED, MEASURED = "planned", "measured"
+SETTING = ("devices", "max_dim")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from experiments.neuroshard.comparisons import (
     with_cases,
 )
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED, measured_table
-from experiments.neuroshard.settings import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
+from experiments.neuroshard.table import BATCH_SIZE, LIMITS, MEASURED, PLANNED, ROUNDS, SETTING
 from experiments.rows import HARDWARE
 from experiments.summaries import (
     cell,
@@ -172,7 +172,7 @@ def _measured(rows: Sequence[Row], wanted: Sequence[str]) -> list[ResultTable]:
 
 def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     """Mean embedding cost relative to `random` over the largest dim, a panel for each number of devices."""
-    from experiments.pictures import COLOURS, panels
+    from experiments.pages import COLOURS, panels
 
     of_devices = settings_of(rows, SETTING[:1]) or {("–",): []}
     figure, axes = panels([[f"{devices} devices" for (devices,) in of_devices]], width=4.2, height=3.4)

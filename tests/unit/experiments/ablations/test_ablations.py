@@ -1,9 +1,9 @@
 import pytest
 from experiments.ablations.ablations import Ablations
-from experiments.ablations.parts import MEASURED, SAMPLES, SEARCH, TRAINED
+from experiments.ablations.pieces import MEASURED, SAMPLES, SEARCH, TRAINED
 from experiments.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS, SummedCosts
 from experiments.experiment import Piece
-from experiments.pictures import save
+from experiments.pages import save
 
 import shardwright as sw
 from shardwright.cost import cost_model_for

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from experiments.autoshard.balance import BALANCE, balance_table, degree_of_balance
 from experiments.autoshard.kinds import QUICK
+from experiments.autoshard.matrix import BALANCE, balance_table, degree_of_balance
 from experiments.learned.tasks import Setting, draw_task
 from experiments.summaries import NOTHING
 

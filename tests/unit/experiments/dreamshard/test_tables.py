@@ -4,8 +4,7 @@ import pytest
 from experiments.dreamshard.page import page
 from experiments.dreamshard.tables import DreamShardTables
 from experiments.entrants import Limits
-from experiments.learned.entrants import NAMES, learned_entrant
-from experiments.learned.tasks import Setting, draw_task
+from experiments.learned.tasks import NAMES, Setting, draw_task, learned_entrant
 
 import shardwright as sw
 

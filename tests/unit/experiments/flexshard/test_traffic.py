@@ -1,8 +1,8 @@
 import pytest
 from experiments.experiment import Piece
-from experiments.flexshard.settings import CLUSTERS, EVERY, MODELS, ONE_TABLE, PER_HOST
+from experiments.flexshard.sequence_models import CLUSTERS, EVERY, MODELS, ONE_TABLE, PER_HOST
 from experiments.flexshard.traffic import FlexShardTraffic
-from experiments.pictures import save
+from experiments.pages import save
 
 EXPERIMENT = FlexShardTraffic()
 FIGURES = {"bound_ms": None, "plans_bound_ms": None, "hot_rows": 0, "warm_rows": 0, "search_s": 0.5}

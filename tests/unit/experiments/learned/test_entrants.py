@@ -1,6 +1,6 @@
 import pytest
 from experiments.entrants import Limits
-from experiments.learned.entrants import NAMES, UPDATES, learned_entrant
+from experiments.learned.tasks import NAMES, UPDATES, learned_entrant
 
 from shardwright.search.rnn import RnnOptions
 

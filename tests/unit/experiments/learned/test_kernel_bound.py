@@ -2,8 +2,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from experiments.learned.kernel_bound import compute_bound
-from experiments.learned.tasks import Setting, draw_task, whole
+from experiments.learned.tasks import Setting, compute_bound, draw_task, whole
 
 from shardwright.cost import cost_model_for
 from shardwright.errors import InvalidInput

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from experiments.entrants import LEARNED, TORCHREC
 from experiments.experiment import Piece
-from experiments.neuroshard.production import NeuroShardProduction
+from experiments.neuroshard.production import FILL, WORLDS, NeuroShardProduction, heaviest_ms, production_task
 from experiments.neuroshard.production_page import PUBLISHED, ratios_to_random
-from experiments.neuroshard.production_tasks import FILL, WORLDS, heaviest_ms, production_task
 from experiments.summaries import NOTHING
 
 from shardwright.task import Table, Task, Topology
@@ -108,7 +107,7 @@ def test_ratios_are_seed_by_seed():
 
 
 def test_a_part_of_the_rows_and_none_make_a_page(tmp_path):
-    from experiments.pictures import save
+    from experiments.pages import save
 
     rows = [row(name, 3.0, world=world.name) for world in WORLDS for name in EXPERIMENT.strategies]
     for count in (0, 1, 3, len(rows)):

@@ -4,8 +4,7 @@ import pytest
 from experiments.entrants import TORCHREC, torchrec_installed
 from experiments.experiment import Piece
 from experiments.neuroshard.plans_on_kernels import NOT_MEASURED
-from experiments.neuroshard.settings import DEVICES, MAX_DIMS, MEASURED, PLANNED
-from experiments.neuroshard.table import NeuroShardTable
+from experiments.neuroshard.table import DEVICES, MAX_DIMS, MEASURED, PLANNED, NeuroShardTable
 from experiments.summaries import NOTHING
 
 from tests.unit.experiments.rows import outcome, table_with
@@ -134,7 +133,7 @@ def test_measured_tasks_have_a_table_of_their_own():
 
 
 def test_a_part_of_the_rows_and_none_make_a_page(tmp_path):
-    from experiments.pictures import save
+    from experiments.pages import save
 
     everything = [
         row(name, 3.0, devices=devices, part=part, measured_ms=2.0)
