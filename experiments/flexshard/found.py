@@ -59,7 +59,7 @@ class Found:
 
 
 def _setting(row: Row) -> tuple[object, ...]:
-    return tuple(row.get(name) for name in ("part", "accesses", "tables", "hosts", "gbits", "seed", "batch"))
+    return tuple(row[name] for name in ("part", "accesses", "tables", "hosts", "gbits", "seed", "batch"))
 
 
 def gained(found: Found, row: Row, rival: str) -> float | None:

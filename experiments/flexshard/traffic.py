@@ -67,11 +67,6 @@ class Setting:
     seed: int
     batch: int = BATCH
 
-    def key(self) -> dict[str, str | int]:
-        """Columns; the batch only in the sweep, all other parts have the same."""
-        columns = asdict(self)
-        return columns if self.part == SWEEP else {name: columns[name] for name in columns if name != "batch"}
-
     def task(self) -> Task:
         """The task, without a limit of memory."""
         if self.part == ONE_TABLE:
@@ -124,7 +119,7 @@ class FlexShardTraffic:
     def pieces(self, quick: bool) -> Sequence[Piece]:
         """A plan each: setting by setting, all exchanges, memories and strategies of one together."""
         return [
-            Piece({**setting.key(), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
+            Piece({**asdict(setting), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
             for setting in settings(quick)
             for exchange, memory, strategy in setting.cases()
         ]

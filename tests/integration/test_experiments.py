@@ -14,6 +14,7 @@ ROOT = str(Path(__file__).parents[2])
 KEYS = {
     "neuroshard-table": ("part", "devices", "max_dim", "task", "by", "strategy"),
     "neuroshard-production": ("world", "seed", "by"),
+    "neuroshard-published": ("part", "devices", "max_dim", "task", "by", "network", "plan_of", "strategy"),
     "dreamshard-tables": ("tables", "devices", "half", "task", "strategy"),
     "autoshard-transfer": ("strategy", "trained", "seed", "tested", "task"),
     "flexshard-traffic": ("part", "accesses", "tables", "hosts", "gbits", "seed", "exchange", "memory", "strategy"),

@@ -99,7 +99,7 @@ def test_rnn_trains_and_places():
 
 def test_the_page_has_the_right_numbers():
     pytest.importorskip("matplotlib", reason="pages have pictures")
-    found = page(results(), 2, {"certified": "5 s"})
+    found = page(results(), 2)
     dreamshard = next(
         row for row in table(found, "All settings") if (row["strategy"], row["tables"]) == ("dreamshard", "seen")
     )
@@ -129,7 +129,7 @@ def test_a_task_that_one_could_not_place_leaves_the_means():
     rows = results(settings=(20,), halves=("unseen",))
     unplaced = {"step_ms": None, "compute_ms": None, "embedding_cost_ms": None}
     rows = [row | (unplaced if row["strategy"] == "size" and row["task"] else {}) for row in rows]
-    found = page(rows, 2, {})
+    found = page(rows, 2)
     size = next(row for row in table(found, "All settings") if row["strategy"] == "size")
     assert (size["tasks"], size["placed"]) == ("2", "50%")
     (mean, *_) = table(found, "Mean step")
@@ -157,15 +157,15 @@ def test_what_nobody_placed():
         "bound_ms": None,
         "compute_bound_ms": None,
     }
-    found = page([row | nothing for row in results()], 2, {})
+    found = page([row | nothing for row in results()], 2)
     assert {row["placed"] for row in table(found, "All settings")} == {"0%"}
 
 
 def test_plans_that_were_timed_elsewhere_are_counted_and_do_not_enter_the_search_times():
     rows = [row | {"search_s": None} if row["task"] == 0 else row for row in results()]
-    found = page(rows, 2, {})
+    found = page(rows, 2)
     assert " 24 of the plans were made on another machine" in " ".join(found.text)
-    assert "another machine" not in " ".join(page(results(), 2, {}).text)
+    assert "another machine" not in " ".join(page(results(), 2).text)
     timed = next(one for one in found.tables if any("search" in str(head) for head in one.heads))
     column = next(place for place, head in enumerate(timed.heads) if "search" in str(head))
     assert {str(row[column]) for row in timed.rows} == {"0.5000"}

@@ -1,6 +1,6 @@
 import pytest
 from experiments.experiment import Piece
-from experiments.flexshard.sequence_models import CLUSTERS, EVERY, MODELS, ONE_TABLE, PER_HOST
+from experiments.flexshard.sequence_models import CLUSTERS, EVERY, MODELS, ONE_TABLE, PER_HOST, SWEEP
 from experiments.flexshard.traffic import FlexShardTraffic
 from experiments.pages import save
 
@@ -9,7 +9,7 @@ FIGURES = {"bound_ms": None, "plans_bound_ms": None, "hot_rows": 0, "warm_rows":
 
 
 def row(strategy, between, ms, *, exchange=EVERY, memory=1.25, part=MODELS, accesses="Zipf 1.1-1.3", seed=0, **others):
-    setting = {"part": part, "accesses": accesses, "tables": 20, "hosts": 8, "gbits": 400, "seed": seed}
+    setting = {"part": part, "accesses": accesses, "tables": 20, "hosts": 8, "gbits": 400, "seed": seed, "batch": 4096}
     return {
         **setting, "exchange": exchange, "memory": memory, "strategy": strategy,
         "bytes_between": between, "communication_ms": ms, **FIGURES, **others,
@@ -27,7 +27,7 @@ def test_pieces_are_unique_and_any_beginning_has_all_parts():
         assert len(keys) == len(pieces)
         assert {tuple(piece.key) for piece in pieces} == {tuple(pieces[0].key)}
         first = pieces[: len(pieces) // 4]
-        assert {piece.key["part"] for piece in first} == {ONE_TABLE, MODELS, CLUSTERS}
+        assert {piece.key["part"] for piece in first} == {ONE_TABLE, MODELS, CLUSTERS, SWEEP}
         assert {piece.key["strategy"] for piece in first} == {"row_wise", "table_row_wise", "recshard", "flexshard"}
     assert len(EXPERIMENT.pieces(True)) < len(EXPERIMENT.pieces(False)) / 4
     assert {piece.key["hosts"] for piece in EXPERIMENT.pieces(False)} == {1, 2, 4, 8, 16, 32, 64}
@@ -44,7 +44,15 @@ def test_every_setting_has_the_plan_that_others_are_held_against():
 
 
 def test_pieces_run():
-    wanted = {"part": CLUSTERS, "accesses": "Zipf 1.1-1.3", "tables": 1, "hosts": 2, "gbits": 100, "seed": 0}
+    wanted = {
+        "part": CLUSTERS,
+        "accesses": "Zipf 1.1-1.3",
+        "tables": 1,
+        "hosts": 2,
+        "gbits": 100,
+        "seed": 0,
+        "batch": 4096,
+    }
     (plain,) = EXPERIMENT.run(Piece({**wanted, "exchange": EVERY, "memory": 1.0, "strategy": "row_wise"}))
     (tiers,) = EXPERIMENT.run(Piece({**wanted, "exchange": EVERY, "memory": 1.25, "strategy": "flexshard"}))
     assert tiers["communication_ms"] < plain["communication_ms"] / 2
@@ -54,7 +62,15 @@ def test_pieces_run():
 
 
 def test_the_table_of_the_estimate_by_hand():
-    wanted = {"part": ONE_TABLE, "accesses": "Zipf 1.1", "tables": 1, "hosts": 8, "gbits": 100, "seed": 0}
+    wanted = {
+        "part": ONE_TABLE,
+        "accesses": "Zipf 1.1",
+        "tables": 1,
+        "hosts": 8,
+        "gbits": 100,
+        "seed": 0,
+        "batch": 4096,
+    }
     rows = []
     for memory, strategy in ((1.0, "row_wise"), (1.25, "flexshard")):
         piece = Piece({**wanted, "exchange": EVERY, "memory": memory, "strategy": strategy})
@@ -134,3 +150,19 @@ def test_any_part_of_the_rows_makes_a_page(count, tmp_path):
     assert bool(page.figures) == bool(rows)
     for figure in page.figures.values():
         save(figure, tmp_path / "figure.svg")
+
+
+def test_the_sweep_says_where_tiers_gain_most():
+    swept = [
+        row(strategy, 10.0, ms, part=SWEEP, memory=memory, batch=batch, accesses="Zipf 1.2")
+        for batch, times in ((16, (5.0, 5.0, 5.0)), (4096, (40.0, 30.0, 20.0)))
+        for (strategy, memory), ms in zip(
+            (("row_wise", 1.0), ("recshard", 1.25), ("flexshard", 1.25)), times, strict=True
+        )
+    ]
+    page = EXPERIMENT.page(swept, False)
+    assert [line[4:] for line in table_with(page, "Where tiers still pay").rows if line[3] != "row_wise"] == [
+        ["1.00", "1.50"]
+    ]
+    (said,) = [part for part in page.text if "Where tiers still pay" in part]
+    assert "+50.0% (400 Gbit/s, Zipf 1.2, 4,096 samples)" in said
