@@ -122,7 +122,7 @@ def draw_sweep(found: Found) -> Figure:
             axis.set_xscale("log", base=2)
             axis.set_xlabel("samples of a device")
         line[0].set_ylabel("times as fast with tiers")
-    if rows:
+    if axes[0][0].get_legend_handles_labels()[0]:
         axes[0][0].legend(fontsize=6, frameon=False)
     return figure
 

@@ -103,7 +103,7 @@ def settings(quick: bool) -> list[Setting]:
         [Setting(MODELS, shape, count, 8, 400, seed) for seed in range(seeds) for count in counts for shape in SHAPES],
         [Setting(CLUSTERS, shape, 12, count, gbits, 0) for gbits in links for count in hosts for shape in SHAPES],
     ]
-    sweep = ((1.2,), (16, 4096), (100,)) if quick else (SWEEP_SKEWS, SWEEP_BATCHES, SWEEP_GBITS)
+    sweep = ((1.2,), (16, 256, 1024, 4096), (100,)) if quick else (SWEEP_SKEWS, SWEEP_BATCHES, SWEEP_GBITS)
     parts.append([Setting(SWEEP, f"Zipf {skew:g}", 12, 8, gbits, 0, batch) for skew, batch, gbits in product(*sweep)])
     placed = [((index + 0.5) / len(part), setting) for part in parts for index, setting in enumerate(part)]
     return [setting for _, setting in sorted(placed, key=lambda each: each[0])]
