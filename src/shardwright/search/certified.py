@@ -173,7 +173,7 @@ class Certified:
         from shardwright.search.engine.session import Start
 
         session.survey([Start(np.inf, kind=kind) for kind in KINDS])
-        seen.attempt(NeuroShard(), part=_OTHERS)
+        seen.attempt(NeuroShard(score="step"), part=_OTHERS)
         if seen.interrupted:
             session.stop()
         if not session.late:
@@ -185,7 +185,7 @@ class Certified:
         Raises:
             InfeasibleTask: they find no plan either.
         """
-        seen.attempt(FusedGreedy(), NeuroShard(), *UNIFORM)
+        seen.attempt(FusedGreedy(), NeuroShard(score="step"), *UNIFORM)
         if seen.plan is None:
             raise InfeasibleTask(why_none)
         valid = bound_ms is not None and 0 < bound_ms <= seen.step_ms
