@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from shardwright.task import AccessProfile, Table, Task, Topology
 
 settings.register_profile("shardwright", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("shardwright")
+
+if os.environ.get("PYTEST_XDIST_WORKER"):  # workers ignore Ctrl-C, which some tests press
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parents[1]
 

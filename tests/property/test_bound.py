@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright as sw
-from shardwright.cost import score
+from shardwright.cost import PublishedModel, score
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.model import Pricing
 from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
+from shardwright.search.holders import Holders
 from shardwright.sharding import Shard, shard_work
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
@@ -172,8 +173,95 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
         for _ in range(2)
     )
     tightened = proof.tightened(proof.solve(), known)
-    assert tightened.ms <= known
-    assert other >= tightened.ms * (1 - 1e-9)
+    counted = proof.by_holders(tightened, known, lambda: False)
+    assert tightened.ms <= counted.ms <= known
+    assert other >= counted.ms * (1 - 1e-9)
+
+
+@given(st.data(), st.integers(0, 11))
+@settings(max_examples=200)
+def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed):
+    """Whatever the weights of the holders' mean: for each table, and as many holders as the plan gives it."""
+    task = data.draw(tasks(max_tables=5))
+    task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
+    model, devices = model_of(seed), task.topology.devices
+    proof = BoundProof(make_catalog(task, model), model)
+    holders = Holders(proof._relaxation, model.pricing, proof.solve().prices)
+    shards = [shard for table in task.tables for shard in data.draw(cut(task, table))]
+    step_ms = score(task, shards, model).step_ms
+    for index, table in enumerate(task.tables):
+        own = [shard for shard in shards if shard.table == table.name]
+        count = len({device for shard in own for device in shard.devices})
+        weights = np.array([data.draw(st.floats(0, 1)) for _ in range(4)]) if count < devices else np.ones(4)
+        own_call = (holders._call_of_copies >= 0) & (
+            holders._spreads.table == index
+        )  # not where a replica serves all samples
+        copied = devices > 1 and len(own[0].devices) == devices and bool(own_call.any())
+        proven, _ = holders._value(index, count, weights, copied=copied)
+        all_copied = all(
+            len(shard.devices) == devices for shard in shards
+        )  # pays no latency; such plans are priced apart
+        assert step_ms >= proven * (1 - 1e-9) or all_copied
+
+
+def ways_of(table: sw.Table, devices: int) -> list[list[Shard]]:
+    """Whole on each device, replicated on all, and in equal row blocks over any two devices, or all."""
+    ranks = range(devices)
+    groups = [*itertools.combinations(ranks, 2), tuple(ranks)] if devices > 2 else [tuple(ranks)]
+    blocks = [
+        [
+            Shard(
+                table.name, (i * table.rows // len(group), (i + 1) * table.rows // len(group)), (0, table.dim), (rank,)
+            )
+            for i, rank in enumerate(group)
+        ]
+        for group in groups
+    ]
+    return [[Shard.whole(table, rank)] for rank in ranks] + [[Shard.whole(table, *ranks)]] + blocks
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_of_all_plans_is_not_below_the_count_of_holders(seed):
+    """Three or four tables, whole, replicated or in rows: all plans priced. Ids count for as much as values, and replicas pay at times."""
+    rng = np.random.default_rng([seed, 9])
+    devices = int(rng.integers(2, 4))
+    tables = [
+        sw.Table(
+            f"t{i}",
+            1200 * int(rng.choice([1, 900])),
+            4 * int(rng.integers(1, 17)),
+            float(rng.choice([1.0, 20.0, 150.0])),
+        )
+        for i in range(6 - devices)
+    ]
+    kinds = ("table_wise", "data_parallel", "row_wise")
+    limits = sw.Constraints({table.name: sw.TableConstraint(sharding_types=kinds) for table in tables})
+    speed = float(rng.choice([3e9, 3e10, 4e11]))
+    topology = sw.Topology(devices_per_host=devices, intra_bandwidth=speed, memory="80 GB")
+    model = PublishedModel("h100") if seed % 3 else model_of(seed // 3 % 12)
+    task = Task(tables, topology, 65_536 if seed % 3 else 512, constraints=limits)
+    best = min(
+        score(task, [shard for way in lying for shard in way], model).step_ms
+        for lying in itertools.product(*(ways_of(table, devices) for table in tables))
+    )
+    proof = BoundProof(make_catalog(task, model), model)
+    for known in (best * (1 + 1e-9), best * 1.05, best * 2):
+        counted = proof.by_holders(proof.tightened(proof.solve(), known), known, lambda: False)
+        assert counted.ms <= best * (1 + 1e-8)
+
+
+def test_a_table_that_takes_a_device_is_counted_by_its_holders():
+    """A hot table on several devices costs more than the mean device sees: the bound comes closer to the plan, and stays below it."""
+    hot = sw.Table("hot", rows=2_000_000, dim=128, pooling=150.0)
+    others = [sw.Table(f"t{i}", rows=300_000, dim=32, pooling=10.0 + i) for i in range(24)]
+    task = Task([hot, *others], sw.Topology.preset("h100-8"), 65_536)
+    model = resolve_cost_model(None, task)
+    plan = sw.plan(task, strategy="certified")
+    proof = BoundProof(make_catalog(task, model), model)
+    plain = proof.tightened(proof.solve(), plan.cost.step_ms)
+    counted = proof.by_holders(plain, plan.cost.step_ms, lambda: False)
+    assert plain.ms * 1.01 < counted.ms <= plan.cost.step_ms
+    assert proof.by_holders(plain, plan.cost.step_ms, lambda: True).ms == plain.ms
 
 
 @st.composite

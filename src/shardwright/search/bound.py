@@ -40,7 +40,7 @@ smallest, over its ways, of the largest of these figures over the way's pieces i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,8 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.search.engine.catalog import Catalog, make_catalog
-from shardwright.search.relaxation import Choice, MasterProgram, Prices, Relaxation, ms_per_byte
+from shardwright.search.holders import Holders
+from shardwright.search.relaxation import Choice, MasterProgram, Prices, Relaxation, least_calls, ms_per_byte
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
@@ -57,6 +58,7 @@ _EXACT = 1e-4  # of the bound: how close the program and the bound have to come
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
+_HOT = 0.25  # of the step of one device: what a table takes at least for the devices that hold it to be counted
 ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
@@ -147,6 +149,13 @@ class BoundProof:
             binding = max(binding, found.ms)
         return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
+    def by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
+        """The bound with the knowledge that a plan of `step_ms` exists, and that a hot table lies on some number of devices."""
+        price = bound.choice.price
+        hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
+        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, late)
+        return Bound(max(bound.ms, min(found, step_ms, self._replicated)), bound.prices, bound.choice)
+
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
         """What prices prove of plans that use so many devices, by default all; and what the tables choose then.
 
@@ -154,7 +163,7 @@ class BoundProof:
         """
         made, devices = self._intercepts(prices, phases), self._task.topology.devices
         choice = self._relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
-        calls = made[choice.everywhere].sum() + _least_calls(np.delete(made, self._relaxation.everywhere), self._calls)
+        calls = made[choice.everywhere].sum() + least_calls(np.delete(made, self._relaxation.everywhere), self._calls)
         shared = float(choice.price.sum()) / devices
         return float(calls + self._pricing.once @ phases[KERNELS]) + shared + self._waits(prices), choice
 
@@ -236,12 +245,6 @@ def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASE
     present = (ms_per_byte(task.topology) > 0).astype(float)
     links = np.tile(present / max(1.0, present.sum()), (2, 1)) * phases[LINKS, None]
     return Prices(np.tile(np.append(phases[KERNELS] @ mix / 2, phases[KERNELS]), (calls, 1)), links)
-
-
-def _least_calls(intercepts: Floats, calls: float) -> float:
-    """The least sum of the intercepts of `calls` calls or more, the last of them in part."""
-    made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
-    return float((made * np.where(made < 0, 1.0, share)).sum())
 
 
 def _calls_of_a_device(relaxation: Relaxation) -> float:

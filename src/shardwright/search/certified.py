@@ -8,7 +8,7 @@
 5. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
    Starts and kicks run on two threads; what they find does not depend on how many there are.
 6. What is cut or replicated for a gain of less than a thousandth, or than the cost model's error on cuts (`cut_error`), is put whole again.
-7. The bound is tightened with what the best plan rules out.
+7. The bound is tightened with what the best plan rules out, and by how many devices can hold a hot table (`search.holders`).
 
 It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
 returns the best plan that it has seen, its own or another's.
@@ -160,11 +160,7 @@ class Certified:
             shards, step_ms = warm.chosen(shards)
         elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
             shards, step_ms = seen.plan.shards, seen.step_ms
-        bound_ms = prepared.tighten(step_ms, late=session.late)
-        if bound_ms is not None and (bound_ms < 0 or step_ms < bound_ms * (1 - ROUNDING)):
-            bound_ms = (
-                None  # too little time to prove anything, or a plan of another in ways that the bound does not speak of
-            )
+        bound_ms = self._proven(prepared, session, step_ms)
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
         return Plan(task, shards, self.name, seed, bound_ms=bound_ms, search_end=end)
 
@@ -231,6 +227,15 @@ class Certified:
         """How many rounds without a better plan are enough."""
         fewest, most = _PATIENCE
         return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
+
+    def _proven(self, prepared: Prepared, session: SearchSession, step_ms: float) -> float | None:
+        """The bound, as tight as a plan of this step time makes it; None where there is none."""
+        bound_ms = prepared.tighten(step_ms, late=session.late)
+        if bound_ms is not None and step_ms > (1 + self.tolerance) * bound_ms:
+            bound_ms = prepared.by_holders(step_ms, lambda: session.late)
+        # There is none after too little time, or for a plan of another strategy in ways that the bound does not speak of.
+        valid = bound_ms is not None and bound_ms >= 0 and step_ms >= bound_ms * (1 - ROUNDING)
+        return bound_ms if valid else None
 
     def _done(self, prepared: Prepared, session: SearchSession) -> bool:
         return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms

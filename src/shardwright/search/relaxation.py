@@ -89,19 +89,22 @@ class Relaxation:
     Attributes:
         catalog: what can be made of every table.
         legal: `(pieces,)` pieces that are considered.
+        low_rows: pieces that may be a row shorter than the catalog says.
+        low: what these cost then.
+        other: the ways that use several devices at once.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         task, forms = catalog.task, catalog.forms
         self.catalog, self.legal = catalog, forms.legal.copy()
         self.topology = task.topology
-        self._low_rows, self._low = _row_pieces_with_fewest_rows(catalog)
-        self._other = _other_ways(catalog)
+        self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
+        self.other = _other_ways(catalog)
         self.table_of_row = np.repeat(forms.table, forms.units)
-        copies = self._other.parts == task.topology.devices
-        copies &= self._other.links[:, :2].sum(axis=1) == 0
+        copies = self.other.parts == task.topology.devices
+        copies &= self.other.links[:, :2].sum(axis=1) == 0
         self.everywhere = np.setdiff1d(
-            self._other.call[copies], np.concatenate([forms.costs.call, self._other.call[~copies]])
+            self.other.call[copies], np.concatenate([forms.costs.call, self.other.call[~copies]])
         )
 
     @property
@@ -127,22 +130,22 @@ class Relaxation:
         self._take_lower(price, prices, weight)
         price[~self.legal] = np.inf
         of_form, uses = cheapest_widths(forms.first, price)
-        copies = np.isin(self._other.call, self.everywhere)
-        of_other = self._other.priced(prices, self.topology, np.where(copies, 1.0, weight))
+        copies = np.isin(self.other.call, self.everywhere)
+        of_other = self.other.priced(prices, self.topology, np.where(copies, 1.0, weight))
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, of_form)
-        np.minimum.at(best, self._other.table[~copies], of_other[~copies])
+        np.minimum.at(best, self.other.table[~copies], of_other[~copies])
         worth = []
         for call in self.everywhere:  # a table's replicas are in one call
-            these = self._other.call == call
-            gain = np.maximum(best[self._other.table[these]] - of_other[these], 0.0).sum()
+            these = self.other.call == call
+            gain = np.maximum(best[self.other.table[these]] - of_other[these], 0.0).sum()
             if gain > made[call]:
                 worth.append(call)
             else:
                 of_other[these] = np.inf
-        np.minimum.at(best, self._other.table, of_other)
-        form, other = _first_at(best, forms.table, of_form), _first_at(best, self._other.table, of_other)
-        other = other[~np.isin(self._other.table[other], forms.table[form])]
+        np.minimum.at(best, self.other.table, of_other)
+        form, other = first_at(best, forms.table, of_form), first_at(best, self.other.table, of_other)
+        other = other[~np.isin(self.other.table[other], forms.table[form])]
         in_use = np.zeros(forms.table.size, dtype=bool)
         in_use[form] = True
         rows = np.flatnonzero(uses * np.repeat(in_use, forms.units))
@@ -150,7 +153,7 @@ class Relaxation:
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
         """What tables choose, summed by group of tables."""
-        costs, others, rows = self.catalog.forms.costs, self._other, choice.rows
+        costs, others, rows = self.catalog.forms.costs, self.other, choice.rows
         vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
         of_row, of_other = group[self.table_of_row[rows]], group[others.table[choice.others]]
         np.add.at(vectors, (of_row, costs.call[rows]), costs.vectors[rows] * choice.uses[:, None])
@@ -163,24 +166,24 @@ class Relaxation:
         """`(k, pieces)` ms of kernels of every piece at k times `(calls, h + 2)` ms a unit of each sum."""
         costs = self.catalog.forms.costs
         price = priced_at_all(costs.vectors, costs.call, slopes)
-        if self._low_rows.size:  # see `_take_lower`
-            low = priced_at_all(self._low.vectors, self._low.call, slopes)
-            price[:, self._low_rows] = np.minimum(price[:, self._low_rows], low)
+        if self.low_rows.size:  # see `_take_lower`
+            low = priced_at_all(self.low.vectors, self.low.call, slopes)
+            price[:, self.low_rows] = np.minimum(price[:, self.low_rows], low)
         return price
 
     @property
     def other_tables(self) -> Ints:
         """`(others,)` tables of the other ways."""
-        return self._other.table
+        return self.other.table
 
     @property
     def other_calls(self) -> Ints:
         """`(others,)` the kind of fused call that each part of the other ways is in."""
-        return self._other.call
+        return self.other.call
 
     def other_prices(self, slope: Floats) -> Floats:
         """`(others,)` ms of kernels of every other way on one device, at `(calls, h + 2)` ms a unit of each sum."""
-        found: Floats = priced(self._other.vectors, self._other.call, slope) / self._other.parts
+        found: Floats = priced(self.other.vectors, self.other.call, slope) / self.other.parts
         return found
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:
@@ -193,7 +196,7 @@ class Relaxation:
         forms = self.catalog.forms
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, least_bottlenecks(forms.first, np.where(self.legal, pieces, np.inf)))
-        np.minimum.at(best, self._other.table, others)
+        np.minimum.at(best, self.other.table, others)
         return float(best.max())
 
     def _priced(self, costs: BlockCosts, prices: Prices, weight: float) -> Floats:
@@ -203,12 +206,12 @@ class Relaxation:
 
     def _take_lower(self, price: Floats, prices: Prices, weight: float) -> None:
         """A row piece may have one row less than the catalog says: what it costs at least is the cheaper of the two."""
-        if self._low_rows.size:
-            price[self._low_rows] = np.minimum(price[self._low_rows], self._priced(self._low, prices, weight))
+        if self.low_rows.size:
+            price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
 
 
 @dataclass(frozen=True, eq=False)
-class _OtherWays:
+class OtherWays:
     """Ways that use several devices at once: equal row blocks and replicas.
 
     Attributes:
@@ -234,6 +237,12 @@ class _OtherWays:
         return total
 
 
+def least_calls(intercepts: Floats, calls: float) -> float:
+    """The least sum of the intercepts of `calls` calls or more, the last of them in part."""
+    made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
+    return float((made * np.where(made < 0, 1.0, share)).sum())
+
+
 def served_price(topology: Topology, prices: Prices) -> Floats:
     """`(2,)` ms times devices that a byte of values, and of ids, adds to the mean device's links.
 
@@ -250,7 +259,7 @@ def ms_per_byte(topology: Topology) -> Floats:
     return result
 
 
-def _first_at(best: Floats, table: Ints, price: Floats) -> Ints:
+def first_at(best: Floats, table: Ints, price: Floats) -> Ints:
     """For each table that one of the ways reaches the best price of, the first such way."""
     hits = np.flatnonzero((price == best[table]) & np.isfinite(price))
     _, first = np.unique(table[hits], return_index=True)
@@ -268,7 +277,7 @@ def _row_pieces_with_fewest_rows(catalog: Catalog) -> tuple[Ints, BlockCosts]:
     return shorter, catalog.tables.costs(blocks)
 
 
-def _other_ways(catalog: Catalog) -> _OtherWays:
+def _other_ways(catalog: Catalog) -> OtherWays:
     task, tables = catalog.task, catalog.tables
     table, count, rows = (np.array(x, dtype=np.int64) for x in _equal_row_blocks(catalog))
     blocks = Blocks(table, rows, tables.dim[table], np.ones_like(table))
@@ -280,7 +289,7 @@ def _other_ways(catalog: Catalog) -> _OtherWays:
     devices = task.topology.devices
     reduced = reduced_bytes(task, spreads.blocks.rows[copies] * spreads.blocks.dim[copies])
     copied = np.hstack([np.zeros((copies.size, 2)), reduced]) * devices
-    return _OtherWays(
+    return OtherWays(
         np.concatenate([table[fits], spreads.table[copies]]),
         np.concatenate([count[fits], np.full(copies.size, devices)]),
         np.concatenate([costs.call[fits], spreads.costs.call[copies]]),

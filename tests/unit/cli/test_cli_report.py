@@ -115,4 +115,4 @@ def test_costs_beyond_all_measure_are_bad_input(cli, plan_files, tmp_path):
     plan_files[0].write_text(json.dumps(document))
     outcome = cli("report", plan_files[0], "-o", tmp_path / "report.html")
     assert outcome.code == 2
-    assert "forward_ms is 1e+308, must be" in outcome.err
+    assert "before.json: devices[0].forward_ms: Expected `float` <= 1e+100, got 1e+308" in outcome.err

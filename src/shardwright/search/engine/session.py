@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -435,6 +435,18 @@ class Prepared:
             self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
                 break
+        return self._bound.ms
+
+    def by_holders(self, step_ms: float, late: Callable[[], bool]) -> float | None:
+        """The same, where each number of devices that may hold a hot table is looked at; see `search.holders`.
+
+        Args:
+            step_ms: step time of a plan.
+            late: whether time is up.
+        """
+        if self._proof is None or self._bound is None:
+            return None
+        self._bound = self._proof.by_holders(self._bound, step_ms, late)
         return self._bound.ms
 
     def shards(self, solution: Solution | None) -> list[Shard]:
