@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments import pictures
+from experiments import pages
 from experiments.pages import COLOURS, mark, panels
 from matplotlib.figure import Figure
 
@@ -17,5 +17,5 @@ def save(figure: Figure, name: str) -> Path:
     """Write `results/<name>.svg`."""
     results_table.RESULTS.mkdir(exist_ok=True)
     path = results_table.RESULTS / f"{name}.svg"
-    pictures.save(figure, path)
+    pages.save(figure, path)
     return path
