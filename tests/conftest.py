@@ -15,7 +15,7 @@ from shardwright.task import AccessProfile, Table, Task, Topology
 settings.register_profile("shardwright", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("shardwright")
 
-if os.environ.get("PYTEST_XDIST_WORKER"):  # workers ignore Ctrl-C, which some tests press
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background; some tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parents[1]
