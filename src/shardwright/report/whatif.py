@@ -164,7 +164,7 @@ def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:
 
 
 def _to_copy(plan: Plan, worth: Sequence[float], most: int) -> list[int]:
-    """Tables of which the page can put copies on all devices: those that lie so, then the costliest, at most so many of these."""
+    """Tables that the page can copy to all devices: those that lie so, then the costliest up to a limit."""
     tables, devices = range(len(plan.task.tables)), plan.task.topology.devices
     shards = [plan.by_table[table.name] for table in plan.task.tables]
     copied = [at for at in tables if shards[at] == [Shard.whole(plan.task.tables[at], *range(devices))]]
