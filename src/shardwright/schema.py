@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
 """Milliseconds, say: the most is far above what is real, and sums of such numbers stay finite."""
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""Bytes, say."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`", re.DOTALL)
@@ -63,25 +65,37 @@ def convert(document: object, kind: type[T], place: Place) -> T:
         rule, _, path = str(error).partition(" - at `$")
         at = place.at(path.removesuffix("`").removeprefix("."))
         raise InvalidInput(f"{at}: {_explain(rule, _kinds_at(kind, path), _value(document, path))}") from None
-    _refuse_unknown(document, content, place)
+    _check_dataclasses(document, content, place)
     return content
 
 
-def _refuse_unknown(document: Any, content: object, place: Place) -> None:
-    """Refuse the fields that no dataclass has; msgspec refuses those of structs alone."""
+def _check_dataclasses(document: Any, content: object, place: Place) -> None:
+    """Check in dataclasses what msgspec checks in structs alone: unknown fields, and numbers, which are amounts there.
+
+    A dataclass states no bounds of its own: it is imported where msgspec is not installed.
+    """
     if is_dataclass(content):
         names = [field.name for field in fields(content)]
         for name, value in document.items():
             if name not in names:
                 raise InvalidInput(f"{place}: {_unknown(name, names)}")
-            _refuse_unknown(value, getattr(content, name), place.at(name))
+            _check_amounts(value, place.at(name))
+            _check_dataclasses(value, getattr(content, name), place.at(name))
     elif isinstance(content, (list, tuple)) and content and is_dataclass(content[0]):  # of one kind each
         for index, item in enumerate(content):
-            _refuse_unknown(document[index], item, place.at(f"[{index}]"))
+            _check_dataclasses(document[index], item, place.at(f"[{index}]"))
     elif isinstance(content, Struct):
         for name in content.__struct_fields__:
             if name in document:
-                _refuse_unknown(document[name], getattr(content, name), place.at(name))
+                _check_dataclasses(document[name], getattr(content, name), place.at(name))
+
+
+def _check_amounts(value: object, place: Place) -> None:
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _check_amounts(item, place.at(f"[{index}]"))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        convert(value, Amount if isinstance(value, float) else Whole, place)
 
 
 def given(content: Struct) -> dict[str, Any]:

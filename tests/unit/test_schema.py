@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ class _Kind(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class _Point:
-    x: Annotated[int, msgspec.Meta(ge=0)]
+    x: int
     others: "tuple[_Point, ...]" = ()
 
     def __post_init__(self) -> None:
@@ -84,6 +84,7 @@ def test_messages(document: object, message: str) -> None:
         ({"pair": [1]}, "f: t.pair: Expected `array` of length 2, got [1]"),
         ({"point": {}}, "f: t.point: the field 'x' is missing; add it"),
         ({"point": {"x": -1}}, "f: t.point.x: Expected `int` >= 0, got -1"),
+        ({"point": {"x": 1, "others": [{"x": 2**63}]}}, "f: t.point.others[0].x: Expected `int` <= "),
         ({"point": {"x": 1, "y": 1}}, "f: t.point: unknown field 'y'; known fields are x, others"),
         (
             {"point": {"x": 1, "others": [{"x": 1, "z": 1}]}},

@@ -6,12 +6,9 @@ Pure data: how it is computed is others' business.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
-
-from msgspec import Meta
+from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidPlan
-from shardwright.schema import Amount
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
 """The order of phases everywhere, the native engine included."""
@@ -51,11 +48,11 @@ class DeviceCost:
     """
 
     rank: int
-    forward_ms: Amount
-    forward_communication_ms: Amount
-    backward_communication_ms: Amount
-    backward_ms: Amount
-    memory_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    forward_ms: float
+    forward_communication_ms: float
+    backward_communication_ms: float
+    backward_ms: float
+    memory_bytes: int
 
     @property
     def compute_ms(self) -> float:
@@ -119,10 +116,10 @@ class Trial:
         accepted: whether it became the best plan.
     """
 
-    round: Annotated[int, Meta(ge=0)]
+    round: int
     name: str
-    promised_ms: Amount
-    measured_ms: Amount
+    promised_ms: float
+    measured_ms: float
     accepted: bool
 
 
@@ -143,13 +140,13 @@ class Tuning:
         history: all plans that were measured.
     """
 
-    measured_ms: Amount
-    interval_ms: tuple[Amount, Amount]
-    first_ms: Amount
-    first_interval_ms: tuple[Amount, Amount]
-    floor_ms: Amount
-    forward_ms: tuple[Amount, ...]
-    backward_ms: tuple[Amount, ...]
+    measured_ms: float
+    interval_ms: tuple[float, float]
+    first_ms: float
+    first_interval_ms: tuple[float, float]
+    floor_ms: float
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
     history: tuple[Trial, ...] = ()
 
     @property
