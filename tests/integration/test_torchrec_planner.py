@@ -37,7 +37,7 @@ def in_group(rank, tasks, folder):
 def answers(tmp_path_factory):
     """What the tasks of this module return, by rank; all run in one group, for processes take long to start."""
     folder = tmp_path_factory.mktemp("group")
-    tasks = ("plan_once", "fail", "run_columns")
+    tasks = ("plan_once", "fail", "run_columns", "review_live")
     mp.start_processes(in_group, (tasks, str(folder)), nprocs=WORLD, start_method="spawn")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
@@ -168,6 +168,65 @@ def run_columns(rank):
 
 def test_several_column_blocks_a_rank_run(answers):
     assert max(of_rank["run_columns"] for of_rank in answers) < 1e-5
+
+
+def review_live(rank):
+    """A model that trains on a poor plan, under review: what is said of it, and the other plan."""
+    from torch.distributed.optim import _apply_optimizer_in_backward
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.types import ShardingEnv
+    from torchrec.optim import RowWiseAdagrad
+
+    import shardwright as sw
+    from shardwright.integrations.torchrec import problem_of, sharding_plan_of
+
+    model, sharders = model_and_sharders()
+    _apply_optimizer_in_backward(RowWiseAdagrad, model.parameters(), {"lr": 0.1})
+    planner = made()
+    task = problem_of(model, sharders, planner._topology, 6)
+    poor = sw.Plan(task.task, [sw.Shard(one.name, (0, one.rows), (0, one.dim), (0,)) for one in task.task.tables])
+    sharded = DistributedModelParallel(
+        model,
+        ShardingEnv.from_process_group(dist.group.WORLD),
+        torch.device("cpu"),
+        sharding_plan_of(poor, task),
+        sharders,
+    )
+    found, better = planner.review(sharded, sharders)
+    again, kept = planner.review(sharded, sharders, better)
+    before = {name: tuple(weights.shape) for name, weights in sharded.state_dict().items()}
+    return {
+        "better": found.better_ms < found.step_ms,
+        "bound": found.bound_ms <= found.better_ms,
+        "ranks": sorted(
+            {place for module in better.plan.values() for table in module.values() for place in table.ranks}
+        ),
+        "kept": kept is better,
+        "gain": again.gain,
+        "optimizer": found.plan.task.optimizer,
+        "before": before,
+    }
+
+
+def test_a_live_model_is_reviewed_in_one_call_and_stays_as_it_is(answers):
+    for found in (of_rank["review_live"] for of_rank in answers):
+        assert found["better"]
+        assert found["bound"]
+        assert found["ranks"] == [0, 1]
+        assert found["kept"]
+        assert found["gain"] == 0
+        assert found["optimizer"] == "rowwise_adagrad"
+        assert found["before"]["pooled.embedding_bags.t0.weight"] == [90, 40]
+
+
+def test_a_model_without_a_plan_cannot_be_reviewed():
+    from shardwright.errors import InvalidInput
+
+    model, sharders = model_and_sharders()
+    with pytest.raises(InvalidInput, match="Module has no sharding plan"):
+        made().review(model, sharders)
+    with pytest.raises(InvalidInput, match="sharding_group_size"):
+        made(sharding_group_size=1).review(model, sharders, made().plan(model, sharders))
 
 
 def test_the_speed_benchmark_plans_with_both_planners():

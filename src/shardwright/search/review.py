@@ -101,6 +101,11 @@ def review(
         start=None if move_cost is None else given,
         move_cost=move_cost or 0.0,
     )
+    return compared(given, found, model)
+
+
+def compared(given: Plan, found: Plan, model: CostModel) -> Review:
+    """A plan beside one that was searched for by a cost model, which prices both."""
     ours = scored(given, model)
     assert ours.cost is not None
     assert found.cost is not None

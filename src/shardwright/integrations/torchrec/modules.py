@@ -1,16 +1,22 @@
-"""The tables of a model that TorchRec's sharders may shard, found as its enumerator finds them."""
+"""The tables of a model that TorchRec's sharders may shard, found as its enumerator finds them; sharded models too."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.utils import sharder_name
-from torchrec.distributed.types import ModuleSharder
+from torchrec.distributed.types import ModuleSharder, ShardedModule
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+
+from shardwright.errors import InvalidInput
 
 Sharder: TypeAlias = ModuleSharder[nn.Module]
 
@@ -73,6 +79,52 @@ def shardable_tables(
                 continue
             found.append(ShardableTable(path, name, tensor, part, sharder, pooled, features.get(name, ())))
     return found
+
+
+def unsharded(module: nn.Module, path: str = "") -> nn.Module:
+    """A model like this one in which an unsharded collection stands for each sharded one, on the meta device.
+
+    The model itself stays as it is; the two share their other modules' weights.
+
+    Raises:
+        InvalidInput: a sharded module is of a type whose tables cannot be read.
+    """
+    if isinstance(module, (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection)):
+        return _collection_of(module)
+    if isinstance(module, ShardedModule):
+        raise InvalidInput(
+            f"{path}: is a sharded {type(module).__name__}, must be a collection of embeddings or of embedding bags; pass the model as it "
+            "was before sharding, and sharding_plan"
+        )
+    result = copy.copy(module)
+    result._modules = {
+        name: None if child is None else unsharded(child, f"{path}.{name}" if path else name)
+        for name, child in module._modules.items()
+    }
+    return result
+
+
+def _collection_of(sharded: Any) -> nn.Module:
+    meta = torch.device("meta")
+    found: nn.Module
+    if isinstance(sharded, ShardedEmbeddingBagCollection):
+        found = EmbeddingBagCollection(sharded._embedding_bag_configs, sharded._is_weighted, meta)
+    else:
+        found = EmbeddingCollection(sharded._embedding_configs, meta, sharded._need_indices)
+    for weight in found.parameters():  # as `apply_optimizer_in_backward` marks them; sharding took its mark
+        setattr(weight, "_optimizer_classes", [type(_optimizer_of(sharded), (), {})])  # noqa: B010 - no attribute of the type
+    return found
+
+
+def _optimizer_of(sharded: Any) -> str:
+    """FBGEMM's name of the optimizer, of the calls on all ranks: this one may hold no table."""
+    by_type = getattr(sharded, "_sharding_type_to_sharding", {})
+    for sharding in getattr(sharded, "_embedding_shardings", [*by_type.values()]):
+        for groups in sharding._grouped_embedding_configs_per_rank:
+            for group in groups:
+                if "optimizer" in (group.fused_params or {}):
+                    return str(group.fused_params["optimizer"].value)
+    return "sgd"
 
 
 def _features_of(module: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from typing import Callable, Dict, List
 
 import torch.distributed as dist
 from torch import nn
+from torchrec.distributed.model_parallel import get_unwrapped_module
 from torchrec.distributed.planner.planners import EmbeddingPlannerBase, to_sharding_plan
 from torchrec.distributed.planner.types import (
     Enumerator,
@@ -33,6 +34,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingStrategy
 
 from shardwright.cost.choice import given_cost_model
 from shardwright.cost.model import CostModel
+from shardwright.errors import InvalidInput
 from shardwright.integrations.torchrec.checks import (
     check_process_group,
     check_ranks_assigned,
@@ -40,6 +42,7 @@ from shardwright.integrations.torchrec.checks import (
     on_first_rank,
 )
 from shardwright.integrations.torchrec.context import EnumeratorOnDemand, enumerator_without_times, other_orders
+from shardwright.integrations.torchrec.conversion import plan_of
 from shardwright.integrations.torchrec.events import PlannerEvents, SearchPage, SearchStats, logged, reservation_line
 from shardwright.integrations.torchrec.groups import (
     GroupSizeChoice,
@@ -50,7 +53,7 @@ from shardwright.integrations.torchrec.groups import (
     of_first_rank,
 )
 from shardwright.integrations.torchrec.loader import loaded_plan
-from shardwright.integrations.torchrec.modules import Sharder, shardable_tables
+from shardwright.integrations.torchrec.modules import Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
 from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
@@ -58,6 +61,7 @@ from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import default_cost_model
 from shardwright.search.groups import GroupSizes
+from shardwright.search.review import Review, compared
 from shardwright.search.strategy import Strategy
 from shardwright.sharding.groups import in_group
 from shardwright.sharding.plan import Plan
@@ -249,6 +253,41 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         if self._sizes:
             self.last_groups = of_first_rank(self.last_groups, pg)
         return result
+
+    def review(
+        self, module: nn.Module, sharders: List[Sharder] | None = None, sharding_plan: ShardingPlan | None = None
+    ) -> tuple[Review, ShardingPlan]:
+        """Say how good the sharding of a model is: its predicted step, that of the best plan found, and the proven bound.
+
+        Args:
+            module: a sharded model (`DistributedModelParallel`), which stays as it is; or a model that is not sharded, with a plan.
+            sharders: TorchRec's sharders; its default ones if None.
+            sharding_plan: the plan under review; that of the sharded model if None.
+
+        Returns:
+            The review, and the better plan as TorchRec's; the given one where none is better.
+
+        Raises:
+            PlannerError: as `plan`.
+            InvalidInput: there is no plan to review, a sharded module's tables cannot be read, or the planner is for sharding groups.
+            InvalidPlan: the plan is not for the model.
+        """
+        given = getattr(module, "plan", None) if sharding_plan is None else sharding_plan
+        if not isinstance(given, ShardingPlan):
+            raise InvalidInput(
+                f"{type(module).__name__} has no sharding plan; pass a DistributedModelParallel, or sharding_plan"
+            )
+        if self._sizes:
+            raise InvalidInput("sharding_group_size is given; review the plan of a group with that group's topology")
+        found = self.plan(
+            unsharded(get_unwrapped_module(module)), get_default_sharders() if sharders is None else sharders
+        )
+        if self.last_problem is None or self.last_plan is None:
+            raise InvalidInput(
+                "the model has no table that one of the sharders may shard; pass the sharders of its modules"
+            )
+        result = compared(plan_of(given, self.last_problem), self.last_plan, self._cost_model)
+        return result, given if result.better is result.plan else found
 
     def hash_planner_context_inputs(self) -> int:
         """TorchRec's hash of the inputs: those of a sharding group, if the last plan is for one."""
