@@ -28,6 +28,15 @@ LINES = (
     (20, "profile @log @log?20 -o=>tables.yaml?70 --rank-maps=>ranks.safetensors?40 --column=user/name/history/none?20"
          " --exclude=item/none?20 --sequence=history/item?20 --pooled=history?10 --list-separator=;/|/,/ab?20 --dim=8/64?20"
          " --rows=distinct/max_id?20 --rank-map-rows=1/9?10"),
+    (5, "review @plan -o=>plan.json?70 --move-cost=0/1/inf?30 --time-limit=0.1/0 --model=@model?20 --seed=1?20"),
+    (2, "review @sharding --task=@task?80 -o=>sharding.json?70 --time-limit==0.1"),
+    (4, "scale @task --hosts=1/1,2/2,1,1/x --devices=h100-8/h100-8,a100-8/x?20 --batch=64/0?20 --batch-per-device=8/0?10"
+        " --dense-ms=1/nan?20 --overlap?20 --price=cpu=1/h100=2.5/x?30 -o=>folder?50 --figure=>figure.svg?20"
+        " --time-limit=0.05/0 --model=@model?20"),
+    (6, "drift @plan @log @log?10 -o=>plan.json?60 --worth-it=0/0.5/1?30 --move-cost=0/1?20 --sequence=history?10 --time-limit==0.1"
+        " --list-separator=;/ab?10 --model=@model?20"),
+    (2, "drift @plan @tables -o=>plan.json?60 --time-limit==0.1 --worth-it=0.1?30"),
+    (2, "plan --check=@plan --model=@model?30 --json?20"),
     (7, "show @plan --tables=0/3/1000?30 --model=@model?30"),
     (10, "report @plan @plan?40 @plan?20 -o=>page.html --model=@model?20 --measured=@measured?30"),
     (6, "compare @task --strategies=greedy,random/dim,certified/row_wise,column_wise/greedy,,x --time-limit=0.1 -o=>folder?50"

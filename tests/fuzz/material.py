@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwright.task import Task
 
 KINDS: dict[str, tuple[str, ...]] = {
     "task": ("task.yaml", "task.json", "hosts.yaml", "ranked.yaml"),
@@ -19,6 +23,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "log": ("log.parquet", "log.csv", "log.tsv", "events.txt", "lists.parquet"),
     "measured": ("measured.json",),
     "sharding": ("sharding.json",),
+    "tables": ("tables.yaml",),
 }
 """File names by kind; a sample store is a folder."""
 
@@ -60,7 +65,19 @@ def make(folder: Path) -> None:
         line = f"learn {strategy} --tasks train.yaml -o {strategy}.safetensors --checkpoint {strategy}.state"
         _command(folder, line, *(option.replace("==", "=") for option in options))
     _command(folder, "verify hosts.json --rounds 1 --backend embedding_bag --json", out="measured.json")
-    (folder / "sharding.json").write_text(json.dumps({"format": 1, "modules": {}}))
+    (folder / "sharding.json").write_text(json.dumps(_sharding_plan(task_of(9, 4))))
+
+
+def _sharding_plan(task: Task) -> dict[str, Any]:
+    """Whole tables, dealt out to the ranks, as TorchRec's plans are saved."""
+    tables = {
+        table.name: {
+            "sharding_type": "table_wise", "compute_kernel": "fused",
+            "shards": [{"offsets": [0, 0], "sizes": [table.rows, table.dim], "placement": f"rank:{index % task.topology.devices}/cpu"}],
+        }
+        for index, table in enumerate(task.tables)
+    }  # fmt: skip
+    return {"format": 1, "sharding_plan": {"sparse": tables}}
 
 
 def _command(folder: Path, line: str, *more: str, out: str | None = None) -> None:

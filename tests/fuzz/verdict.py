@@ -52,11 +52,12 @@ def findings(case: Case, ran: Ran, before: Snapshot) -> list[str]:
 def _end(case: Case, ran: Ran) -> Iterator[str]:
     sent = case.limits.signals[0] if case.limits.signals else None
     killed = sent == signal.SIGKILL and ran.code == -signal.SIGKILL
+    codes = (0, 1, 2, 3) if case.command == "drift" else (0, 1, 2)
     if ran.hung:
         yield f"hangs: killed after {case.limits.seconds:.0f} s"
     elif ran.memory > case.limits.memory:
         yield f"takes {ran.memory >> 20} MB"
-    elif ran.code not in (0, 1, 2) and not killed and not (sent == signal.SIGINT and ran.code in (130, -signal.SIGINT)):
+    elif ran.code not in codes and not killed and not (sent == signal.SIGINT and ran.code in (130, -signal.SIGINT)):
         yield f"exit code {ran.code}"
     if ran.left and not killed:
         yield "leaves a process behind"

@@ -30,7 +30,9 @@ def test_a_small_part_of_the_fuzz_finds_nothing():
     assert done.returncode == 0, done.stderr[-5000:]
     *commands, together = json.loads(done.stdout)["rows"]
     assert together["cases"] == 150
-    assert {"plan", "profile", "show", "report", "compare", "train", "learn"} <= {row["command"] for row in commands}
+    assert {"plan", "profile", "show", "report", "compare", "train", "learn", "review", "scale", "drift"} <= {
+        row["command"] for row in commands
+    }
 
 
 def says(text, code=0):

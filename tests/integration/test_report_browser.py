@@ -13,6 +13,7 @@ from tests.unit.report.plans import HOSTILE, hostile_plan, many_tiered_plan, mix
 
 import shardwright as sw
 from shardwright.report import MeasuredTimes, entry_of, verdict, write_report
+from shardwright.testing.tasks import task_of
 from shardwright.workload import random_task
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
@@ -330,6 +331,22 @@ def test_of_many_tiered_tables_the_first_are_drawn(visit, tmp_path):
     page.get_by_text("The other 2 tables").click()
     page.locator("#tiers details figure svg").nth(1).wait_for()
     assert page.locator("#tiers figure").count() == 8
+
+
+def test_plans_on_clusters_of_several_sizes_show_their_throughput(visit, tmp_path):
+    task = task_of(12, 2)
+    clusters = [sw.Topology(hosts, 2, "cpu", "1 GB", "10 GB/s", "2 GB/s") for hosts in (2, 1)]
+    found = sw.scale(task, clusters, time_limit=0.2)
+    write_report([entry_of(size.plan, f"{size.topology.hosts} hosts") for size in found.sizes], tmp_path / "scale.html")
+    page = visit(tmp_path / "scale.html")
+    assert page.locator("#scale .grid text").all_text_contents()[-2:] == ["2", "4"]  # devices, fewest first
+    figure = page.get_by_role("group", name=re.compile("samples a second over devices"))
+    figure.focus()
+    page.keyboard.press("End")
+    spoken = page.locator("#spoken").inner_text()
+    assert spoken.startswith("2 hosts: 4 devices")
+    assert f"samples a second: {found.sizes[0].throughput:,.0f}" in spoken
+    assert f"at most: {found.sizes[0].most_throughput:,.0f}" in spoken
 
 
 def test_odd_reports_open_too(visit, tmp_path):

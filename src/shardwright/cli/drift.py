@@ -70,7 +70,10 @@ def run(
 
     check_target(output, inputs=[plan, *logs, model])
     older = sw.Plan.load(plan)
-    tables = _tables(logs, {one.name for one in older.task.tables}, sequence or [], list_separator)
+    tables = _tables(logs, sequence or [], list_separator)
+    if not {one.name for one in tables} & older.task.table_by_name.keys():
+        names = some_of([one.name for one in tables])
+        raise InvalidInput(f"{logs[0]}: none of its tables ({names}) is in {plan}; name logs of the same model")
     cost_model = cost_model_for(model, older.task, plan)
     print_model_notes(cost_model, older.task, plan)
     with progress("searching"):
@@ -91,8 +94,8 @@ def run(
         raise typer.Exit(EXIT_WORTH_IT)
 
 
-def _tables(logs: list[Path], known: set[str], sequence: list[str], list_separator: str | None) -> list[Table]:
-    """The tables of a tables file, or of logs: those columns of them that the plan knows."""
+def _tables(logs: list[Path], sequence: list[str], list_separator: str | None) -> list[Table]:
+    """The tables of a tables file, or of logs."""
     from shardwright.task.files import load_tables
     from shardwright.workload.profile import profile_logs
 

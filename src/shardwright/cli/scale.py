@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from shardwright.cli.checks import check_target, make_folder
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
-from shardwright.errors import InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def run(
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
     """
+    from shardwright.schema import Place
     from shardwright.search.scale import DenseWork, scale
     from shardwright.task import Task
 
@@ -99,7 +100,9 @@ def run(
         raise InvalidInput("--batch and --batch-per-device exclude each other; give one")
     prices, dense = _prices(price or []), DenseWork(dense_ms, overlap)
     placed = Task.load(task)
-    placed = placed if batch is None else replace(placed, batch_size=batch)
+    if batch is not None:
+        with Place("--batch").naming():
+            placed = replace(placed, batch_size=batch)
     topologies = _topologies(placed, hosts, devices)
     if output is not None:
         make_folder(output)
@@ -131,10 +134,13 @@ def run(
         as_json=as_json,
     )
     if not found.planned:
-        raise typer.Exit(1)
+        raise InfeasibleTask(
+            f"{task}: no plan on any of {len(topologies)} clusters; name larger ones with --hosts or --devices"
+        )
 
 
 def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
+    from shardwright.schema import Place
     from shardwright.task import Topology
 
     counts = []
@@ -148,7 +154,8 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
             "topology: memory differs from device to device, so it says nothing of other clusters; use --devices"
         )
     bases = [replace(own, memory=own.memory_bytes[0], hosts=1)] if devices is None else []
-    bases += [Topology.preset(name.strip()) for name in (devices or "").split(",") if devices is not None]
+    with Place("--devices").naming():
+        bases += [Topology.preset(name.strip()) for name in (devices or "").split(",") if devices is not None]
     found = [replace(base, hosts=count, memory=base.memory_bytes[0]) for base in bases for count in sorted(set(counts))]
     if len(found) > _MOST_SIZES:
         raise InvalidInput(f"{len(found)} clusters are more than {_MOST_SIZES}; name fewer")

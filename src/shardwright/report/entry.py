@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from shardwright.cost.choice import model_behind
 from shardwright.cost.model import CostModel
@@ -16,7 +15,7 @@ from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput
 from shardwright.files import MAX_VALUES, read_text
 from shardwright.report.changes import Change, Marginals, marginals, priced_changes
-from shardwright.schema import Place, convert
+from shardwright.schema import Amount, Place, convert
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 
@@ -25,8 +24,8 @@ _CLOSE = 1e-9  # predicted times of a plan file and of its measurement are the s
 
 class _Device(msgspec.Struct):
     rank: int
-    measured_forward_ms: float
-    measured_backward_ms: float
+    measured_forward_ms: Amount
+    measured_backward_ms: Amount
     predicted_forward_ms: float | None = None
     predicted_backward_ms: float | None = None
 
@@ -88,14 +87,11 @@ def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
             f"{path}: lists {len(devices)} devices, the plan has ranks 0 to {plan.task.topology.devices - 1}; "
             "measure this plan with: shardwright verify PLAN --json"
         )
-    times = np.array([[device.measured_forward_ms, device.measured_backward_ms] for device in devices])
-    if (times < 0).any():
-        raise InvalidInput(
-            f"{path}: measured times must not be negative; measure again with: shardwright verify PLAN --json"
-        )
     _check_predictions(path, devices, plan)
-    forward, backward = times.T.tolist()
-    return MeasuredTimes(tuple(forward), tuple(backward), content.measured_on)
+    forward, backward = zip(
+        *((device.measured_forward_ms, device.measured_backward_ms) for device in devices), strict=True
+    )
+    return MeasuredTimes(forward, backward, content.measured_on)
 
 
 def _check_predictions(path: str | Path, devices: list[_Device], plan: Plan) -> None:

@@ -86,7 +86,7 @@ def test_bad_input_is_one_line(cli, fortnight, tmp_path):
     for arguments, says in (
         ([plan, tmp_path / "none.parquet"], "none.parquet"),
         ([plan, tmp_path / "empty.txt"], "empty.txt"),
-        ([plan, other, *options], "none of the profiled tables"),
+        ([plan, other, *options], f"{other}: none of its tables (x) is in {plan}"),
         ([plan, other, "--sequence", "x"], "is a file of tables"),
         ([tmp_path / "task.yaml", files[0]], "the field 'format' is missing"),
         ([plan, files[0], *options, "--worth-it", 2], "worth_it is 2.0"),

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from shardwright.cost import cost_model_for, load_model
 from shardwright.cost.accuracy import predict
 from shardwright.cost.dataset import samples_of
-from shardwright.cost.links import FITS, links_of
+from shardwright.cost.links import FITS, LINKS
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.measure.hardware import MACHINE
 from shardwright.measure.samples import read_parquet
@@ -137,7 +138,7 @@ def test_links_are_fitted_where_there_are_collectives(cli, store, tmp_path):
     assert links["fits"]["all_to_all"]["intra"]["bandwidth"] == pytest.approx(INTRA[1], rel=0.1)
     assert links["errors"]["4 devices"]["all_to_all_forward"]["mean_error"] < 0.05
     model = load_model(target)
-    assert links_of(model.metadata)["all_to_all"].intra.latency_ms == pytest.approx(INTRA[0], rel=0.2)
+    assert json.loads(model.metadata[LINKS])["all_to_all"]["intra"]["latency_ms"] == pytest.approx(INTRA[0], rel=0.2)
     assert float(model.metadata["links_4_devices_all_to_all_forward_mean_error"]) < 0.05
     shown = cli("train", store, "-o", target, "--epochs", 1).out
     assert "fitted links" in shown
@@ -149,7 +150,7 @@ def test_without_collectives_no_links_are_fitted(cli, store, tmp_path):
     target = tmp_path / "model.safetensors"
     outcome = cli("train", store, "-o", target, "--epochs", 1, "--json")
     assert outcome.document["links"] == {"fits": {}, "errors": {}}
-    assert links_of(load_model(target).metadata) == {}
+    assert LINKS not in load_model(target).metadata
 
 
 def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
@@ -173,7 +174,7 @@ def test_the_three_networks_of_neuroshard(cli, store, tmp_path):
     assert model.communication.devices == (2, 4)
     assert model.communication.forward_ms([8, 8], [0, 1]).shape == (2,)
     assert float(model.metadata["communication_2_devices_all_to_all_forward_mean_error"]) > 0
-    assert "all_to_all" in links_of(model.metadata)
+    assert "all_to_all" in json.loads(model.metadata[LINKS])
     shown = cli("train", *folders, "-o", target, "--network", "neuroshard", "--epochs", 1).out
     line = next(line for line in shown.splitlines() if "all_to_all_forward, 2 devices" in line)
     assert (

@@ -28,7 +28,7 @@ function steps(line, order, place, y, pitch) {
   return svg("path", { class: "rule " + line.name, d: path });
 }
 
-function hostMarks(order, perHost, place, pitch, bottom, sorted) {
+function hostMarks(order, perHost, place, pitch, bottom, sorted, labels = null) {
   const group = svg("g", { class: "grid" });
   const hosts = perHost > 1 && order.length > perHost && !sorted;
   const every = hosts ? perHost : Math.max(1, Math.ceil(28 / pitch));
@@ -37,15 +37,15 @@ function hostMarks(order, perHost, place, pitch, bottom, sorted) {
     const x = place(at)[0] - (pitch - place(at)[1]) / 2;
     if (hosts && at) group.append(svg("line", { class: "host", x1: x, x2: x, y1: 4, y2: bottom + 5 }));
     if ((at / every) % skip) continue;
-    const text = hosts ? `host ${at / perHost}` : String(order[at]);
+    const text = hosts ? `host ${at / perHost}` : String(labels ? labels[order[at]] : order[at]);
     const middle = x + (pitch * (hosts ? Math.min(perHost, order.length - at) : 1)) / 2;
     group.append(svg("text", { x: hosts ? x + 2 : middle, y: bottom + 16, "text-anchor": hosts ? "start" : "middle" }, text));
   }
   return group;
 }
 
-// series: [{name, text, values}], lines: [{name, text, values}], order: devices from left to right
-function columns({ title, note, unit, series, lines = [], order, perHost, sorted = false, describe, act, controls, height = 240 }) {
+// series: [{name, text, values}], lines: [{name, text, values}], order: devices from left to right, labels: what to write below each
+function columns({ title, note, unit, series, lines = [], order, perHost, sorted = false, labels = null, describe, act, controls, height = 240 }) {
   const least = order.length > 1024 ? 1 : 4;
   const draw = (available) => {
     const left = unit === "bytes" ? 66 : 48;
@@ -62,7 +62,7 @@ function columns({ title, note, unit, series, lines = [], order, perHost, sorted
     const node = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
       gridlines(top, unit, { left, right: left + pitch * order.length, y }), cursor,
       stacked(series, order, place, y), lines.map((line) => steps(line, order, place, y, pitch)),
-      hostMarks(order, perHost, place, pitch, bottom, sorted));
+      hostMarks(order, perHost, place, pitch, bottom, sorted, labels));
     return {
       node,
       count: order.length,

@@ -6,7 +6,7 @@ function compareSection(plans) {
   const gap = (plan) => (oneBound ? percent(plan.gap) : "–");
   const against = (value, base) => (base ? ` (${signed(value / base - 1)})` : "");
   const measures = [["step, ms", (plan) => plan.stepMs.toFixed(3) + (plan === first ? "" : against(plan.stepMs, first.stepMs))],
-    ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap", gap], ["the bound holds", (plan) => (plan.boundMs === null ? "–" : plan.boundScope)],
+    ["proven bound, ms", (plan) => (plan.boundMs === null ? "–" : plan.boundMs.toFixed(3))], ["gap", gap], ["the bound holds", (plan) => (plan.boundMs === null ? "–" : el("span", { class: "words" }, plan.boundScope))],
     ...PHASES.map((phase, at) => [`${phase}, ms`, (plan) => plan.phaseMax[at].toFixed(3)]), ["embedding cost, ms", (plan) => plan.embeddingMs.toFixed(3)],
     ["fullest device", (plan) => used(plan.fullest)], ["memory in all", (plan) => bytes(sum(plan.held))],
     ...plans.reduce((links, plan) => (plan.traffic.length > links.length ? plan.traffic : links), []).map((link) => [`${link.pass}, ${link.link}`,
@@ -16,6 +16,24 @@ function compareSection(plans) {
   const models = plans.some((plan) => plan.costModel !== first.costModel) ? " They were predicted by different cost models." : "";
   return section("compare", "Side by side", `Changes are against ${first.name}, the first plan.${different}${models}`,
     table(["", ...plans.map((plan) => plan.name)], measures.map(([name, read]) => [name, ...plans.map(read)]), { first: 40, caption: "Plans side by side" }));
+}
+
+// Plans on clusters of several sizes: samples a second of each, and what no plan there exceeds.
+function scaleSection(plans) {
+  const rate = (plan, time) => (time ? (plan.task.batch / time) * 1e3 : 0);
+  const order = range(plans.length).sort((a, b) => plans[a].devices - plans[b].devices || a - b);
+  const base = plans[order[0]];
+  const rates = plans.map((plan) => rate(plan, plan.stepMs));
+  const bounded = plans.every((plan) => plan.boundMs);
+  const [many, unit] = [[1e6, "Millions of samples"], [1e3, "Thousands of samples"], [1, "Samples"]].find(([size]) => most(rates) >= size) || [1, "Samples"];
+  const describe = (at) => {
+    const plan = plans[at];
+    return [`${plan.name}: ${plural(plan.devices, "device")}`, [["samples a second", integer(rates[at])], ["at most", plan.boundMs ? integer(rate(plan, plan.boundMs)) : "–"],
+      ["step", ms(plan.stepMs)], ["batch", integer(plan.task.batch)], ["of a device, against the first", percent(rates[at] / plan.devices / (rates[order[0]] / base.devices))]]];
+  };
+  return section("scale", "Throughput over devices", "Samples a second of each plan, by its number of devices.",
+    columns({ title: `${unit} a second over devices`, unit: "samples", series: [{ name: "phase-0", text: "this plan", values: rates.map((value) => value / many) }], order, perHost: 1, labels: plans.map((plan) => plan.devices), describe,
+      lines: bounded ? [{ name: "ink", text: "no plan on so many devices exceeds", values: plans.map((plan) => rate(plan, plan.boundMs) / many) }] : [] }));
 }
 
 function changeSection(plans, plan) {

@@ -7,7 +7,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function sections(plan) {
   const base = plans[0];
-  return [summarySection(plans, plan), plans.length > 1 && compareSection(plans), plan.change && changeSection(plans, plan), deviceSection(plan, base), bottleneckSection(plan),
+  return [summarySection(plans, plan), plans.length > 1 && compareSection(plans), new Set(plans.map((one) => one.devices)).size > 1 && scaleSection(plans), plan.change && changeSection(plans, plan), deviceSection(plan, base), bottleneckSection(plan),
     tableSection(plan), plan.whatIf && whatIfSection(plan), plan.tiered.length > 0 && tierSection(plan), plan.traffic.length > 0 && trafficSection(plan), plan.measured && measuredSection(plan), plan.tuning && tuningSection(plan)].filter(Boolean);
 }
 

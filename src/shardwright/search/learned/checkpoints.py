@@ -67,7 +67,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
             return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {_REMEDY}") from None
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except InvalidInput:
+        raise
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: not a whole checkpoint ({error}); {_REMEDY}") from None
 
 

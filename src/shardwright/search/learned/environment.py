@@ -159,11 +159,6 @@ class Environment:
         """`(e,)` whether the episode still has a unit to place."""
         return self.step_index < self.batch.unit_count_e
 
-    @property
-    def failed_e(self) -> Tensor:
-        """`(e,)` whether a unit found no device so far."""
-        return self.excess_e > 0
-
     def mask(self) -> Tensor:
         """`(e, d)` devices that may take the current unit: it is allowed there, there is room, and no rival."""
         batch, current = self.batch, self.current_e

@@ -107,7 +107,7 @@ def test_damaged_files_and_other_files_are_refused(tmp_path):
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("state", ["", "[1]", "{"])
+@pytest.mark.parametrize("state", ["", "[1]", "{", "9" * 5000])
 def test_a_state_that_is_no_json_object_is_refused(tmp_path, state):
     from safetensors.torch import save_file
 
