@@ -16,7 +16,7 @@ from shardwright.cost.score import device_ms
 from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import BoundProof, lower_bound
 from shardwright.search.engine.catalog import make_catalog
-from shardwright.search.holders import Holders
+from shardwright.search.holders import Count, Holders
 from shardwright.sharding import Shard, shard_work
 from shardwright.task import Task
 from shardwright.testing.model import SimpleCostModel
@@ -181,7 +181,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
 @given(st.data(), st.integers(0, 11))
 @settings(max_examples=200)
 def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed):
-    """Whatever the weights of the holders' mean: for each table, and as many holders as the plan gives it."""
+    """Whatever the weights of the holders' mean: for each table, and a range with as many holders as the plan gives it."""
     task = data.draw(tasks(max_tables=5))
     task = replace(task, tables=[replace(t, dim=max(4, t.dim // 4 * 4)) for t in task.tables])
     model, devices = model_of(seed), task.topology.devices
@@ -193,11 +193,13 @@ def test_no_random_plan_is_cheaper_than_its_numbers_of_holders_prove(data, seed)
         own = [shard for shard in shards if shard.table == table.name]
         count = len({device for shard in own for device in shard.devices})
         weights = np.array([data.draw(st.floats(0, 1)) for _ in range(4)]) if count < devices else np.ones(4)
+        fewest, most = data.draw(st.integers(1, count)), data.draw(st.integers(count, max(count, devices - 1)))
+        counts = Count(fewest, most) if count < devices else Count(devices, devices)
         own_call = (holders._call_of_copies >= 0) & (
             holders._spreads.table == index
         )  # not where a replica serves all samples
         copied = devices > 1 and len(own[0].devices) == devices and bool(own_call.any())
-        proven, _ = holders._value(index, count, weights, copied=copied)
+        proven, _ = holders._value(index, counts, weights, copied=copied)
         all_copied = all(
             len(shard.devices) == devices for shard in shards
         )  # pays no latency; such plans are priced apart

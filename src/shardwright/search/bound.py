@@ -195,7 +195,14 @@ class BoundProof:
             slopes = [np.hstack([mix * share, linear]) for share in (active, *alone)]
             for of_pieces, of_others in self._least_device_with(slopes, own):
                 pieces, others = np.maximum(pieces, of_pieces), np.maximum(others, of_others)
-        return rest + pieces + self._own_links(costs.served, own), rest + others
+        other = self._relaxation.other
+        of_others = other.links / other.parts[:, None]
+        served = self._relaxation.least_served()
+        links = (
+            self._own_links(served, np.zeros_like(served), own),
+            self._own_links(of_others[:, :2], of_others[:, 2:], own),
+        )
+        return rest + pieces + links[0], rest + others + links[1]
 
     def _of_others(self, own: Floats) -> float:
         """Ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
@@ -223,14 +230,18 @@ class BoundProof:
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
             yield base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
-    def _own_links(self, served: Floats, own: Floats) -> Floats:
-        """`(pieces,)` ms that the holder of a piece spends on links at least, in the passes that `own` counts."""
+    def _own_links(self, served: Floats, reduced: Floats, own: Floats) -> Floats:
+        """`(n,)` ms that the holder of a part spends on links at least, in the passes that `own` counts.
+
+        It serves `(n, 2)` bytes of values and ids, and sends `(n, 2)` bytes by link class to reduce gradients.
+        """
         latency, each = _latency(self._task), ms_per_byte(self._task.topology)
         present = [link for link in range(2) if each[link] > 0]
         if not present:
             return np.zeros(len(served))
+        sent = reduced / np.array(self._task.topology.link_bandwidth) * 1e3
         forward = np.max([latency[link] + np.max(served, axis=1) * each[link] for link in present], axis=0)
-        backward = np.max([latency[link] + served[:, 0] * each[link] for link in present], axis=0)
+        backward = np.max([latency[link] + served[:, 0] * each[link] + sent[:, link] for link in present], axis=0)
         both: Floats = own[LINKS] @ np.stack([forward, backward])
         return both
 

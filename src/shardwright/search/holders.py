@@ -14,8 +14,12 @@ table itself has at least k pieces, all of them with the holders. Ids are sent b
 is found by cutting planes, since the right side is concave in it; any μ proves. The bound is the least over k, and over the table being
 replicated.
 
-Where the value for k is no less than the step of a known plan, no better plan has just k holders. So tables get a least number of holders,
-k = 1, 2, … in turn, which the values of the other tables take into account.
+The numbers of holders are looked at by ranges k₁ … k₂, the range of the least value halved until it is a single number or time is up.
+For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), loads being what many devices share; ids count as for k₁ holders
+and D − k₂ others, since what a device does not send is subtracted.
+
+Where the value is no less than the step of a known plan, no better plan has so many holders. Where all ranges up to k are refuted, a table
+has more than k holders, and the values of the other tables take that into account.
 
 Two details keep this safe. Loads are taken as at least 0: what they can be below that is subtracted from a_p, for all tables together. And
 the mean of the others' kernels is over those that make a call. Where there is none, the holders do everything, which is no less than the
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,10 +41,17 @@ from shardwright.search.program import Program
 from shardwright.search.relaxation import Prices, Relaxation, first_at, least_calls, ms_per_byte
 from shardwright.sharding.costs import KERNELS
 
-_MOST_DEVICES = 16  # so many numbers of holders are looked at
 _MOST_TABLES = 6
+_RANGES = 24  # of numbers of holders that are looked at
 _CUTS = 16  # cutting planes for a number of holders
 _CLOSE = 5e-4  # of the step: how close they have to come to the best weights
+
+
+class Count(NamedTuple):
+    """How many devices there are of some kind, at least and at most."""
+
+    fewest: int
+    most: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +70,17 @@ class Loads:
     ms: Floats
     ids: Floats
 
-    def priced(self, weights: Floats, devices: int) -> Floats:
+    def priced(self, weights: Floats, devices: Count) -> Floats:
         """`(n,)` ms that a part adds to the weighted mean of some of the devices, `weights` `(4,)` by phase."""
-        if not devices:
+        if not devices.most:
             return np.full(self.ids.size, np.inf)
-        found: Floats = self.ms @ (weights / devices) + self.ids * (1.0 - weights[1] / devices)
+        found: Floats = self.ms @ (weights / devices.most) + self.ids * (1.0 - weights[1] / devices.fewest)
         return found
 
-    def change(self, devices: int) -> Floats:
+    def change(self, devices: Count) -> Floats:
         """`(n, 4)` how that rises with the weights."""
-        found = self.ms / max(devices, 1)
-        found[:, 1] -= self.ids / max(devices, 1)
+        found = self.ms / max(devices.most, 1)
+        found[:, 1] -= self.ids / max(devices.fewest, 1)
         return found
 
 
@@ -115,32 +127,43 @@ class Holders:
         """
         best = 0.0
         for table in hot[:_MOST_TABLES]:
-            if self._devices <= _MOST_DEVICES and not late():
-                best = max(best, self._of_table(table, step_ms, best))
+            if not late():
+                best = max(best, self._of_table(table, step_ms, best, late))
         return min(best, step_ms)
 
-    def _of_table(self, table: int, step_ms: float, enough: float) -> float:
-        """The least over the numbers of holders; no more than `enough`, where it is no more than that."""
-        least, refuted = self._value(table, self._devices, np.ones(4), copied=True)[0], True
-        for holders in range(1, self._devices + 1):
-            if least <= enough and not refuted:
+    def _of_table(self, table: int, step_ms: float, enough: float, late: Callable[[], bool]) -> float:
+        """The least over the numbers of holders; some less, where time is up or that is no more than `enough`."""
+        copied = self._value(table, Count(self._devices, self._devices), np.ones(4), copied=True)[0]
+        found = {part: self._highest(table, part, step_ms, enough) for part in self._first_ranges()}
+        while len(found) < _RANGES and not late():
+            least = min(found, key=lambda part: (found[part], part))
+            if found[least] >= min(copied, step_ms) or least.fewest == least.most:
                 break
-            found = self._highest(table, holders, step_ms, enough)
-            refuted = refuted and found >= step_ms
-            if refuted:
-                self._least_holders[table] = holders + 1
-            else:
-                least = min(least, found)
-        return least
+            middle = (least.fewest + least.most) // 2
+            halves = Count(least.fewest, middle), Count(middle + 1, least.most)
+            found |= {part: max(found[least], self._highest(table, part, step_ms, enough)) for part in halves}
+            del found[least]
+        refuted = 0
+        for part in sorted(found):
+            if found[part] < step_ms:
+                break
+            refuted = part.most
+        self._least_holders[table] = refuted + 1
+        return min(copied, *found.values())
 
-    def _highest(self, table: int, holders: int, step_ms: float, enough: float) -> float:
+    def _first_ranges(self) -> list[Count]:
+        """1, 2 to D - 1, and D, where there are no others."""
+        ranges = [Count(1, 1), Count(2, self._devices - 1), Count(self._devices, self._devices)]
+        return sorted({part for part in ranges if part.fewest <= part.most})
+
+    def _highest(self, table: int, holders: Count, step_ms: float, enough: float) -> float:
         """What the best weights prove of plans with so many holders; less where that is at least `step_ms`, or at most `enough`."""
-        weights, best = np.full(4, holders / self._devices), -np.inf
+        weights, best = np.full(4, holders.most / self._devices), -np.inf
         planes: list[tuple[float, Floats]] = []
         for _ in range(_CUTS):
             value, rise = self._value(table, holders, weights)
             best = max(best, value)
-            if best >= step_ms or holders == self._devices:
+            if best >= step_ms or holders.fewest == self._devices:
                 break
             planes.append((value - float(rise @ weights), rise))
             program = Program()
@@ -153,7 +176,7 @@ class Holders:
             weights = np.clip(values[:4], 0.0, 1.0)
         return best
 
-    def _value(self, table: int, holders: int, weights: Floats, *, copied: bool = False) -> tuple[float, Floats]:
+    def _value(self, table: int, holders: Count, weights: Floats, *, copied: bool = False) -> tuple[float, Floats]:
         """What `(4,)` weights prove of plans in which so many devices hold a table, and how it rises with the weights.
 
         Args:
@@ -163,14 +186,14 @@ class Holders:
             copied: whether the table is replicated everywhere instead.
         """
         relaxation, forms = self._relaxation, self._relaxation.catalog.forms
-        others = self._devices - holders
+        others = self._others(holders)
         on, off = self._pieces.priced(weights, holders), self._pieces.priced(1.0 - weights, others)
         own = relaxation.table_of_row == table
         with_holders = own | (on <= off)
         price = np.where(relaxation.legal & ~(own & copied), np.where(with_holders, on, off), np.inf)
         best = np.full(relaxation.tables, np.inf)
         of_form, uses = cheapest_widths(forms.first, price)
-        for held, least in {**self._least_holders, table: holders}.items():
+        for held, least in {**self._least_holders, table: holders.fewest}.items():
             for form in self._forms_of[held] if least > 1 and np.isfinite(of_form[self._forms_of[held]]).any() else ():
                 part = slice(forms.first[form], forms.first[form + 1])
                 of_form[form], uses[part] = _in_pieces(price[part], least)
@@ -198,11 +221,14 @@ class Holders:
         rise = inside @ self._pieces.change(holders) - outside @ self._pieces.change(others)
         return self._fixed + made + float(best.sum()), rise + rise_of_spread[spread].sum(axis=0)
 
-    def _spread_prices(self, table: int, holders: int, weights: Floats, *, copied: bool) -> tuple[Floats, Floats]:
+    def _others(self, holders: Count) -> Count:
+        return Count(self._devices - holders.most, self._devices - holders.fewest)
+
+    def _spread_prices(self, table: int, holders: Count, weights: Floats, *, copied: bool) -> tuple[Floats, Floats]:
         """`(spreads,)` ms of the other ways, as many parts with the holders as pays, and `(spreads, 4)` how they rise with the weights."""
-        loads, others = self._spreads, self._devices - holders
+        loads, others = self._spreads, self._others(holders)
         on, off = loads.priced(weights, holders), loads.priced(1.0 - weights, others)
-        most, fewest = np.minimum(loads.parts, holders), np.maximum(loads.parts - others, 0)
+        most, fewest = np.minimum(loads.parts, holders.most), np.maximum(loads.parts - others.most, 0)
         inside = np.where(on <= off, most, fewest)
         outside = loads.parts - inside
         price = inside * on + np.where(outside > 0, outside * np.where(outside > 0, off, 0.0), 0.0)
@@ -214,7 +240,7 @@ class Holders:
         if copied:
             price[own & ~copies] = np.inf
         else:
-            price[own & (copies | (loads.parts != holders))] = np.inf
+            price[own & (copies | (loads.parts < holders.fewest) | (loads.parts > holders.most))] = np.inf
         return price, rise
 
 
@@ -241,9 +267,7 @@ def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation:
 
 def _piece_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loads:
     forms = relaxation.catalog.forms
-    links = np.hstack([forms.costs.served, np.zeros((forms.costs.call.size, 2))])
-    rows, low = relaxation.low_rows, relaxation.low
-    links[rows, :2] = np.minimum(links[rows, :2], low.served)
+    links = np.hstack([relaxation.least_served(), np.zeros((forms.costs.call.size, 2))])
     ones = np.ones(forms.costs.call.size, dtype=np.int64)
     return _loads(relaxation.table_of_row, ones, relaxation.piece_prices(slopes), links, relaxation, prices)
 

@@ -171,6 +171,12 @@ class Relaxation:
             price[:, self.low_rows] = np.minimum(price[:, self.low_rows], low)
         return price
 
+    def least_served(self) -> Floats:
+        """`(pieces, 2)` bytes of values and of ids that the holder of each piece serves at least."""
+        served = self.catalog.forms.costs.served.copy()
+        served[self.low_rows] = np.minimum(served[self.low_rows], self.low.served)
+        return served
+
     @property
     def other_tables(self) -> Ints:
         """`(others,)` tables of the other ways."""
