@@ -120,7 +120,7 @@ inline void cut_anew(Solution& s, Random& random) {
     for (int item = 0; item < p.items; ++item) total += chance[item] = std::max(p.price[p.whole(item)], 1e-12);
     for (double& one : chance) one = 0.5 * one / total + 0.5 / p.items;
     for (int left = std::min(p.items, 1 + random.below(ITEMS_CUT)); left > 0; --left) {
-        const int item = random.weighted(chance), count = 1 + random.below(4);
+        const int item = random.weighted(chance), count = 1 + random.below(std::max(4, 2 * s.pieces_of[item]));
         chance[item] = 0.0;
         std::vector<Way> ways;
         int form = item;

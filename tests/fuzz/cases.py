@@ -31,7 +31,7 @@ LINES = (
     (5, "review @plan -o=>plan.json?70 --move-cost=0/1/inf?30 --time-limit=0.1/0 --model=@model?20 --seed=1?20"),
     (2, "review @sharding --task=@task?80 -o=>sharding.json?70 --time-limit==0.1"),
     (4, "scale @task --hosts=1/1,2/2,1,1/x --devices=h100-8/h100-8,a100-8/x?20 --batch=64/0?20 --batch-per-device=8/0?10"
-        " --dense-ms=1/nan?20 --overlap?20 --price=cpu=1/h100=2.5/x?30 -o=>folder?50 --figure=>figure.svg?20"
+        " --dense-ms=1/nan?20 --overlap?20 --price=cpu=1/h100=2.5/x?30 -o=>folder?50"
         " --time-limit=0.05/0 --model=@model?20"),
     (6, "drift @plan @log @log?10 -o=>plan.json?60 --worth-it=0/0.5/1?30 --move-cost=0/1?20 --sequence=history?10 --time-limit==0.1"
         " --list-separator=;/ab?10 --model=@model?20"),

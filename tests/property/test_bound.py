@@ -173,7 +173,7 @@ def test_no_random_plan_is_cheaper_than_the_tightened_bound(data, seed):
         for _ in range(2)
     )
     tightened = proof.tightened(proof.solve(), known)
-    counted = proof.by_holders(tightened, known, lambda: False)
+    counted = proof.refined(tightened, known, lambda: False)
     assert tightened.ms <= counted.ms <= known
     assert other >= counted.ms * (1 - 1e-9)
 
@@ -248,7 +248,7 @@ def test_the_best_of_all_plans_is_not_below_the_count_of_holders(seed):
     )
     proof = BoundProof(make_catalog(task, model), model)
     for known in (best * (1 + 1e-9), best * 1.05, best * 2):
-        counted = proof.by_holders(proof.tightened(proof.solve(), known), known, lambda: False)
+        counted = proof.refined(proof.tightened(proof.solve(), known), known, lambda: False)
         assert counted.ms <= best * (1 + 1e-8)
 
 
@@ -261,9 +261,26 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
     plan = sw.plan(task, strategy="certified")
     proof = BoundProof(make_catalog(task, model), model)
     plain = proof.tightened(proof.solve(), plan.cost.step_ms)
-    counted = proof.by_holders(plain, plan.cost.step_ms, lambda: False)
+    counted = proof.refined(plain, plan.cost.step_ms, lambda: False)
     assert plain.ms * 1.01 < counted.ms <= plan.cost.step_ms
-    assert proof.by_holders(plain, plan.cost.step_ms, lambda: True).ms == plain.ms
+    assert proof.refined(plain, plan.cost.step_ms, lambda: True).ms == plain.ms
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("pooling", [1.0, 200.0])
+@pytest.mark.parametrize("kind", ["row_wise", "data_parallel"])
+def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, pooling, hosts):
+    """A table on all devices, a tiny one, slow links: the bound that knows of a far longer step is close to the plan."""
+    tables = [sw.Table("t", rows=60_000, dim=64, pooling=pooling), sw.Table("tiny", rows=10, dim=4)]
+    limits = sw.Constraints(
+        {"t": sw.TableConstraint(sharding_types=(kind,)), "tiny": sw.TableConstraint(sharding_types=("table_wise",))}
+    )
+    topology = sw.Topology(hosts, 4 // hosts, "h100", "80 GB", intra_bandwidth="1 GB/s", inter_bandwidth="1 GB/s")
+    task = Task(tables, topology, 8192, constraints=limits)
+    model = resolve_cost_model(None, task)
+    step_ms = sw.plan(task, strategy="certified").cost.step_ms
+    proof = BoundProof(make_catalog(task, model), model)
+    assert 0.7 * step_ms < proof.tightened(proof.solve(), 100 * step_ms).ms <= step_ms * (1 + 1e-9)
 
 
 @st.composite

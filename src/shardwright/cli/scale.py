@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from shardwright.cli.checks import check_target, make_folder
+from shardwright.cli.checks import make_folder
 from shardwright.cli.options import AsJson, ModelFile, RunsOn, Seed, TaskFile, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, table
 from shardwright.errors import InfeasibleTask, InvalidInput
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardwright.sharding.runtimes import Runtime
     from shardwright.task import Task, Topology
 
-_MOST_SIZES = 64
+_MOST_SIZES, _IN_ALL_S = 64, 16.0
 _COLUMNS = (
     "cluster",
     "batch",
@@ -68,14 +68,14 @@ def run(
             text="Price of a device for an hour, as in h100=2.5; may be given several times.",
         ),
     ] = None,
-    output: Annotated[Path | None, option("--output", "-o", metavar="FOLDER", text="Save the plans here.")] = None,
-    figure: Annotated[
-        Path | None,
-        option("--figure", metavar="FILE", text="Draw throughput and cost over devices: .png, .svg or .pdf."),
+    output: Annotated[
+        Path | None, option("--output", "-o", metavar="FOLDER", text="Save the plans here, for 'shardwright report'.")
     ] = None,
     model: ModelFile = None,
     seed: Seed = 0,
-    time_limit: Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Of each search.")] = 1.0,
+    time_limit: Annotated[
+        float | None, option("--time-limit", metavar="SECONDS", text="Of each search; by default 1, and 16 in all.")
+    ] = None,
     runs_on: RunsOn = "shardwright",
     as_json: AsJson = False,
 ) -> None:
@@ -91,11 +91,6 @@ def run(
     from shardwright.search.scale import DenseWork, scale
     from shardwright.task import Task
 
-    check_target(figure, inputs=[task, model])
-    if figure is not None:
-        from shardwright.report import figures
-
-        figures.check_format(figure)
     if batch is not None and batch_per_device is not None:
         raise InvalidInput("--batch and --batch-per-device exclude each other; give one")
     prices, dense = _prices(price or []), DenseWork(dense_ms, overlap)
@@ -115,13 +110,11 @@ def run(
             prices=prices,
             cost_model=model,
             seed=seed,
-            time_limit=time_limit,
+            time_limit=min(1.0, _IN_ALL_S / len(topologies)) if time_limit is None else time_limit,
             runs_on=cast("Runtime", runs_on),
             progress=report,
         )
     files = [_save(size, output) for size in found.planned] if output is not None else []
-    if figure is not None:
-        files.append(str(figures.save(figures.scaling(found), figure)))
     emit(
         {
             "task": str(task),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -33,7 +32,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
 
 if TYPE_CHECKING:
-    from shardwright.search.scale import Scaling
+    pass
 
 if find_spec("matplotlib") is None:
     raise MissingDependency(
@@ -46,7 +45,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-__all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "scaling", "time_bars"]
+__all__ = ["access_curve", "comparison", "matrix", "memory_bars", "save", "time_bars"]
 
 FORMATS = (".png", ".svg", ".pdf")
 _NARROW, _WIDEST = 6.5, 12.0  # inches
@@ -318,37 +317,5 @@ def comparison(
     one.set_yticks(places, [shown_name(name) for name in names])
     one.invert_yaxis()
     label(one, palette, title, x="ms")
-    legend(figure, palette)
-    return figure
-
-
-def scaling(found: Scaling, *, title: str = "Throughput over devices", palette: Palette = LIGHT) -> Figure:
-    """Samples a second over devices, a line for each type of device; thin lines are what the proven bounds allow.
-
-    Args:
-        found: a task on several clusters.
-        title: what to write above.
-        palette: colours.
-
-    Raises:
-        InvalidInput: there is a plan on no cluster.
-    """
-    if not found.planned:
-        raise InvalidInput("there is a plan on no cluster; nothing can be drawn")
-    figure, one = axes(palette)
-    for kind, colour in zip(
-        dict.fromkeys(size.topology.device for size in found.planned), cycle(palette.kinds), strict=False
-    ):
-        sizes = sorted(
-            (size for size in found.planned if size.topology.device == kind), key=lambda size: size.topology.devices
-        )
-        devices = [size.topology.devices for size in sizes]
-        one.plot(devices, [size.throughput for size in sizes], color=colour, marker="o", markersize=4, label=kind)
-        most = [size.most_throughput if np.isfinite(size.most_throughput) else np.nan for size in sizes]
-        one.plot(devices, most, color=colour, linewidth=0.8, linestyle="--")
-    one.set_xscale("log", base=2)
-    one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    one.set_ylim(bottom=0)
-    label(one, palette, title, x="devices", y="samples a second; dashed: at most")
     legend(figure, palette)
     return figure

@@ -35,6 +35,10 @@ below with these phases alone. On the phases in Q the device spends at least, fo
 min(0, the least that any part of it can add), and p's own bytes on the links. A piece for which that exceeds U is in no better plan: it
 is struck out, and the bound of what is left, or U if that is lower, holds for all plans. And every table must be cut somehow: the
 smallest, over its ways, of the largest of these figures over the way's pieces is a bound too. It binds where one table dominates.
+
+Ranges. Let K be what kernels take in a plan, the slowest forward one and the slowest backward one together. Where K is in [a, b], the plan
+holds no piece that keeps its device's kernels busy for more than b, and K is at least a and at least the mean device's kernels, so at least
+any mean of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,6 +63,7 @@ _EXACT = 1e-4  # of the bound: how close the program and the bound have to come
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
+_KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # of the mean device's kernels, against the least of a range
 _HOT = 0.25  # of the step of one device: what a table takes at least for the devices that hold it to be counted
 ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
@@ -149,12 +155,32 @@ class BoundProof:
             binding = max(binding, found.ms)
         return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
 
-    def by_holders(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """The bound with the knowledge that a plan of `step_ms` exists, and that a hot table lies on some number of devices."""
+    def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
+        """The bound, knowing a plan of `step_ms`, by how long kernels take and how many devices hold a hot table."""
+        found = max(bound.ms, 0.0 if late() else self._by_kernels(bound, step_ms))
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
-        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, late)
+        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, found, late)
         return Bound(max(bound.ms, min(found, step_ms, self._replicated)), bound.prices, bound.choice)
+
+    def _by_kernels(self, bound: Bound, step_ms: float) -> float:
+        """The least over ranges of the time that kernels take, the slowest forward and the slowest backward one; see the module."""
+        relaxation, (legal, other_legal) = self._relaxation, (self._relaxation.legal, self._relaxation.other_legal)
+        pieces, others = self._least_kernels_with(bound.prices, _OWN_PHASES[2])
+        least, links = (self.solve(own).ms for own in (_OWN_PHASES[2], _OWN_PHASES[1]))
+        if not np.isfinite(least + links):
+            return bound.ms
+        found = step_ms
+        for low, high in pairwise(np.linspace(least, max(step_ms - links, least), _KERNEL_RANGES + 1)):
+            relaxation.legal, relaxation.other_legal = legal & (pieces <= high), other_legal & (others <= high)
+            in_range = 0.0
+            for weight in _WEIGHTS:
+                if in_range < found:
+                    of_mean = self.solve(_OWN_PHASES[1] + weight * _OWN_PHASES[2]).ms
+                    in_range = max(in_range, of_mean + (1 - weight) * float(low))
+            found = min(found, in_range)
+        relaxation.legal, relaxation.other_legal = legal, other_legal
+        return found
 
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
         """What prices prove of plans that use so many devices, by default all; and what the tables choose then.
@@ -180,8 +206,16 @@ class BoundProof:
 
         The phases that `own` `(4,)` counts are those of that device, the others those of the mean device.
         """
-        costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
         rest = 0.0 if own.all() else self._of_others(own)
+        pieces, others = self._least_kernels_with(prices, own)
+        other, served = self._relaxation.other, self._relaxation.least_served()
+        of_others = other.links / other.parts[:, None]
+        links = self._own_links(served, np.zeros_like(served), own)
+        return rest + pieces + links, rest + others + self._own_links(of_others[:, :2], of_others[:, 2:], own)
+
+    def _least_kernels_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
+        """The same, of the kernels that `own` counts on the device that holds it, alone."""
+        costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
         if own[KERNELS].any():
             bias, calls = self._pricing.hidden_bias, len(prices.vector)
@@ -195,14 +229,7 @@ class BoundProof:
             slopes = [np.hstack([mix * share, linear]) for share in (active, *alone)]
             for of_pieces, of_others in self._least_device_with(slopes, own):
                 pieces, others = np.maximum(pieces, of_pieces), np.maximum(others, of_others)
-        other = self._relaxation.other
-        of_others = other.links / other.parts[:, None]
-        served = self._relaxation.least_served()
-        links = (
-            self._own_links(served, np.zeros_like(served), own),
-            self._own_links(of_others[:, :2], of_others[:, 2:], own),
-        )
-        return rest + pieces + links[0], rest + others + links[1]
+        return pieces, others
 
     def _of_others(self, own: Floats) -> float:
         """Ms of the mean device on the phases that `own` does not count, over the pieces that are left."""

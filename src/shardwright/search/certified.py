@@ -232,7 +232,7 @@ class Certified:
         """The bound, as tight as a plan of this step time makes it; None where there is none."""
         bound_ms = prepared.tighten(step_ms, late=session.late)
         if bound_ms is not None and step_ms > (1 + self.tolerance) * bound_ms:
-            bound_ms = prepared.by_holders(step_ms, lambda: session.late)
+            bound_ms = prepared.refined(step_ms, lambda: session.late)
         # There is none after too little time, or for a plan of another strategy in ways that the bound does not speak of.
         valid = bound_ms is not None and bound_ms >= 0 and step_ms >= bound_ms * (1 - ROUNDING)
         return bound_ms if valid else None

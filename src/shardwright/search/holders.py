@@ -117,18 +117,19 @@ class Holders:
         self._forms_of = [np.flatnonzero(forms.table == table) for table in range(relaxation.tables)]
         self._least_holders: dict[int, int] = {}
 
-    def bound(self, hot: Sequence[int], step_ms: float, late: Callable[[], bool]) -> float:
+    def bound(self, hot: Sequence[int], step_ms: float, known: float, late: Callable[[], bool]) -> float:
         """No plan has a smaller step than this, or than `step_ms`.
 
         Args:
-            hot: tables to look at, hottest first.
+            hot: tables to look at, hottest first; the first one that proves nothing more ends it.
             step_ms: of a plan that is known.
+            known: a bound that is proven already.
             late: whether time is up.
         """
-        best = 0.0
+        best = known
         for table in hot[:_MOST_TABLES]:
-            if not late():
-                best = max(best, self._of_table(table, step_ms, best, late))
+            found = 0.0 if late() else self._of_table(table, step_ms, best, late)
+            best = max(best, found)
         return min(best, step_ms)
 
     def _of_table(self, table: int, step_ms: float, enough: float, late: Callable[[], bool]) -> float:

@@ -89,6 +89,7 @@ class Relaxation:
     Attributes:
         catalog: what can be made of every table.
         legal: `(pieces,)` pieces that are considered.
+        other_legal: `(others,)` likewise, of the other ways.
         low_rows: pieces that may be a row shorter than the catalog says.
         low: what these cost then.
         other: the ways that use several devices at once.
@@ -100,6 +101,7 @@ class Relaxation:
         self.topology = task.topology
         self.low_rows, self.low = _row_pieces_with_fewest_rows(catalog)
         self.other = _other_ways(catalog)
+        self.other_legal = np.ones(self.other.table.size, dtype=bool)
         self.table_of_row = np.repeat(forms.table, forms.units)
         copies = self.other.parts == task.topology.devices
         copies &= self.other.links[:, :2].sum(axis=1) == 0
@@ -132,12 +134,13 @@ class Relaxation:
         of_form, uses = cheapest_widths(forms.first, price)
         copies = np.isin(self.other.call, self.everywhere)
         of_other = self.other.priced(prices, self.topology, np.where(copies, 1.0, weight))
+        of_other[~self.other_legal] = np.inf
         best = np.full(self.tables, np.inf)
         np.minimum.at(best, forms.table, of_form)
         np.minimum.at(best, self.other.table[~copies], of_other[~copies])
         worth = []
         for call in self.everywhere:  # a table's replicas are in one call
-            these = self.other.call == call
+            these = (self.other.call == call) & np.isfinite(of_other)
             gain = np.maximum(best[self.other.table[these]] - of_other[these], 0.0).sum()
             if gain > made[call]:
                 worth.append(call)

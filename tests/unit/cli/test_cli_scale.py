@@ -1,5 +1,3 @@
-import pytest
-
 import shardwright as sw
 
 
@@ -32,15 +30,6 @@ def test_other_devices_by_preset(cli, task_file):
     assert [one["batch_size"] for one in found["sizes"]] == [512, 512]
 
 
-def test_a_figure_is_drawn(cli, task_file, model_file, tmp_path):
-    pytest.importorskip("matplotlib")
-    outcome = cli("scale", task_file, "--hosts", "1,2", "--model", model_file, "--figure", tmp_path / "scale.svg")
-    assert outcome.code == 0
-    text = (tmp_path / "scale.svg").read_text()
-    assert "samples a second" in text
-    assert "cpu" in text
-
-
 def test_no_plan_on_any_cluster_is_a_failure(cli, model_file, tmp_path):
     sw.Task([sw.Table("t", 1_000_000, 64)], sw.Topology(1, 2, "cpu", "1 MB"), 64).save(tmp_path / "task.yaml")
     outcome = cli("scale", tmp_path / "task.yaml", "--hosts", "1,2", "--model", model_file)
@@ -59,7 +48,6 @@ def test_bad_input_is_one_line(cli, task_file, tmp_path):
         ([task_file, "--price", "3"], "a device type and a number"),
         ([task_file, "--batch", 5, "--batch-per-device", 5], "exclude each other"),
         ([task_file, "--dense-ms", "-1"], "dense_ms is -1.0"),
-        ([task_file, "--hosts", "1", "--figure", tmp_path / "x.gif"], "must end in one of"),
         ([uneven], "memory differs"),
         ([tmp_path / "none.yaml"], "none.yaml"),
     ):

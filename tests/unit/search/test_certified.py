@@ -262,7 +262,7 @@ def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
 
 def test_a_bound_that_proves_nothing_yet_is_none(monkeypatch):
     """With hardly any time the first prices can prove less than nothing."""
-    for proof in ("tighten", "by_holders"):
+    for proof in ("tighten", "refined"):
         monkeypatch.setattr(f"shardwright.search.engine.session.Prepared.{proof}", lambda *_, **__: -1.0)
     assert search(task_of(6, 2)).bound_ms is None
 

@@ -437,7 +437,7 @@ class Prepared:
                 break
         return self._bound.ms
 
-    def by_holders(self, step_ms: float, late: Callable[[], bool]) -> float | None:
+    def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
         """The same, where each number of devices that may hold a hot table is looked at; see `search.holders`.
 
         Args:
@@ -446,7 +446,7 @@ class Prepared:
         """
         if self._proof is None or self._bound is None:
             return None
-        self._bound = self._proof.by_holders(self._bound, step_ms, late)
+        self._bound = self._proof.refined(self._bound, step_ms, late)
         return self._bound.ms
 
     def shards(self, solution: Solution | None) -> list[Shard]:
