@@ -84,6 +84,15 @@ def test_exact_gaps(program, tmp_path):
 
 
 @pytest.mark.slow
+def test_what_each_search_finds_when(program, tmp_path):
+    program("anytime").main(["--tasks", "1", "--sizes", "6x2", "--limits", "0.2", "0.5"])
+    rows = [line.split(" | ") for line in (tmp_path / "anytime.md").read_text().splitlines() if line.startswith("| ")]
+    assert [row[0].strip("| ") for row in rows[2:]] == [
+        name for name in ("certified", "neuroshard", "mip") for _ in range(2)
+    ]
+
+
+@pytest.mark.slow
 def test_plans_measured(program, tmp_path):
     pytest.importorskip("fbgemm_gpu", reason="real kernels need FBGEMM")
     arguments = ["--tasks", "1", "--devices", "4", "--rounds", "1", "--strategies", "random", "neuroshard", "certified"]

@@ -33,9 +33,10 @@ _BUILT_IN: tuple[Strategy, ...] = (
     FlexShard(),
 )
 _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
-_APART: tuple[Strategy, ...] = (Exact(), Rnn(), RecShard(), *UNIFORM)
+_MIP = Exact(units_per_table=4, any_size=True, name="mip")
+_APART: tuple[Strategy, ...] = (Exact(), _MIP, Rnn(), RecShard(), *UNIFORM)
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
-"""Known by name, but not listed: one is for small tasks, one trains anew on each, the others are there to be compared with."""
+"""Known by name, but not listed: `exact` is for small tasks, `rnn` trains anew on each, the others are there to be compared with."""
 _RIVALS: dict[str, Strategy] = {strategy.name: strategy for strategy in (TorchRec(),)}
 """Planners of others, to compare with: they take seconds to minutes, and need their own packages."""
 

@@ -24,6 +24,15 @@ MODEL = SimpleCostModel()
 BATCH = 256
 
 
+def test_the_integer_program_takes_any_task_in_a_time_limit():
+    task = task_of(24, 6)
+    with pytest.raises(InfeasibleTask, match="at most 20 on 4"):
+        sw.plan(task, strategy="exact", cost_model=MODEL)
+    plan = sw.plan(task, strategy="mip", cost_model=MODEL, time_limit=1.0)
+    assert plan.strategy == "mip"
+    assert plan.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
+
+
 def exact(task: Task, model=MODEL, **options):
     plan = sw.plan(task, strategy=Exact(**options), cost_model=model)
     plan.check()

@@ -40,12 +40,15 @@ class Exact:
         units_per_table: most column units a table is cut between; fewer make larger tasks solvable, and the plan is then the
             best of that coarser choice only, without a bound on all plans. None for all.
         max_nodes: most nodes of the search tree, a limit that does not depend on the machine; None for no limit.
+        any_size: whether larger tasks are taken too, as by `mip`, the strategy to compare with: give it a time limit. Until the solver
+            finds something better, its plan is that of the best heuristic.
         name: name of the strategy.
     """
 
     tolerance: float = 1e-6
     units_per_table: int | None = None
     max_nodes: int | None = None
+    any_size: bool = False
     name: str = field(default="exact")
 
     def __post_init__(self) -> None:
@@ -57,8 +60,10 @@ class Exact:
                 raise InvalidInput(f"exact: {option} is {value}, must be at least 1, or None for no limit")
 
     def supports(self, task: Task) -> str | None:
-        """Up to 20 tables on up to 4 devices."""
+        """Up to 20 tables on up to 4 devices, or any."""
         tables, devices = len(task.tables), task.topology.devices
+        if self.any_size:
+            return why_not_counted(task)
         if tables > MAX_TABLES or devices > MAX_DEVICES:
             return (
                 f"it has {tables} tables on {devices} devices, the exact search takes at most {MAX_TABLES} on {MAX_DEVICES}; "
