@@ -257,7 +257,7 @@ def test_a_cut_below_the_models_error_is_not_made():
     task = Task(tables, Topology.preset("h100-8"), 65_536)
 
     class Doubtful(Narrower):
-        cut_error = 1.0
+        cut_error = 5.0
 
     sure, doubtful = (sw.plan(task, strategy="certified", cost_model=model("h100")) for model in (Narrower, Doubtful))
     assert len(doubtful.shards) < len(sure.shards)
