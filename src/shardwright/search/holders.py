@@ -154,8 +154,8 @@ class Holders:
 
     def _first_ranges(self) -> list[Count]:
         """1, 2 to D - 1, and D, where there are no others."""
-        ranges = [Count(1, 1), Count(2, self._devices - 1), Count(self._devices, self._devices)]
-        return sorted({part for part in ranges if part.fewest <= part.most})
+        ends = (1, 1), (2, self._devices - 1), (self._devices, self._devices)
+        return sorted({Count(*end) for end in ends if end[0] <= end[1]})
 
     def _highest(self, table: int, holders: Count, step_ms: float, enough: float) -> float:
         """What the best weights prove of plans with so many holders; less where that is at least `step_ms`, or at most `enough`."""

@@ -107,8 +107,7 @@ def review(
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
     """A plan beside one that was searched for by a cost model, which prices both."""
     ours = scored(given, model)
-    assert ours.cost is not None
-    assert found.cost is not None
+    assert ours.cost is not None and found.cost is not None  # noqa: PT018
     step_ms = ours.cost.step_ms
     better = found if found.cost.step_ms < step_ms * (1 - _LEAST_GAIN) else ours
     bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= step_ms else None

@@ -55,7 +55,8 @@ def test_every_strategy_is_listed(cli, task_file, model_file):
     assert [one["strategy"] for one in found] == [*sw.strategy_names(), "auto"]
     task = sw.Task.load(task_file)
     able = (*sw.strategy_names(task), "auto")
-    assert found[-1]["step_ms"] <= 1.002 * min(one["step_ms"] for one in found if one["step_ms"] is not None)
+    run = [one["step_ms"] for one in found if one["step_ms"] is not None and one["strategy"] != "dreamshard+"]
+    assert found[-1]["step_ms"] == min(run)  # `auto` leaves `dreamshard+` out
     assert len({(one["bound_ms"], one["bound_scope"]) for one in found if one["failed"] is None}) == 1
     assert [one["strategy"] for one in found if one["failed"] is None] == list(able)
     for one in (one for one in found if one["strategy"] in able):

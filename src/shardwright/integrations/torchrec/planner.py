@@ -264,8 +264,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             sharders: TorchRec's sharders; its default ones if None.
             sharding_plan: the plan under review; that of the sharded model if None.
 
-        Returns:
-            The review, and the better plan as TorchRec's; the given one where none is better.
+        Returns: the review, and the better plan as TorchRec's; the given one where none is better.
 
         Raises:
             PlannerError: as `plan`.
