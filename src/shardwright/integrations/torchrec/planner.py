@@ -12,7 +12,6 @@ from typing import Callable, Dict, List
 
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.model_parallel import get_unwrapped_module
 from torchrec.distributed.planner.planners import EmbeddingPlannerBase, to_sharding_plan
 from torchrec.distributed.planner.types import (
     Enumerator,
@@ -271,6 +270,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             InvalidInput: there is no plan to review, a sharded module's tables cannot be read, or the planner is for sharding groups.
             InvalidPlan: the plan is not for the model.
         """
+        from torchrec.distributed.model_parallel import get_unwrapped_module  # it imports the planner that this may replace
+
         given = getattr(module, "plan", None) if sharding_plan is None else sharding_plan
         if not isinstance(given, ShardingPlan):
             raise InvalidInput(
@@ -278,9 +279,8 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             )
         if self._sizes:
             raise InvalidInput("sharding_group_size is given; review the plan of a group with that group's topology")
-        found = self.plan(
-            unsharded(get_unwrapped_module(module)), get_default_sharders() if sharders is None else sharders
-        )
+        sharders = get_default_sharders() if sharders is None else sharders
+        found = self.plan(unsharded(get_unwrapped_module(module)), sharders)
         if self.last_problem is None or self.last_plan is None:
             raise InvalidInput(
                 "the model has no table that one of the sharders may shard; pass the sharders of its modules"
