@@ -270,7 +270,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             InvalidInput: there is no plan to review, a sharded module's tables cannot be read, or the planner is for sharding groups.
             InvalidPlan: the plan is not for the model.
         """
-        from torchrec.distributed.model_parallel import get_unwrapped_module  # it imports the planner that this may replace
+        from torchrec.distributed.model_parallel import get_unwrapped_module  # it imports the planner this may replace
 
         given = getattr(module, "plan", None) if sharding_plan is None else sharding_plan
         if not isinstance(given, ShardingPlan):
