@@ -61,6 +61,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", help="cost model file; by default the one that planning takes on this machine")
     parser.add_argument("--strategies", nargs="+", default=list(sw.strategy_names()))
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
+    parser.add_argument("--page", default="plans_measured", help="name of the page among the results")
     parser.add_argument("--estimate", action="store_true", help="only plan, and say how long measuring would take")
     return parser.parse_args(arguments)
 
@@ -106,7 +107,7 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
             (gains, *gain_table(of_size)),
             (totals, *total_table(of_size)),
         ]
-    results_table.write_results("plans_measured", "Strategies on real CPU kernels", tables, command)
+    results_table.write_results(options.page, "Strategies on real CPU kernels", tables, command)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,25 @@ def strategy_table(found: list[Outcome]) -> HeadsAndRows:
     return heads, rows
 
 
+def proof_table(found: list[Outcome]) -> HeadsAndRows:
+    """How searches ended, what each part of the proof leaves of the gap, and which part gave the bound."""
+    ends, parts = ("proven", "settled", "deadline"), ("prices", "pieces", "kernels", "holders")
+    heads = (
+        "setting", *ends, "gap by prices, median", "+ pieces on their own", "+ ranges of kernels and holders",
+        *(f"by {part}" for part in parts),
+    )  # fmt: skip
+    rows: Rows = []
+    for group, outcomes in groups_of(found).items():
+        placed = [outcome for outcome in outcomes if outcome.proofs]
+        steps = np.array([outcome.step_ms["certified"] or np.nan for outcome in placed])
+        proven = np.array([[bound.ms for bound in outcome.proofs] for outcome in placed]).reshape(-1, 3)
+        gaps = [_percentiles(list(steps / column - 1), (50,))[0] for column in proven.T]
+        counts = [str(sum(outcome.ended == end for outcome in placed)) for end in ends]
+        by = [str(sum(outcome.proofs[-1].by == part for outcome in placed)) for part in parts]
+        rows.append((group, *counts, *gaps, *by))
+    return heads, rows
+
+
 def worst_table(found: list[Outcome], count: int = 10) -> HeadsAndRows:
     """The widest gaps, and what may be behind each."""
     heads = (

@@ -9,7 +9,9 @@ from benchmarks.block_times import HALF, Heaviest, block_ms, heaviest_blocks
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import HEURISTICS
+from shardwright.search.bound import Bound, BoundProof
 from shardwright.search.certified import Certified
+from shardwright.search.engine.catalog import make_catalog
 from shardwright.sharding import Plan
 from shardwright.task import Task
 from shardwright.workload import random_task
@@ -37,6 +39,8 @@ class Outcome:
         cheapest: over all tables, the heaviest block of a cheapest way.
         heaviest_ms: the heaviest shard in `certified`'s plan, alone on a device.
         memory_share: what `certified`'s plan takes of all devices' memory.
+        ended: why `certified` ended; "" where it has no plan.
+        proofs: the bound after each part of the proof, knowing `certified`'s plan, with the part that gave the best.
     """
 
     group: str
@@ -49,6 +53,8 @@ class Outcome:
     cheapest: Heaviest
     heaviest_ms: float
     memory_share: float
+    ended: str = ""
+    proofs: tuple[Bound, ...] = ()
 
     def share(self, ms: float) -> float:
         """What so many ms are of `certified`'s step; 0 where it has none."""
@@ -138,7 +144,7 @@ class Search:
         heaviest = float(block_ms(task, own.shards, model).max()) if own else 0.0
         return Outcome(
             group, len(task.tables), task.topology.devices, step_ms, search_s, own.bound_ms if own else None,
-            *heaviest_blocks(task, model), heaviest, memory,
+            *heaviest_blocks(task, model), heaviest, memory, (own and own.search_end) or "", _proofs(own, model) if own else (),
         )  # fmt: skip
 
     def _plan(self, task: Task, name: str, model: CostModel) -> Plan | None:
@@ -151,3 +157,11 @@ class Search:
 
 def _step(plan: Plan | None) -> float | None:
     return None if plan is None or plan.cost is None else plan.cost.step_ms
+
+
+def _proofs(plan: Plan, model: CostModel) -> tuple[Bound, ...]:
+    """What prices prove, then pieces on their own, then ranges of kernels and holders of hot tables, without any time limit."""
+    proof, step_ms = BoundProof(make_catalog(plan.task, model), model), _step(plan) or 0.0
+    by_prices = proof.solve()
+    by_pieces = proof.tightened(by_prices, step_ms)
+    return by_prices, by_pieces, proof.refined(by_pieces, step_ms, lambda: False)

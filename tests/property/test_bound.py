@@ -263,6 +263,7 @@ def test_a_table_that_takes_a_device_is_counted_by_its_holders():
     plain = proof.tightened(proof.solve(), plan.cost.step_ms)
     counted = proof.refined(plain, plan.cost.step_ms, lambda: False)
     assert plain.ms * 1.01 < counted.ms <= plan.cost.step_ms
+    assert counted.by == "holders" != plain.by
     assert proof.refined(plain, plan.cost.step_ms, lambda: True).ms == plain.ms
 
 
@@ -280,7 +281,9 @@ def test_parts_on_many_devices_are_charged_for_their_links_and_no_more(kind, poo
     model = resolve_cost_model(None, task)
     step_ms = sw.plan(task, strategy="certified").cost.step_ms
     proof = BoundProof(make_catalog(task, model), model)
-    assert 0.7 * step_ms < proof.tightened(proof.solve(), 100 * step_ms).ms <= step_ms * (1 + 1e-9)
+    tightened = proof.tightened(proof.solve(), 100 * step_ms)
+    assert 0.7 * step_ms < tightened.ms <= step_ms * (1 + 1e-9)
+    assert tightened.by == ("prices" if tightened.ms == proof.solve().ms else "pieces")
 
 
 @st.composite

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -77,11 +77,13 @@ class Bound:
         ms: no plan of the task has a smaller step time.
         prices: the prices behind it.
         choice: what every table chooses at these prices: a hint where cutting and replicating pay.
+        by: the part of the proof that gave it: "prices", "pieces" on their own, ranges of "kernels", or "holders" of a hot table.
     """
 
     ms: float
     prices: Prices
     choice: Choice
+    by: str = "prices"
 
 
 def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
@@ -151,17 +153,24 @@ class BoundProof:
         if doomed.any():
             self._relaxation.legal[doomed] = False
             found = self.solve()
-            bound = found if np.isfinite(found.ms) and found.ms > bound.ms else bound
+            bound = replace(found, by="pieces") if np.isfinite(found.ms) and found.ms > bound.ms else bound
             binding = max(binding, found.ms)
-        return Bound(min(max(bound.ms, binding), step_ms, self._replicated), bound.prices, bound.choice)
+        return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
         """The bound, knowing a plan of `step_ms`, by how long kernels take and how many devices hold a hot table."""
-        found = max(bound.ms, 0.0 if late() else self._by_kernels(bound, step_ms))
+        by_kernels = 0.0 if late() else self._by_kernels(bound, step_ms)
+        known = max(bound.ms, by_kernels)
         price = bound.choice.price
         hot = [table for table in np.argsort(-price, kind="stable").tolist() if price[table] >= _HOT * step_ms]
-        found = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, found, late)
-        return Bound(max(bound.ms, min(found, step_ms, self._replicated)), bound.prices, bound.choice)
+        by_holders = Holders(self._relaxation, self._pricing, bound.prices).bound(hot, step_ms, known, late)
+        return self._raised(bound, step_ms, kernels=by_kernels, holders=by_holders)
+
+    def _raised(self, bound: Bound, step_ms: float, **found: float) -> Bound:
+        """The bound, or the first of the largest that parts of the proof have found; at most a plan that is known."""
+        by = max(found, key=lambda part: found[part])
+        ms = min(max(bound.ms, found[by]), step_ms, self._replicated)
+        return replace(bound, ms=ms, by=by if found[by] > bound.ms else bound.by)
 
     def _by_kernels(self, bound: Bound, step_ms: float) -> float:
         """The least over ranges of the time that kernels take, the slowest forward and the slowest backward one; see the module."""
