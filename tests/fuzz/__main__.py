@@ -103,16 +103,16 @@ def _all(count: int, seed: int, files: Path, workers: int) -> Iterator[dict[str,
                 queue.put(f"case {number}: {''.join(traceback.format_exception(error))}")
             shutil.rmtree(folder, ignore_errors=True)
 
-    crew = [context.Process(target=work, daemon=True) for _ in range(min(workers, count))]
-    for worker in crew:
-        worker.start()
+    processes = [context.Process(target=work, daemon=True) for _ in range(min(workers, count))]
+    for process_ in processes:
+        process_.start()
     for _ in range(count):
         record = queue.get()
         if isinstance(record, str):
             raise SystemExit(f"the fuzz itself fails in {record}")
         yield record
-    for worker in crew:
-        worker.join()
+    for process_ in processes:
+        process_.join()
 
 
 def judged(number: int, seed: int, files: Path, folder: Path) -> dict[str, Any]:

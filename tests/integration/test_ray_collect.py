@@ -59,7 +59,7 @@ def check_whole(folder: Path, samples: int) -> None:
 
 
 def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_path: Path) -> None:
-    victims = ["ray::Keeper", "shardwright.measure.worker"]
+    victims = ["ray::StatefulWorker", "shardwright.measure.worker"]
     killed: list[int] = []
 
     def kill(done: int, wanted: int, detail: str) -> None:
@@ -133,7 +133,7 @@ def test_a_killed_driver_loses_nothing_that_it_has_heard_of(cluster: Cluster, tm
     assert visits(tmp_path) == heard
     assert before <= heard
     # The cluster goes on without that driver, and its workers end; so does the collection, from where it was.
-    wait_until(lambda: not named(os.getpid(), "ray::Keeper"), "workers outlive their driver")
+    wait_until(lambda: not named(os.getpid(), "ray::StatefulWorker"), "workers outlive their driver")
     summary = collect_on_cluster(cluster, tmp_path, small(20), backend="embedding_bag", policy=ONCE)
     after = visits(tmp_path)
     assert heard <= after

@@ -53,7 +53,11 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
         def map(self, method, jobs):  # type: ignore[no-untyped-def]
             for found in fleet.pool.map(method, jobs):
                 if not killed:
-                    workers = [pid for name in ("ray::Keeper.call", "ray::Keeper") for pid in named(os.getpid(), name)]
+                    workers = [
+                        pid
+                        for name in ("ray::StatefulWorker.call", "ray::StatefulWorker")
+                        for pid in named(os.getpid(), name)
+                    ]
                     killed.append(next(pid for pid in workers if named(pid, MEASURING)))
                     orphans.extend(named(killed[0], MEASURING))
                     os.kill(killed[0], signal.SIGKILL)

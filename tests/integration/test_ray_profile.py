@@ -72,7 +72,7 @@ def test_the_profile_is_the_same_bits_though_workers_are_killed(cluster: Cluster
         """Kill the workers when the first part is done, whether they are at the next one or will be given it."""
         told.append(lookups)
         if not killed:
-            killed.extend(named(os.getpid(), "ray::Keeper"))
+            killed.extend(named(os.getpid(), "ray::StatefulWorker"))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 

@@ -90,7 +90,7 @@ class Lost:
     text: str
 
 
-class Keeper:
+class StatefulWorker:
     """A worker: its state is made by its first job, so that an error of the factory reaches the caller as that job's error."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
@@ -253,7 +253,7 @@ class Pool(Generic[State]):
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        remote: Any = cast(Any, ray.remote(Keeper))
+        remote: Any = cast(Any, ray.remote(StatefulWorker))
         try:
             for place in self.places:
                 # A job that was lost goes to whoever is free first: Ray itself restarts workers, and does no job again.

@@ -124,7 +124,7 @@ def _checked(known: str | None, device: str, backend: str) -> tuple[str, str]:
 
 
 @dataclass
-class Crew:
+class Dispatcher:
     """Workers that are asked, and then given sets: `tell` gives each idle worker its next job, `hear` takes an answer.
 
     Attributes:
@@ -294,22 +294,24 @@ def collect_on_cluster(
     device, told = collection.device, 1
     state = partial(MeasuringNode, device, backend, policy, of_machine)
     with cluster.pool(state, cluster.places(device), gpus=float(device == "cuda")) as pool, ExitStack() as closing:
-        crew = Crew(pool, Path(folder), collection, not cluster.local, closing)
+        dispatcher = Dispatcher(pool, Path(folder), collection, not cluster.local, closing)
         while True:
             going_on = monotonic() < stop_at
-            crew.tell(go_on=going_on)
+            dispatcher.tell(go_on=going_on)
             # With nothing at work, there is nothing to wait for but workers that are starting, where there is work for them.
-            if not pool.busy and not (going_on and pool.starting and (crew.left or not crew.stocks)):
+            if not pool.busy and not (going_on and pool.starting and (dispatcher.left or not dispatcher.stocks)):
                 break
             for number, answer in pool.wait():
-                crew.hear(number, answer)
-            if len(crew.stocks) > told:
-                for stock in crew.stocks[told if told > 1 else 0 :]:
+                dispatcher.hear(number, answer)
+            if len(dispatcher.stocks) > told:
+                for stock in dispatcher.stocks[told if told > 1 else 0 :]:
                     say(f"one kind of hardware: {stock.hardware['processor']}, {stock.hardware['cores']} cores")
-                told = len(crew.stocks)
-            if progress and crew.stocks:
-                wanted = sum(stock.wanted for stock in crew.stocks)
-                progress(wanted - sum(stock.unseen for stock in crew.stocks), wanted, to_revisit(crew.stocks))
+                told = len(dispatcher.stocks)
+            if progress and dispatcher.stocks:
+                wanted = sum(stock.wanted for stock in dispatcher.stocks)
+                progress(
+                    wanted - sum(stock.unseen for stock in dispatcher.stocks), wanted, to_revisit(dispatcher.stocks)
+                )
         took = monotonic() - started
-        found = [(summarise(stock, took), dict(stock.hardware)) for stock in crew.stocks]
+        found = [(summarise(stock, took), dict(stock.hardware)) for stock in dispatcher.stocks]
         return RemoteSummary(found, pool.redone, list(pool.given_up))

@@ -195,4 +195,4 @@ class TestOnePool:
         assert sorted(result for _, result in pool.map(partial(wait_at, str(marker)), [1, 2, 3])) == [1, 2, 3]
 
     def test_the_test_finds_the_workers_of_its_own_cluster(self, cluster: Cluster, pool: Pool[list[int]]) -> None:
-        wait_until(lambda: len(named(os.getpid(), "ray::Keeper")) == 2, "there are two workers")
+        wait_until(lambda: len(named(os.getpid(), "ray::StatefulWorker")) == 2, "there are two workers")

@@ -28,7 +28,7 @@ ALLOWED = {
     "Worker": {
         "measure/worker.py",
         "measure/measuring.py",
-        "search/learned/bench.py",
+        "search/learned/fleet.py",
         "measure/collect.py",
         "measure/remote.py",
     },

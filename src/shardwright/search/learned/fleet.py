@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from shardwright.cluster import Cluster, Lost, Pool
 from shardwright.errors import ClusterFailed, MeasurementFailed
+from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
-from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
-from shardwright.measure.measuring import Times, settled, time_of
-from shardwright.measure.worker import WorkerOptions
+from shardwright.measure.hardware import DECISIVE, Fingerprint, differences, fingerprint
+from shardwright.measure.measuring import Times, check_memory, settled, time_of
+from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.search.learned.arrays import Floats
-from shardwright.search.learned.bench import Bench, MeasuredJob, MeasuringJob, fingerprint_of, measure_on
 from shardwright.search.learned.worlds import Placed, measured_phases, measured_world_name
 
 _MOST_DEATHS = 3  # for each worker, when it is asked
@@ -25,17 +26,101 @@ _MOST_AT_ONCE = 16  # devices of a job: few seconds of work, which is what a kil
 
 
 @dataclass(frozen=True)
+class MeasuringJob:
+    """Devices to measure once each.
+
+    Attributes:
+        works: what each of them has to do.
+        largest: of all works that the process is to measure, the one that takes the most memory.
+        options: how the measuring process is set up; its arena is the least that is needed.
+    """
+
+    works: Sequence[DeviceWork]
+    largest: DeviceWork
+    options: WorkerOptions
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """What was measured.
+
+    Attributes:
+        visits: one visit to each work.
+        fingerprint: what it was measured on.
+    """
+
+    visits: list[Visit]
+    fingerprint: Fingerprint
+
+
+class LearningNode:
+    """What a worker keeps: a measuring process, started when it is first needed, that ends with the worker because its pipe closes.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Attributes:
+        host: name of the machine.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.host = socket.gethostname()
+        self._device = device
+        self._worker: Worker | None = None
+        self._options: WorkerOptions | None = None
+        self._largest = 0  # bytes that the memory was found to have room for
+
+    def asked(self, _: None) -> tuple[str, Fingerprint]:
+        """The name of the machine, and what it measures with."""
+        return self.host, self.fingerprint
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The hardware and software that the worker measures with."""
+        return fingerprint(self._device, default_backend())
+
+    def measure(self, job: MeasuringJob) -> MeasuredJob:
+        """Measure the devices one after another.
+
+        Raises:
+            MeasurementFailed: one of them does not fit this machine's memory, or a kernel cannot run.
+        """
+        worker = self._ready(job)
+        return MeasuredJob([worker.visit(work) for work in job.works], self.fingerprint)
+
+    def close(self) -> None:
+        """End the measuring process."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._options = None
+
+    def _ready(self, job: MeasuringJob) -> Worker:
+        """The measuring process; that of earlier jobs, if it is set up like this and has room for these."""
+        wanted, worker = job.options, self._worker
+        largest = job.largest.table_bytes + job.largest.buffer_bytes
+        if worker is not None and self._options is not None and worker.alive and largest <= self._largest:
+            kept = self._options.arena_bytes
+            if kept >= wanted.arena_bytes and replace(wanted, arena_bytes=kept) == self._options:
+                return worker
+        self.close()
+        if self._device == "cpu":
+            check_memory([job.largest])
+        self._worker, self._options, self._largest = Worker(wanted), wanted, largest
+        return self._worker
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Workers of one kind.
 
     Attributes:
-        pool: the workers; the state of each is a `Bench`.
+        pool: the workers; the state of each is a `LearningNode`.
         device: "cpu" or "cuda", what they measure on.
         fingerprint: what each of them measures with.
         left_out: host and processor of the machines that are of another kind.
     """
 
-    pool: Pool[Bench]
+    pool: Pool[LearningNode]
     device: str
     fingerprint: Fingerprint
     left_out: tuple[str, ...] = ()
@@ -66,7 +151,7 @@ def open_fleet(cluster: Cluster, device: str = "cpu") -> Iterator[Fleet]:
         ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
         MeasurementFailed: a machine lends a GPU that torch does not see.
     """
-    with cluster.pool(partial(Bench, device), cluster.places(device), gpus=float(device == "cuda")) as pool:
+    with cluster.pool(partial(LearningNode, device), cluster.places(device), gpus=float(device == "cuda")) as pool:
         hosts = _asked(pool)
         kinds = {worker: tuple(hardware.get(name, "") for name in DECISIVE) for worker, (_, hardware) in hosts.items()}
         chosen = Counter(kinds.values()).most_common(1)[0][0]
@@ -76,12 +161,12 @@ def open_fleet(cluster: Cluster, device: str = "cpu") -> Iterator[Fleet]:
         yield Fleet(pool, device, hosts[own[0]][1], tuple(others))
 
 
-def _asked(pool: Pool[Bench]) -> dict[int, tuple[str, Fingerprint]]:
+def _asked(pool: Pool[LearningNode]) -> dict[int, tuple[str, Fingerprint]]:
     """Host name and fingerprint of each worker, once all have started or were given up; one that dies is asked again."""
     answers: dict[int, tuple[str, Fingerprint]] = {}
     while pool.starting or pool.busy or set(pool.idle) - answers.keys():
         for worker in set(pool.idle) - answers.keys():
-            pool.give(worker, fingerprint_of, None, worker=worker)
+            pool.give(worker, LearningNode.asked, None, worker=worker)
         for worker, answer in pool.wait():
             if not isinstance(answer, Lost):
                 answers[worker] = answer
@@ -144,7 +229,7 @@ class FleetWorld:
             todo = distinct
             while todo:
                 jobs = list(self._jobs([todo[place] for place in rng.permutation(len(todo))]))
-                for number, found in self.fleet.pool.map(measure_on, jobs):
+                for number, found in self.fleet.pool.map(LearningNode.measure, jobs):
                     self._check(found)
                     for work, visit in zip(jobs[number].works, found.visits, strict=True):
                         visits[work].append(visit)

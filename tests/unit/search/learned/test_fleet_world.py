@@ -25,8 +25,8 @@ MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "started", [])
     monkeypatch.setattr(MadeUpWorker, "measured", [])
-    for module in ("measuring", "worker"):
-        monkeypatch.setattr(f"shardwright.measure.{module}.Worker", MadeUpWorker)
+    for module in ("measure.measuring", "search.learned.fleet"):
+        monkeypatch.setattr(f"shardwright.{module}.Worker", MadeUpWorker)
     monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker
 
