@@ -148,7 +148,7 @@ inline std::vector<Ms> device_times(const Pieces& p, Ints state, Ints device, st
 // What a placement costs by the link model: the sum over the four phases of the maximum over devices; or the embedding cost, the maximum over
 // devices of the sum of their phases.
 inline double link_ticks(const Pieces& p, Ints state, Ints device, bool embedding) {
-    std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.near) + 1);
+    std::vector<Bytes> served(p.devices()), by_host(p.devices() / static_cast<int>(p.links.per_host) + 1);
     for (int rank = 0; rank < p.devices(); ++rank) served[rank] = {p.fixed_served[2 * rank], p.fixed_served[2 * rank + 1]};
     for (std::size_t piece = 0; piece < state.size(); ++piece)
         served[device[piece]] += {p.served[2 * state[piece]], p.served[2 * state[piece] + 1]};

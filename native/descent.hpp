@@ -1,4 +1,4 @@
-// Local search: change what the hottest devices hold until nothing helps.
+// Local search: change what the slowest devices hold until nothing helps.
 #pragma once
 
 #include "moves.hpp"
@@ -6,8 +6,8 @@
 
 namespace shardwright {
 
-inline constexpr int TARGETS = 16;      // coldest devices that a change considers
-inline constexpr int CUT_TARGETS = 4;   // of these, the coldest, that cutting a piece considers
+inline constexpr int TARGETS = 16;      // least loaded devices that a change considers
+inline constexpr int CUT_TARGETS = 4;   // of these, the least loaded, that cutting a piece considers
 inline constexpr double WORTH = 1e-6;   // of the step time: gains below are not worth a change
 inline constexpr int MOST_CHANGES = 200'000;  // of one descent: a stop for degenerate cost models
 
@@ -19,7 +19,7 @@ inline std::vector<int> ascending(const std::vector<double>& values) {
     return order;
 }
 
-// Relieve a device by the best move or swap with the coldest target that allows one, else by cutting a piece.
+// Relieve a device by the best move or swap with the least loaded target that allows one, else by cutting a piece.
 inline bool relieve(Solution& s, int one, const std::vector<int>& targets, double least) {
     for (int target : targets) {
         if (target == one) continue;
@@ -45,42 +45,42 @@ inline bool relieve(Solution& s, int one, const std::vector<int>& targets, doubl
     return false;
 }
 
-// Improve a full solution until no change helps; returns how many were made. `widest`: hottest devices that are looked at before a solution
+// Improve a full solution until no change helps; returns how many were made. `widest`: slowest devices that are looked at before a solution
 // is taken for a local optimum.
 inline int descend(Solution& s, int squarings, int widest, const Stop& stop) {
-    const int devices = s.problem->devices, hot = std::max(1, devices / 16), rest = std::max(2, devices / 8);
+    const int devices = s.problem->devices, few = std::max(1, devices / 16), rest = std::max(2, devices / 8);
     std::vector<int> tried(devices, NONE);  // changes that had been made when a device was last found to be stuck
-    int made = 0, looked_at = hot;
+    int made = 0, looked_at = few;
     while (made < MOST_CHANGES) {
         set_objective(s, squarings);
         const double least = WORTH * s.step_ms();
-        std::vector<double> coolness(devices), load(devices);
+        std::vector<double> quickness(devices), load(devices);
         for (int device = 0; device < devices; ++device) {
-            coolness[device] = -s.heat[device];
+            quickness[device] = -s.objective[device];
             load[device] = s.load(device);
         }
-        const std::vector<int> hottest = ascending(coolness);
+        const std::vector<int> slowest = ascending(quickness);
         std::vector<int> targets = ascending(load);
         targets.resize(std::min<std::size_t>(targets.size(), TARGETS));
         const int before = made;
-        bool cold = false;
+        bool small = false;
         for (int place = 0; place < std::min(looked_at, devices); ++place) {
-            const int one = hottest[place];
-            cold = s.heat[one] < least;
-            if (cold) break;
+            const int one = slowest[place];
+            small = s.objective[one] < least;
+            if (small) break;
             if (stop.late()) return made;
-            if (looked_at == hot && tried[one] >= 0 && made - tried[one] < rest) continue;
+            if (looked_at == few && tried[one] >= 0 && made - tried[one] < rest) continue;
             if (tried[one] == made) continue;
             if (!relieve(s, one, targets, least)) {
                 tried[one] = made;
             } else {
                 ++made;
-                if (hot == 1) break;
+                if (few == 1) break;
             }
         }
         if (made > before)
-            looked_at = hot;
-        else if (cold || looked_at >= std::min(devices, widest))
+            looked_at = few;
+        else if (small || looked_at >= std::min(devices, widest))
             break;
         else
             looked_at = std::min({4 * looked_at, devices, widest});

@@ -145,7 +145,7 @@ std::shared_ptr<OwningPieces> make_pieces(nb::kwargs given) {
     detail::require_parts(p.parts, "");
     detail::require_within(p.parts.call, 0, calls, "call");
     detail::require_within(p.unit, 0, units, "unit");
-    require(p.links.near >= 1 && p.links.devices == devices, "links must name the devices, and at least one device a host");
+    require(p.links.per_host >= 1 && p.links.devices == devices, "links must name the devices, and at least one device a host");
     p.arrays = std::move(arrays).kept();
     return found;
 }
@@ -183,7 +183,7 @@ void bind_solution(nb::module_& m) {
         .def_prop_ro("pieces_of", [](const Solution& s) { return to_ints(s.pieces_of); })
         .def_prop_ro("spread_of", [](const Solution& s) { return to_ints(s.spread_of); })
         .def_prop_ro("used", [](const Solution& s) { return to_numpy(s.used); })
-        .def_prop_ro("heat", [](const Solution& s) { return to_numpy(s.heat); })
+        .def_prop_ro("objective", [](const Solution& s) { return to_numpy(s.objective); })
         .def_prop_ro("times", [](const Solution& s) {
             std::vector<double> flat;
             for (const auto& of : s.times) flat.insert(flat.end(), of.begin(), of.end());

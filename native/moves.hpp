@@ -15,17 +15,17 @@ struct Swap {
     int mine = NONE, other = NONE;
 };
 
-// Change of heat where the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for nothing. A gain of at most
+// Change of both objectives where the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for nothing. A gain of at most
 // `least` may be told as minus infinity, before all of it is priced.
 inline double pair_gain(const Solution& s, int one, int before, int left, int target, int held, int joined, double least) {
     const Problem& p = *s.problem;
     const auto serves = [&](int row) { return row >= 0 ? p.serves(row) : Bytes{}; };
     const Bytes out = serves(before) - serves(left), in = serves(joined) - serves(held), all = in - out, less = Bytes{} - out;
     const bool together = p.links.host_of(one) == p.links.host_of(target);
-    const double heat = s.heat[one] + s.heat[target];
-    const double target_heat = heat_after(s, target, held, joined, in, together ? all : in, all);
-    if (heat - target_heat <= least) return -std::numeric_limits<double>::infinity();  // a heat is never negative
-    return heat - target_heat - heat_after(s, one, before, left, less, together ? all : less, all);
+    const double objective = s.objective[one] + s.objective[target];
+    const double target_objective = objective_after(s, target, held, joined, in, together ? all : in, all);
+    if (objective - target_objective <= least) return -std::numeric_limits<double>::infinity();  // an objective is never negative
+    return objective - target_objective - objective_after(s, one, before, left, less, together ? all : less, all);
 }
 
 // Parts of a piece that are tried: all of it, then parts that would make two devices about level, and half of that; 0 for nothing to try.
@@ -49,7 +49,7 @@ inline double transfer_gain(const Solution& s, int one, int target, int form, in
     if (p.bytes[joined] - (there ? p.bytes[held] : 0) > s.room_on(target)) return never;
     double gain = pair_gain(s, one, before, left, target, held, joined, least);
     const auto serves = [&](int row) { return row >= 0 ? p.serves(row) : Bytes{}; };
-    if (gain > least) gain -= others_heat(s, one, target, serves(before) - serves(left), serves(joined) - serves(held));
+    if (gain > least) gain -= others_objective(s, one, target, serves(before) - serves(left), serves(joined) - serves(held));
     if (p.warm() && gain > least)
         gain -= p.ms_to_receive(form, there + units, target) - p.ms_to_receive(form, there, target) +
                 p.ms_to_receive(form, width - units, one) - p.ms_to_receive(form, width, one);
@@ -103,7 +103,7 @@ inline Swap best_swap(const Solution& s, int one, int target, double least) {
             double gain = pair_gain(s, one, row, in, target, in, row, best.gain);
             if (gain > best.gain) {
                 const Bytes less = p.serves(row) - p.serves(in);
-                gain -= others_heat(s, one, target, less, less);
+                gain -= others_objective(s, one, target, less, less);
             }
             if (p.warm() && gain > best.gain) {
                 const Piece &a = s.pieces[mine], &b = s.pieces[other];
@@ -128,7 +128,7 @@ inline void refresh_two(Solution& s, int one, int other, Bytes all_before) {
         const int host = links.host_of(device);
         if (same_total && host != links.host_of(one) && host != links.host_of(other)) continue;
         s.refresh_links(device);
-        refresh_heat(s, device);
+        refresh_objective(s, device);
     }
 }
 

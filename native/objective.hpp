@@ -9,7 +9,7 @@
 //
 //     dPsi <= sum_p w_p dS_p,   w_p = a_p / k S_p^(1/k - 1)
 //
-// never promises too much: a change that lowers the right side lowers Psi. A device's heat is its part of sum_p w_p S_p.
+// never promises too much: a change that lowers the right side lowers Psi. A device's objective is its part of sum_p w_p S_p.
 #pragma once
 
 #include "solution.hpp"
@@ -22,23 +22,23 @@ inline double raised(double base, int squarings) {
     return std::min(base, 1e300);
 }
 
-inline double heat_of(const Solution& s, Ms calls, Ms links) {
+inline double objective_of(const Solution& s, Ms calls, Ms links) {
     return (s.weight[FORWARD] * raised(calls.forward * s.scale[FORWARD], s.squarings) +
             s.weight[BACKWARD] * raised(calls.backward * s.scale[BACKWARD], s.squarings)) +
            (s.weight[FORWARD_LINKS] * raised(links.forward * s.scale[FORWARD_LINKS], s.squarings) +
             s.weight[BACKWARD_LINKS] * raised(links.backward * s.scale[BACKWARD_LINKS], s.squarings));
 }
 
-inline void refresh_heat(Solution& s, int device) {
+inline void refresh_objective(Solution& s, int device) {
     const auto& t = s.times[device];
-    s.heat[device] = heat_of(s, {t[FORWARD], t[BACKWARD]}, {t[FORWARD_LINKS], t[BACKWARD_LINKS]});
+    s.objective[device] = objective_of(s, {t[FORWARD], t[BACKWARD]}, {t[FORWARD_LINKS], t[BACKWARD_LINKS]});
 }
 
-inline void refresh_heat(Solution& s) {
-    for (int device = 0; device < s.problem->devices; ++device) refresh_heat(s, device);
+inline void refresh_objective(Solution& s) {
+    for (int device = 0; device < s.problem->devices; ++device) refresh_objective(s, device);
 }
 
-inline double total_heat(const Solution& s) { return std::accumulate(s.heat.begin(), s.heat.end(), 0.0); }
+inline double total_objective(const Solution& s) { return std::accumulate(s.objective.begin(), s.objective.end(), 0.0); }
 
 // Price everything, and aim at the maxima as they are now.
 inline void set_objective(Solution& s, int squarings) {
@@ -54,7 +54,7 @@ inline void set_objective(Solution& s, int squarings) {
         s.scale[phase] = 1.0 / top;
         s.weight[phase] = total > 0.0 ? top / power * (root / std::max(total, 1e-300)) : top;
     }
-    refresh_heat(s);
+    refresh_objective(s);
 }
 
 // Forward and backward ms of a device's calls after a row of pieces has left it and another has come; NONE for no row.
@@ -89,14 +89,14 @@ inline Ms calls_after(const Solution& s, int device, int out, int in) {
 }
 
 // Heat of a device after a row of pieces has left it and another has come, and it, its host and all devices serve more bytes.
-inline double heat_after(const Solution& s, int device, int out, int in, Bytes more, Bytes host_more, Bytes all_more) {
+inline double objective_after(const Solution& s, int device, int out, int in, Bytes more, Bytes host_more, Bytes all_more) {
     const Bytes host = s.served_by_host[s.problem->links.host_of(device)];
     const Ms links = link_ms(s.problem->links, s.served[device] + more, host + host_more, s.served_by_all + all_more, s.reduced[device]);
-    return heat_of(s, calls_after(s, device, out, in), links);
+    return objective_of(s, calls_after(s, device, out, in), links);
 }
 
-// By how much all other devices heat up, because they receive what `one` serves no longer from there but from `target`.
-inline double others_heat(const Solution& s, int one, int target, Bytes out, Bytes in) {
+// By how much the objectives of all other devices rise, because they receive what `one` serves no longer from there but from `target`.
+inline double others_objective(const Solution& s, int one, int target, Bytes out, Bytes in) {
     const Problem& p = *s.problem;
     const int host_one = p.links.host_of(one), host_target = p.links.host_of(target);
     const Bytes all = in - out;

@@ -41,7 +41,7 @@ inline void aim_at_balance(Solution& s) {
             calls.forward += ms.forward;
             calls.backward += ms.backward;
         }
-    const Ms links = link_ms(p.links, served, served * p.links.near, served * p.links.devices, reduced);
+    const Ms links = link_ms(p.links, served, served * p.links.per_host, served * p.links.devices, reduced);
     std::array<double, PHASES> goals{};
     goals[FORWARD] = calls.forward;
     goals[BACKWARD] = calls.backward;
@@ -54,7 +54,7 @@ inline void aim_at_balance(Solution& s) {
     }
     s.squarings = squarings;
     s.refresh();
-    refresh_heat(s);
+    refresh_objective(s);
 }
 
 // The device whose part of the objective rises least with the piece on it, or NONE where it may lie nowhere.
@@ -67,7 +67,7 @@ inline int coolest_device(const Solution& s, int piece) {
     double lowest = std::numeric_limits<double>::infinity();
     for (int device = 0; device < p.devices; ++device) {
         if (p.bytes[row] > s.room_on(device)) continue;
-        double rise = heat_after(s, device, NONE, row, more, more, more) - s.heat[device];
+        double rise = objective_after(s, device, NONE, row, more, more, more) - s.objective[device];
         if (rise >= lowest) continue;
         const int there = parted ? s.width_on(item, device) : 0;
         if (there && !p.legal[row + there]) continue;  // its pieces there are to become one
@@ -101,7 +101,7 @@ inline int place_greedily(Solution& s, double memory_weight, const Stop* stop) {
         s.place(piece, device);
         s.refresh_calls(device);
         s.refresh_links(device);
-        refresh_heat(s, device);
+        refresh_objective(s, device);
     }
     return NONE;
 }

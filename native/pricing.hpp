@@ -35,10 +35,10 @@ Ms call_ms_traded(const Head& head, const double* sums, const double* out, const
 
 // A topology's links: ms a byte and latency in ms, inside a host and between hosts.
 struct Links {
-    double devices = 1.0, near = 1.0;
+    double devices = 1.0, per_host = 1.0;
     std::array<double, 2> ms_per_byte{}, latency_ms{};
 
-    int host_of(int device) const { return device / static_cast<int>(near); }
+    int host_of(int device) const { return device / static_cast<int>(per_host); }
 };
 
 // Communication of a device that serves `own`, on a host that serves `host`, among devices that serve `all`. `reduced`: bytes that it sends
@@ -46,7 +46,7 @@ struct Links {
 inline Ms link_ms(const Links& links, Bytes own, Bytes host, Bytes all, const std::array<double, 2>& reduced) {
     constexpr double dust = 1e-3;  // bytes: what is left of sums that cancel
     const double share = 1.0 / links.devices;
-    const std::array<double, 2> peers{links.near - 1.0, links.devices - links.near};
+    const std::array<double, 2> peers{links.per_host - 1.0, links.devices - links.per_host};
     const std::array<Bytes, 2> theirs{host - own, all - host};
     Ms found;
     for (int link = 0; link < 2; ++link) {

@@ -173,7 +173,7 @@ inline void Problem::settle() {
     require_within(spread_range, 0, static_cast<std::int64_t>(spread_device.size()) + 1, "spread_range");
     for (std::size_t spread = 0; spread < spread_bytes.size(); ++spread)
         require(spread_range[2 * spread] <= spread_range[2 * spread + 1], "spread_range must begin before it ends");
-    require(links.near >= 1 && links.devices == devices, "links must name the devices, and at least one device a host");
+    require(links.per_host >= 1 && links.devices == devices, "links must name the devices, and at least one device a host");
     if (warm()) {
         require(home.form.size() == most.size() && home.unit_ms.size() == item.size() && home.spread_ms.size() == spread_bytes.size(),
                 "home_form, home_unit_ms and home_spread_ms must have a number for each item, form and spread");
@@ -182,7 +182,7 @@ inline void Problem::settle() {
         require_within(home.form, NONE, forms, "home_form");
         require_within(home.device, 0, devices, "home_device");
     }
-    hosts = (devices + static_cast<int>(links.near) - 1) / static_cast<int>(links.near);
+    hosts = (devices + static_cast<int>(links.per_host) - 1) / static_cast<int>(links.per_host);
     room = 4 * items + 8 * devices + 64;  // splits stop there
 }
 

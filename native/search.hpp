@@ -12,7 +12,7 @@ namespace shardwright {
 
 inline constexpr int SQUARINGS[] = {3, 5, 7};  // of the objective's power, one descent each
 inline constexpr int SQUARINGS_KICKED = 6;
-inline constexpr int WIDEST = 256;             // hottest devices that a descent looks at before it ends
+inline constexpr int WIDEST = 256;             // slowest devices that a descent looks at before it ends
 inline constexpr int WIDEST_KICKED = 3;        // the same after a kick, which changes few devices
 inline constexpr std::int64_t RESPREAD = 400'000;  // items times devices up to which every spread is tried
 inline constexpr int DEVICES_KICKED = 6;

@@ -34,7 +34,7 @@ class Solution {
           reduced(problem->devices),
           used(problem->devices, 0),
           times(problem->devices),
-          heat(problem->devices, 0.0) {
+          objective(problem->devices, 0.0) {
         pieces.reserve(problem->room);
         sums.reserve(counts.size() * problem->width);
         for (std::size_t call = 0; call < counts.size(); ++call) sums.insert(sums.end(), problem->base.begin(), problem->base.end());
@@ -53,7 +53,7 @@ class Solution {
     std::vector<std::array<double, 2>> reduced;  // (d,) bytes sent to reduce gradients, by link
     std::vector<std::int64_t> used;              // (d,) bytes of memory
     std::vector<std::array<double, PHASES>> times;  // (d,) ms by phase
-    std::vector<double> heat;                    // (d,) each device's part of the objective
+    std::vector<double> objective;               // (d,) each device's part of the objective
     std::array<double, PHASES> weight{}, scale{};  // of the phases in it: see objective.hpp
     int squarings = 0;
 

@@ -7,15 +7,15 @@ namespace shardwright {
 
 inline void price_all(Solution& s) {
     s.refresh();
-    refresh_heat(s);
+    refresh_objective(s);
 }
 
-inline bool is_lower(const Solution& s, double before) { return total_heat(s) < before * (1 - 1e-9); }
+inline bool is_lower(const Solution& s, double before) { return total_objective(s) < before * (1 - 1e-9); }
 
 // Spread an item, and undo that if it does not help.
 inline bool try_spread(Solution& s, int item, int spread) {
     const Problem& p = *s.problem;
-    double before = total_heat(s);
+    double before = total_objective(s);
     if (p.warm()) before -= p.home.spread_ms[spread];  // the price of what moves counts like ms of the objective
     std::vector<std::pair<int, int>> lifted;
     for (int piece = s.of_item[item]; piece >= 0; piece = s.pieces[piece].next_of_item) {
@@ -43,7 +43,7 @@ inline bool gather(Solution& s, int item) {
     const Problem& p = *s.problem;
     if (!p.legal[p.whole(item)]) return false;
     const int spread = s.spread_of[item];
-    double before = total_heat(s);
+    double before = total_objective(s);
     s.leave_spread(item);
     price_all(s);
     const int piece = s.add(item, p.units(item)), device = coolest_device(s, piece);
@@ -115,10 +115,10 @@ inline void widen(Solution& s) {
     for (int item = 0; item < s.problem->items; ++item) {
         const int form = wider_form(s, item);
         if (form < 0) continue;
-        const double before = total_heat(s);
+        const double before = total_objective(s);
         const int old = s.pieces[s.of_item[item]].form;
         recut(s, item, form);
-        if (total_heat(s) > before) recut(s, item, old);
+        if (total_objective(s) > before) recut(s, item, old);
     }
 }
 

@@ -55,7 +55,9 @@ def test_search_quality_of_the_papers_tasks(program, tmp_path):
     assert "<svg" in (tmp_path / "search_quality.svg").read_text()
     for row in rows_of(page, "setting | proven"):
         assert sum(int(row[f"by {part}"]) for part in ("prices", "pieces", "kernels", "holders")) == 1
-        assert float(row["gap by prices, median"].rstrip("%")) >= float(row["+ ranges of kernels and holders"].rstrip("%"))
+        assert float(row["gap by prices, median"].rstrip("%")) >= float(
+            row["+ ranges of kernels and holders"].rstrip("%")
+        )
 
 
 @pytest.mark.slow

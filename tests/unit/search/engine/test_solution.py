@@ -91,10 +91,10 @@ def test_a_change_gains_what_was_promised(hosts):
     solution, made = placed(prepared), 0
     for _ in range(20):
         solution.set_objective(5)
-        one, target = int(np.argmax(solution.heat)), int(np.argmin(solution.times.sum(axis=1)))
+        one, target = int(np.argmax(solution.objective)), int(np.argmin(solution.times.sum(axis=1)))
         gain, piece, form, units = solution.best_transfer(one, target, 1e-9, True)
         promised, mine, theirs = solution.best_swap(one, target, gain)
-        before = solution.heat.sum()
+        before = solution.objective.sum()
         if mine >= 0:
             solution.swap(mine, theirs)
             gain = promised
@@ -103,7 +103,7 @@ def test_a_change_gains_what_was_promised(hosts):
         else:
             break
         made += 1
-        assert before - solution.heat.sum() == pytest.approx(gain, rel=1e-6, abs=1e-9)
+        assert before - solution.objective.sum() == pytest.approx(gain, rel=1e-6, abs=1e-9)
     assert made > 2
 
 
@@ -112,8 +112,10 @@ def test_the_best_change_is_the_best_of_all():
     arrays, solution, compared = prepared.assembly.arrays, placed(prepared), 0
     solution.set_objective(4)
     for one, target in ((0, 1), (1, 2), (2, 0)):
-        before = solution.heat.sum()
-        best = max((before - after.heat.sum() for after in all_changes(arrays, solution, one, target)), default=0.0)
+        before = solution.objective.sum()
+        best = max(
+            (before - after.objective.sum() for after in all_changes(arrays, solution, one, target)), default=0.0
+        )
         moved = solution.best_transfer(one, target, 1e-9, False)[0]
         found = solution.best_swap(one, target, moved)[0]
         apart = solution.times[one].sum() > solution.times[target].sum()

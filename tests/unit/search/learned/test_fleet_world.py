@@ -27,7 +27,8 @@ def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "measured", [])
     for module in ("measure.measuring", "search.learned.fleet"):
         monkeypatch.setattr(f"shardwright.{module}.Worker", MadeUpWorker)
-    monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
+    for module in ("measure.hardware", "search.learned.fleet"):
+        monkeypatch.setattr(f"shardwright.{module}.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker
 
 
