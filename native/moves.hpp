@@ -15,8 +15,8 @@ struct Swap {
     int mine = NONE, other = NONE;
 };
 
-// Change of both objectives where the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for nothing. A gain of at most
-// `least` may be told as minus infinity, before all of it is priced.
+// Change of both objectives where the row `before` on `one` becomes `left`, and `held` on `target` becomes `joined`; NONE for nothing.
+// A gain of at most `least` may be told as minus infinity, before all of it is priced.
 inline double pair_gain(const Solution& s, int one, int before, int left, int target, int held, int joined, double least) {
     const Problem& p = *s.problem;
     const auto serves = [&](int row) { return row >= 0 ? p.serves(row) : Bytes{}; };
