@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from shardwright.arrays import Floats
-from shardwright.calibration.sets import Group, Set, cut_pair, plan_sets, random_sets, task_sets
+from shardwright.calibration.sets import Group, Set, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
 from shardwright.cost.accuracy import ArrayModel, predict
 from shardwright.cost.dataset import Samples, samples_of_works
 from shardwright.cost.files import kind_of_table
@@ -62,6 +62,8 @@ class Curriculum:
         self.seconds = VisitSeconds()
         self._rng = np.random.default_rng([self.seed, self.first])
         self._drawn, self._named = self.first, 0
+        # Given out once: quick sets have none of the heaviest tables, and these decide what a step takes.
+        self._heavy = ((one,) for one in (heavy_sets(self.task) if self.task else ()))
         kinds = {(table.pooled, table.dtype) for table in self.task.tables} if self.task else set()
         self.kinds = {kind_of_table(pooled, dtype) for pooled, dtype in kinds} | {kind_of_table(True, "fp32")}
         self._space = SampleSpace(
@@ -78,10 +80,10 @@ class Curriculum:
         )
 
     def first_sets(self, count: int, model: ComputeModel | None) -> list[Group]:
-        """Quick sets of all numbers of shards, with a task some of its own; `model` says which are quick."""
+        """The heaviest tables of a task, then quick sets of all numbers of shards; `model` says which are quick."""
         sets = self._new_sets(_CHOICE * count, count)
         chosen = self._quick(sets, model, count) if model else sets[:count]
-        return [(one,) for one in chosen]
+        return [*self._heavy, *((one,) for one in chosen)]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
         """Random sets, and of a task some of its own, with the times that a model tells: to teach another model what this one knows."""
@@ -90,7 +92,7 @@ class Curriculum:
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
     def next_sets(self, count: int, models: Sequence[ComputeModel]) -> list[Group]:
-        """About so many sets: devices of plans and their neighbours, pairs, and what the models disagree about."""
+        """About so many sets: the heaviest tables once, devices of plans and their neighbours, pairs, what the models disagree about."""
         groups: list[Group] = []
         plans, pairs = (max(1, round(share * count)) for share in (_PLANS, _PAIRS))
         while _size(groups) < plans:
@@ -105,7 +107,7 @@ class Curriculum:
         sets = self._new_sets(_CHOICE * left, _CHOICE * left)
         groups += [(one,) for one in self._disputed(sets, models, left)]
         fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
-        return [fitting[place] for place in self._rng.permutation(len(fitting))]
+        return [*self._heavy, *(fitting[place] for place in self._rng.permutation(len(fitting)))]
 
     def _quick(self, sets: Sequence[Set], model: ArrayModel, count: int) -> list[Set]:
         """Sets that take little time, of all numbers of shards."""

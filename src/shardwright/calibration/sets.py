@@ -66,6 +66,17 @@ def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Set]
         yield Set(DeviceWork(tuple(blocks), tuple(seeds), task.optimizer), "task")
 
 
+def heavy_sets(task: Task) -> Iterator[Set]:
+    """Tables that look up more than half of a device's even share, alone and in half: a slowest device may hold nothing else."""
+    works = [shard_work(task, Shard.whole(table, 0)) for table in task.tables]
+    share = [work.lookups * work.dim for work in works]
+    for place in np.argsort(share)[::-1][: task.topology.devices].tolist():
+        if share[place] * 2 * task.topology.devices > sum(share):
+            dim = works[place].dim
+            for width in (dim, dim // 8 * 4) if dim >= 2 * _NARROWEST else (dim,):
+                yield Set(DeviceWork((replace(works[place], dim=width),), (place,), task.optimizer), "task")
+
+
 def cut_pair(task: Task, name: str, rng: np.random.Generator) -> Group:
     """Some tables whole on one device, with cuts on one device, whole on two devices, and with cuts on two."""
     works, seeds = _some_tables(task, rng)

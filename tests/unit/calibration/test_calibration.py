@@ -43,6 +43,22 @@ def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder
     assert len(kept.metadata["controls"].split(",")) == 3
 
 
+def test_heavy_tables_come_first_and_once_however_slow_they_are():
+    """Quick sets leave out the table that fills a device, and the slowest device is what a step waits for."""
+    hot = replace(TASK.tables[0], name="hot", pooling=500.0)
+    task = replace(TASK, tables=[*TASK.tables, hot])
+    for method, models in (("first_sets", None), ("next_sets", [cost_model_for("cpu")] * 2)):
+        curriculum = Curriculum(task, 256, "rowwise_adagrad", 1 << 30, "cpu", first=40)
+        first, later = (getattr(curriculum, method)(8, models) for _ in range(2))
+        alone = [one.work for (one,) in first[:2]]
+        hot_place = len(task.tables) - 1
+        assert [(work.seeds, [part.dim for part in work.works]) for work in alone] == [
+            ((hot_place,), [hot.dim]),
+            ((hot_place,), [hot.dim // 2]),
+        ]
+        assert alone[0] not in [one.work for group in later for one in group]
+
+
 def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
     found = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
     assert found.stopped == "interrupted"
