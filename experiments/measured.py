@@ -2,9 +2,10 @@
 
     python -m experiments papers-measured
 
-Run it on a machine with nothing else to do, for some hours; what is measured is kept, and the same command goes on. Forty-eight tasks of
-`neuroshard-table` (all widths, four and eight devices), forty of `dreamshard-tables` (unseen tables), and 16 of the 128 devices of
-production tasks. All is measured by `measure/measuring.py`: fresh batches, rounds in random order, a sentinel, control sets.
+Calibrate first ('shardwright calibrate'), and run it on a machine with nothing else to do, for some hours. What is measured is kept, and
+the same command goes on: 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen tables),
+and 16 of the 128 devices of production tasks. All is measured by `measure/measuring.py`: fresh batches, rounds in random order, a sentinel,
+control sets. Several machines may share the tasks: each task is planned by the model of the machine that measures it.
 """
 
 from __future__ import annotations
@@ -19,32 +20,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.dreamshard.tables import QUICK
-from experiments.entrants import LEARNED, SORTED, Entrant, Limits, entrant, model_version
+from experiments.entrants import SORTED, Entrant, Limits, entrant
 from experiments.experiment import Page, Piece, ResultTable, Row, Value
 from experiments.learned.tasks import draw_task
 from experiments.neuroshard.plans_on_kernels import measured_rows
 from experiments.neuroshard.production import WORLDS, production_task
 from experiments.neuroshard.table import BATCH_SIZE, DEVICES, MAX_DIMS, SEED
 from experiments.outcomes import planned, row_of
+from experiments.pages import processor_of
+from experiments.rows import HARDWARE
 from experiments.summaries import cell, conditions, grouped, in_order, with_interval
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import MeasurementFailed
-from shardwright.search.neuroshard import NeuroShard
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from shardwright.cost.model import CostModel
     from shardwright.sharding.plan import Plan
 
 TABLE, DREAM, PRODUCTION = "neuroshard-table", "dreamshard-tables", "neuroshard-production"
-BY_STEP = "neuroshard by step"
-STRATEGIES = ("random", *SORTED, "greedy", *LEARNED, "neuroshard", BY_STEP, "certified")
-WHOLE_STRATEGIES = ("random", *SORTED, "greedy", *LEARNED, "certified")
+STRATEGIES = ("random", *SORTED, "greedy", "autoshard", "dreamshard", "neuroshard", "certified")
+WHOLE_STRATEGIES = tuple(name for name in STRATEGIES if name != "neuroshard")
 """Those of DreamShard's tasks, where every table stays whole."""
-TASKS_A_SETTING, DREAM_TASKS, SEEDS, ROUNDS = 4, 10, 3, 3
+TASKS_A_SETTING, DREAM_TASKS, SEEDS, ROUNDS = 4, 10, 3, 2
 SLOWEST, AT_RANDOM = 4, 12
 """Devices of a production plan that are measured: those predicted to be the slowest, and others."""
 LIMITS = Limits(seconds=5.0)
+MODEL = "model"
+"""Column of the cost model that a row was planned by."""
 RIVALS = ("random", "greedy", "neuroshard")
 """Whose times others are divided by."""
 
@@ -79,9 +84,15 @@ class PapersMeasured:
         part, number = str(piece.key["part"]), int(piece.key["task"])
         entrants = _entrants(part)
         if part == PRODUCTION:
-            return _sampled(production_task(WORLDS[0], number), entrants, number)
-        task = _task(part, int(piece.key["devices"]), int(piece.key["size"]), number)
-        return measured_rows(task, entrants, seed=number, rounds=ROUNDS)
+            task = production_task(WORLDS[0], number)
+        else:
+            task = _task(part, int(piece.key["devices"]), int(piece.key["size"]), number)
+        model = resolve_cost_model(None, task)
+        if part == PRODUCTION:
+            rows = _sampled(task, entrants, number, model)
+        else:
+            rows = measured_rows(task, entrants, seed=number, rounds=ROUNDS, model=model)
+        return [row | {MODEL: model.name} for row in rows]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
         """A table for each part."""
@@ -89,7 +100,9 @@ class PapersMeasured:
         tables = [_table(str(part), own) for (part,), own in by_part.items()]
         why = sorted({str(row["why"]) for row in rows if row["measured_ms"] is None and row["why"]})
         text = [
-            "Kernels of the slowest device, measured; links are not. Ratios are to another strategy on the same task: below 1 is faster."
+            "Kernels of the slowest device, measured; links are not. Ratios are to another strategy on the same task: below 1 is faster.",
+            "Every task was planned by the cost model of the machine that measured it, calibrated there: "
+            + _machines(rows),
         ]
         return Page(
             "The papers' plans on real kernels", [*text, *why], tables, {"": _picture(by_part)}, conditions(rows)
@@ -97,22 +110,13 @@ class PapersMeasured:
 
 
 def _entrants(part: str) -> list[Entrant]:
-    """The strategies of a part; two of them are `neuroshard`."""
-    return [
-        _by_step() if name == BY_STEP else entrant(name, LIMITS)
-        for name in (WHOLE_STRATEGIES if part == DREAM else STRATEGIES)
-    ]
-
-
-def _by_step() -> Entrant:
-    return Entrant(NeuroShard(score="step", name=BY_STEP), "score step", LIMITS.seconds)
+    """The strategies of a part."""
+    return [entrant(name, LIMITS) for name in (WHOLE_STRATEGIES if part == DREAM else STRATEGIES)]
 
 
 @cache
 def _version(part: str) -> str:
-    return "; ".join(
-        [f"{ROUNDS} rounds", model_version("cpu"), *(f"{one.name} {one.version}" for one in _entrants(part))]
-    )
+    return "; ".join([f"{ROUNDS} rounds", *(f"{one.name} {one.version}" for one in _entrants(part))])
 
 
 @cache
@@ -133,12 +137,12 @@ def sampled_ranks(plan: Plan, seed: int) -> list[int]:
     return [*slowest_first[:SLOWEST].tolist(), *others.tolist()]
 
 
-def _sampled(task: Task, entrants: Sequence[Entrant], seed: int) -> list[Row]:
+def _sampled(task: Task, entrants: Sequence[Entrant], seed: int, model: CostModel) -> list[Row]:
     """A production task: some devices of each plan, all interleaved."""
     from shardwright.measure.device_work import device_works
     from shardwright.measure.measuring import measure_works
 
-    plans = [plan for one in entrants if (plan := planned(task, one, seed=seed)[1]) is not None]
+    plans = [plan for one in entrants if (plan := planned(task, one, seed=seed, model=model)[1]) is not None]
     works = [[device_works(plan, seed)[rank] for rank in sampled_ranks(plan, seed)] for plan in plans]
     try:
         found = measure_works([work for of_plan in works for work in of_plan], rounds=ROUNDS, seed=seed)
@@ -176,6 +180,17 @@ def _table(part: str, rows: Sequence[Row]) -> ResultTable:
     )
     heads = ("strategy", "tasks", "measured", "predicted", *(f"/ {rival}" for rival in RIVALS))
     return ResultTable(caption, heads, cells)
+
+
+def _machines(rows: Sequence[Row]) -> str:
+    """How many tasks each machine measured, and with which models."""
+    counts = []
+    for (hardware,), own in grouped(rows, HARDWARE).items():
+        models = ", ".join(sorted({str(row[MODEL]) for row in own}))
+        counts.append(
+            f"{len(grouped(own, 'part', 'devices', 'size', 'task'))} tasks on {processor_of(str(hardware))} ({models})"
+        )
+    return "; ".join(counts) + "."
 
 
 def _ratios(by_task: Sequence[dict[str, float]], name: str, rival: str) -> list[float]:

@@ -20,14 +20,24 @@ from shardwright.errors import MeasurementFailed
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
+    from shardwright.cost.model import CostModel
     from shardwright.measure.measuring import MeasuredPlan
 
 NOT_MEASURED = "not measured"
 """The failure of a row for a task of which the plans could not be measured on this machine."""
 
 
-def measured_rows(task: Task, entrants: Sequence[Entrant], *, seed: int, rounds: int) -> list[Row]:
+def measured_rows(
+    task: Task, entrants: Sequence[Entrant], *, seed: int, rounds: int, model: CostModel | None = None
+) -> list[Row]:
     """Plan a task by all strategies and measure the plans in interleaved rounds.
+
+    Args:
+        task: the task.
+        entrants: the strategies.
+        seed: of searches and of the order of visits.
+        rounds: of visits.
+        model: cost model; by default the bundled one.
 
     Returns:
         For each plan the row of `row_of`, with `strategy` and `measured_ms`: the kernels of the device that takes longest over them, to be
@@ -35,7 +45,7 @@ def measured_rows(task: Task, entrants: Sequence[Entrant], *, seed: int, rounds:
     """
     from shardwright.measure.measuring import measure_plans
 
-    plans = [found for entrant in entrants if (found := planned(task, entrant, seed=seed)[1]) is not None]
+    plans = [found for entrant in entrants if (found := planned(task, entrant, seed=seed, model=model)[1]) is not None]
     nothing: Row = {"strategy": "", "measured_ms": None}
     if not plans:
         return [nothing | _empty(task, "no strategy placed the task")]
