@@ -23,7 +23,7 @@ from pathlib import Path
 import shardwright as sw
 from benchmarks import results_table
 from benchmarks.torchrec_tables import Compared, gains, planning_table
-from shardwright.cost import cost_model_for
+from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import scored
 from shardwright.errors import InfeasibleTask
 from shardwright.integrations.torchrec.models import local_batch_size, modules_for, sharders_for, torchrec_topology
@@ -99,6 +99,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--torchrec-time-limit", type=float, default=900.0, help="seconds, then its best plan so far counts"
     )
     parser.add_argument("--cache", type=Path, default=Path("out/torchrec_quality"))
+    parser.add_argument("--page", default="torchrec_quality", help="name of the page")
     parser.add_argument("--plan-only", action="store_true", help="plan what is not in the cache, and measure nothing")
     return parser.parse_args(arguments)
 
@@ -148,7 +149,7 @@ def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace)
             return None
         plan.save(file)
         print(f"{case.name} {planner}: {plan.search_s:.1f} s", file=sys.stderr, flush=True)
-    plan = scored(Plan.load(file), cost_model_for(task.topology.device))
+    plan = scored(Plan.load(file), resolve_cost_model(None, task))
     return Compared(case.setting, case.name, planner, plan, case.measured)
 
 
@@ -174,7 +175,7 @@ def write_page(
     )
     times = "Seconds a plan takes: the search, without loading torch; for TorchRec its whole process, which takes some seconds to load."
     tables = [(caption, *gains(compared, measured, RIVALS, HEURISTICS)), (times, *planning_table(compared))]
-    results_table.write_results("torchrec_quality", "Plans against TorchRec's planner", tables, command)
+    results_table.write_results(options.page, "Plans against TorchRec's planner", tables, command)
 
 
 if __name__ == "__main__":
