@@ -170,12 +170,23 @@ def write_page(
 ) -> None:
     caption = (
         "Embedding cost: the maximum over devices of kernels and links. Ours divided by the rival's on the same task, geometric mean "
-        "over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). Measured in "
-        f"{options.rounds} interleaved rounds, the shortest per device; links predicted. Best heuristic: by predicted cost, task by task."
+        "over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). Kernels were measured "
+        f"in {options.rounds} interleaved rounds on fresh batches; links are predicted. {_state(compared, measured)}"
     )
     times = "Seconds a plan takes: the search, without loading torch; for TorchRec its whole process, which takes some seconds to load."
     tables = [(caption, *gains(compared, measured, RIVALS, HEURISTICS)), (times, *planning_table(compared))]
     results_table.write_results(options.page, "Plans against TorchRec's planner", tables, command)
+
+
+def _state(compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan]) -> str:
+    """The cost model of the measured plans, and the control sets now against when it was learned."""
+    one = next((one for one in compared if one.key in measured), None)
+    if one is None:
+        return ""
+    model = resolve_cost_model(None, one.plan.task)
+    slower = measured[one.key].controls.slower_than(getattr(model, "metadata", {}))
+    said = "not known" if slower is None else f"{slower - 1:+.1%}"
+    return f"Cost model {model.name}; the control sets, against when it was learned: {said}."
 
 
 if __name__ == "__main__":
