@@ -173,6 +173,8 @@ def write_page(
         "over the tasks that both placed, with a 95% bootstrap interval (under 1 is better; 1 − ratio is the gain). Kernels were measured "
         f"in {options.rounds} interleaved rounds on fresh batches; links are predicted. {_state(compared, measured)}"
     )
+    if set(HEURISTICS) & set(options.ours):
+        caption += " Best heuristic: by predicted cost, task by task."
     times = "Seconds a plan takes: the search, without loading torch; for TorchRec its whole process, which takes some seconds to load."
     tables = [(caption, *gains(compared, measured, RIVALS, HEURISTICS)), (times, *planning_table(compared))]
     results_table.write_results(options.page, "Plans against TorchRec's planner", tables, command)
