@@ -1,1 +1,1 @@
-"""The papers' experiments, run again: `python -m experiments NAME` makes the pages, pictures and rows in benchmarks/results."""
+"""Reruns of the papers' experiments: `python -m experiments NAME` makes the pages, pictures and rows in benchmarks/results."""

@@ -1,4 +1,4 @@
-"""`python -m experiments`: the papers' experiments, run again."""
+"""The command `python -m experiments`, which reruns the papers' experiments."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line and return the exit code.
 
     Args:
-        argv: arguments after the program's name; by default those of the process.
+        argv: arguments after the program's name; by default the arguments of the process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -66,9 +66,9 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run experiments of the papers again: for each a dated page with its table and picture, and the rows as Parquet.
+    """Rerun experiments of the papers. Each writes a dated page with tables and pictures, and its rows as Parquet.
 
-    The full ones take up to two hours on two cores with --jobs 2. Stop them at any moment, and run the same command again to go on.
+    A full experiment takes up to two hours on two cores with --jobs 2. You can stop it at any time; the same command resumes it.
 
     Example:
         python -m experiments neuroshard-table --quick
@@ -110,7 +110,7 @@ def run(
 
 @contextmanager
 def _resumable(output: Path) -> Iterator[None]:
-    """Ctrl-C ends the command with one line that says how to go on."""
+    """Turn Ctrl-C into one line that says how to resume."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The strategies that the experiments compare, with their limits, and what their results depend on."""
+"""The strategies that the experiments compare, with their limits and with versions that tell what their results depend on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from shardwright.search.strategy import Strategy
 SORTED = tuple(strategy.name for strategy in HEURISTICS)
 LEARNED = ("autoshard", "dreamshard", "dreamshard+")
 TIES = "ties by size"
-"""In the version of a sorted heuristic's rows; those without it were made when ties were broken by the order of the tables."""
+"""Mark in the version of a sorted heuristic's rows. Rows without it were made when the order of the tables broke ties."""
 TORCHREC = "torchrec"
 WHOLE = ("random", *SORTED, "greedy", "autoshard", "dreamshard")
-"""Strategies that place whole tables in the papers; here they cut a table where it fits no device whole."""
+"""Strategies that place whole tables in the papers; here they cut a table that fits no device whole."""
 COMPARED = ("random", *SORTED, "greedy", *LEARNED, TORCHREC, "neuroshard", "certified")
-"""What NeuroShard's comparisons are about, and ours: greedy by fused cost, dreamshard+, certified."""
+"""The strategies of NeuroShard's comparisons, and our own: greedy (by fused cost), dreamshard+, certified."""
 _LIMITED = ("certified", "neuroshard", "dreamshard+", TORCHREC)
 
 
@@ -36,8 +36,8 @@ class Entrant:
 
     Attributes:
         strategy: the strategy.
-        version: changes with whatever its plans depend on besides task, cost model and this program: limits, options, policy.
-        time_limit: seconds a search; None for no limit.
+        version: text that changes with everything its plans depend on besides task, cost model and program: limits, options, policy.
+        time_limit: seconds per search; None for no limit.
     """
 
     strategy: Strategy
@@ -52,11 +52,11 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Limits:
-    """What searches are allowed.
+    """Limits of the searches.
 
     Attributes:
-        seconds: of a search of `certified`, `neuroshard` and `dreamshard+`, which use what they are given.
-        torchrec_seconds: of a search of TorchRec's planner.
+        seconds: time limit of a search by `certified`, `neuroshard` or `dreamshard+`, which use all the time they get.
+        torchrec_seconds: time limit of a search by TorchRec's planner.
         tolerance: gap at which `certified` and `dreamshard+` stop.
     """
 
@@ -66,13 +66,13 @@ class Limits:
 
 
 def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy: Path | None = None) -> Entrant:
-    """A strategy by name.
+    """The entrant for a strategy name.
 
     Args:
-        name: a name of the registry.
-        limits: what it is allowed.
+        name: name in the registry.
+        limits: limits of its searches.
         device: device type, for the bundled policy.
-        policy: file of the policy, for one that places by a policy; by default the one that is bundled for the device.
+        policy: policy file for a strategy that places by a policy; by default the one bundled for the device.
     """
     strategy, facts = strategy_named(name), []
     if takes_policy(strategy):
@@ -95,14 +95,14 @@ def entrant(name: str, limits: Limits = Limits(), *, device: str = "cpu", policy
 
 
 def policy_version(strategy: str, device: str, policy: Path | None = None) -> str:
-    """As in "policy 0123abcd": what the policy file's bytes are."""
+    """A digest of the policy file, for example "policy 0123abcd"."""
     base = "dreamshard" if strategy == "dreamshard+" else strategy
     chosen = policy or bundled_policy(base, device)
     return "no policy" if chosen is None else f"policy {digest(chosen)}"
 
 
 def model_version(device: str) -> str:
-    """As in "model 0123abcd": what the bundled cost model's bytes are; as in "published h100 0123abcd", its figures where there is none."""
+    """A digest of the bundled cost model ("model 0123abcd"), or of the published figures if none is bundled ("published h100 0123abcd")."""
     path = bundled_models().get(device)
     if path is not None:
         return f"model {digest(path)}"
@@ -110,7 +110,7 @@ def model_version(device: str) -> str:
 
 
 def torchrec_version() -> str:
-    """As in "torchrec 1.0.0"; "no torchrec" where it is not installed."""
+    """The version of TorchRec, for example "torchrec 1.0.0"; "no torchrec" if it is not installed."""
     try:
         return f"torchrec {version('torchrec')}"
     except PackageNotFoundError:

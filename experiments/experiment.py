@@ -1,6 +1,6 @@
-"""What an experiment is: many independent pieces of work, a row of results for each, and a page made of all rows.
+"""Defines an experiment: many independent pieces of work, rows of results for each, and a page made of all rows.
 
-The pieces make a run resumable: a row is on disk as soon as its piece is done, and a piece whose row is there is not done again.
+The pieces make a run resumable: rows are stored as soon as their piece is done, and a piece with stored rows is not done again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Value]
-"""Results of one piece of work, by the names of columns."""
+"""One row of results of a piece of work: values by column name."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of work, done in one go.
+    """One piece of work, done without interruption.
 
     Attributes:
-        key: what it is about, such as setting, task and strategy, by the names of columns; no other piece of the experiment has the same.
-        version: what its result depends on besides the key and this program: digests of cost model and policies, limits, options. A row
-            that was made with another version is made anew.
-        alone: it measures: nothing runs beside it. Of several processes, none is at work when it is its turn, after all others.
+        key: what the piece is about, such as setting, task and strategy, by column name; unique within the experiment.
+        version: everything that the result depends on besides the key and this program: digests of cost model and policies, limits,
+            options. A row made with another version is made anew.
+        alone: whether the piece must run alone because it measures. With several processes it runs after all others have ended.
     """
 
     key: Mapping[str, str | int | float]
@@ -38,9 +38,9 @@ class ResultTable:
     """A table of a page.
 
     Attributes:
-        caption: what it shows, with units; Markdown.
+        caption: what the table shows, with units; Markdown.
         heads: heads of the columns.
-        rows: cells, shown by `str`.
+        rows: cells by row; `str` makes their text.
     """
 
     caption: str
@@ -50,14 +50,14 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class Page:
-    """What an experiment found.
+    """The results of an experiment, ready to be written.
 
     Attributes:
         title: the heading.
-        text: paragraphs before the tables, Markdown: what was run, and what its figures leave out.
+        text: Markdown paragraphs before the tables: what was run, and what the figures leave out.
         tables: the tables.
-        figures: pictures by the end of their file names; "" is the one named like the experiment.
-        conditions: what every table was made under: score, memory rule, batch and optimizer; stands beside each.
+        figures: pictures by the suffix of their file names; "" is the picture named like the experiment.
+        conditions: how all tables were made: score, memory rule, batch and optimizer; added to each caption.
     """
 
     title: str
@@ -68,36 +68,36 @@ class Page:
 
 
 class Experiment(Protocol):
-    """One of the papers' experiments. Implementations are small, frozen, and can be sent to another process."""
+    """One of the papers' experiments. Implementations are small, frozen and can be sent to another process."""
 
     @property
     def name(self) -> str:
-        """Its name in the command line and in files."""
+        """Name of the experiment on the command line and in files."""
         ...
 
     @property
     def about(self) -> str:
-        """What it shows, and after which paper, in one line."""
+        """One line on what the experiment shows, and after which paper."""
         ...
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """The work, in an order in which any beginning of it is a fair picture of the whole (task by task, not strategy by strategy).
+        """The pieces of work, ordered so that the first pieces already represent the whole (task by task, not strategy by strategy).
 
         Args:
-            quick: a part that takes at most five minutes on two cores; else all, at most two hours.
+            quick: only a part that takes at most five minutes on two cores; else all, at most two hours.
 
         Raises:
-            InvalidInput: what it needs is missing here, and the remedy.
+            InvalidInput: a requirement of the experiment is missing; the message names the remedy.
         """
         ...
 
     def run(self, piece: Piece) -> Sequence[Row]:
-        """Do a piece of work; the columns of its key are added by the caller.
+        """Do a piece of work, possibly in another process; the caller adds the columns of the piece's key.
 
-        May run in another process. The rows of all pieces have the same columns.
+        The rows of all pieces have the same columns.
         """
         ...
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """What the rows show; some pieces may be missing, in which case the page says so by its counts."""
+        """Make the page of the rows; if pieces are missing, the counts on the page show it."""
         ...

@@ -1,11 +1,11 @@
-"""`papers-measured`: plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
+"""`papers-measured`: measures plans of the papers' experiments on this machine's kernels, all strategies interleaved, with intervals.
 
     python -m experiments papers-measured
 
-Calibrate first ('shardwright calibrate'), and run it on a machine with nothing else to do, for some hours. What is measured is kept, and
-the same command goes on: 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen tables),
-and 16 of the 128 devices of production tasks. All is measured by `measure/measuring.py`: fresh batches, rounds in random order, a sentinel,
-control sets. Several machines may share the tasks: each task is planned by the model of the machine that measures it.
+Calibrate first ('shardwright calibrate'), then run it for some hours on a machine that does nothing else. Measured rows are kept, and the
+same command resumes. It measures 48 tasks of `neuroshard-table` (all widths, four and eight devices), 40 of `dreamshard-tables` (unseen
+tables), and 16 of the 128 devices of production tasks. `measure/measuring.py` measures all: fresh batches, rounds in random order, a
+sentinel, control sets. Several machines may share the tasks; the model of the machine that measures a task also plans it.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
 TABLE, DREAM, PRODUCTION = "neuroshard-table", "dreamshard-tables", "neuroshard-production"
 STRATEGIES = ("random", *SORTED, "greedy", "autoshard", "dreamshard", "neuroshard", "certified")
 WHOLE_STRATEGIES = tuple(name for name in STRATEGIES if name != "neuroshard")
-"""Those of DreamShard's tasks, where every table stays whole."""
+"""Strategies on DreamShard's tasks, where every table stays whole."""
 TASKS_A_SETTING, DREAM_TASKS, SEEDS, ROUNDS = 4, 10, 3, 2
 SLOWEST, AT_RANDOM = 4, 12
-"""Devices of a production plan that are measured: those predicted to be the slowest, and others."""
+"""Numbers of devices of a production plan to measure: those predicted to be slowest, and others drawn at random."""
 LIMITS = Limits(seconds=5.0)
 MODEL = "model"
-"""Column of the cost model that a row was planned by."""
+"""Column with the name of the cost model that a row was planned by."""
 RIVALS = ("random", "greedy", "neuroshard")
-"""Whose times others are divided by."""
+"""Strategies by whose times the others' are divided."""
 
 
 @dataclass(frozen=True)
 class PapersMeasured:
-    """The experiment."""
+    """The experiment `papers-measured`."""
 
     name: str = "papers-measured"
     about: str = "Plans of the papers' experiments on real kernels: 48, 40 and 3 tasks, all strategies interleaved"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """A task each, of all parts in turn; none where torch is not installed."""
+        """One piece for each task, part by part; no pieces if torch is not installed."""
         if find_spec("torch") is None:
             return []
         count, dream, seeds = (1, 1, 0) if quick else (TASKS_A_SETTING, DREAM_TASKS, SEEDS)
@@ -130,7 +130,7 @@ def _task(part: str, devices: int, size: int, number: int) -> Task:
 
 
 def sampled_ranks(plan: Plan, seed: int) -> list[int]:
-    """The devices of a large plan that are measured: the slowest by prediction, and others at random."""
+    """The devices of a large plan to measure: those predicted to be slowest, and others at random."""
     assert plan.cost is not None
     slowest_first = np.argsort([-device.compute_ms for device in plan.cost.devices], kind="stable")
     others = np.random.default_rng(seed).choice(slowest_first[SLOWEST:], AT_RANDOM, replace=False)
@@ -155,7 +155,7 @@ def _sampled(task: Task, entrants: Sequence[Entrant], seed: int, model: CostMode
 
 
 def _table(part: str, rows: Sequence[Row]) -> ResultTable:
-    """By strategy: measured and predicted kernels, and measured times over those of others on the same task."""
+    """A row for each strategy: measured and predicted kernels, and its measured times over the rivals' on the same task."""
     by_task = [
         {str(row["strategy"]): float(row["measured_ms"] or 0.0) for row in own}
         for own in grouped(rows, "devices", "size", "task").values()
@@ -183,7 +183,7 @@ def _table(part: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def _machines(rows: Sequence[Row]) -> str:
-    """How many tasks each machine measured, and with which models."""
+    """A sentence on how many tasks each machine measured, and with which cost models."""
     counts = []
     for (hardware,), own in grouped(rows, HARDWARE).items():
         models = ", ".join(sorted({str(row[MODEL]) for row in own}))
@@ -198,7 +198,7 @@ def _ratios(by_task: Sequence[dict[str, float]], name: str, rival: str) -> list[
 
 
 def _picture(by_part: Mapping[tuple[Value, ...], Sequence[Row]]) -> Figure:
-    """Predicted against measured time of every plan, a panel a part."""
+    """Predicted against measured time of every plan, one panel per part."""
     from experiments.pages import COLOURS, panels
 
     figure, axes = panels([[str(part) for (part,) in by_part] or ["nothing yet"]])

@@ -1,4 +1,4 @@
-"""One strategy's plan of one task as a row: what it costs, how long it was searched for, or why there is none."""
+"""Makes a row of one strategy's plan of one task: its costs and search time, or the reason why there is no plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM = "not supported", "no plan exists", "no plan in time", "no room found"
-"""Why a task was not placed: the strategy cannot plan such a task; by proof; at the time limit; the search found no place for a table."""
+"""Why a task was not placed: the strategy cannot plan it; no plan exists, by proof; the time limit; the search found no room."""
 FAILURES = (UNSUPPORTED, NO_PLAN, NO_TIME, NO_ROOM)
 _MOST_TEXT = 300
 
@@ -31,10 +31,10 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
         task: the task.
         entrant: the strategy and its limit.
         seed: seed of the search.
-        model: cost model; by default the bundled one of the task's devices. Compiled code and model are loaded before the clock starts.
+        model: cost model; by default the bundled one for the task's devices. It is loaded before the clock starts.
 
     Returns:
-        The row of `row_of`, and the plan; None where the strategy placed the task not.
+        The row of `row_of`, and the plan; the plan is None if the strategy found no placement.
     """
     model = model or _model(task.topology.device)
     begin = time.monotonic()
@@ -49,10 +49,10 @@ def planned(task: Task, entrant: Entrant, *, seed: int = 0, model: CostModel | N
 def row_of(found: Plan) -> Row:
     """The row of a plan.
 
-    Its columns: `tables`, `oversize` (tables that fit no device whole), `cut` (tables that lie in several blocks), `step_ms`,
-    `embedding_cost_ms` (the papers' cost), `compute_ms` (kernels of the device that takes longest over them), `balance` (cheapest
-    over costliest device), `bound_ms` (proven by this search, else None), `search_s`, `failure` (one of `FAILURES`, None for a
-    plan) and `why` (the message).
+    Its columns: `tables`, `oversize` (number of tables that fit no device whole), `cut` (number of tables in several blocks), `step_ms`,
+    `embedding_cost_ms` (the papers' cost), `compute_ms` (kernels of the device whose kernels take longest), `balance` (cost of the
+    cheapest over the costliest device), `bound_ms` (proven by this search, else None), `search_s`, `failure` (one of `FAILURES`; None for
+    a plan) and `why` (the message).
     """
     return _row(found.task, found, found.search_s or 0.0, None, None)
 
@@ -86,7 +86,7 @@ def _cut(found: Plan) -> int:
 
 
 def _reason(task: Task, entrant: Entrant, seconds: float) -> str:
-    """Which of `FAILURES` it was."""
+    """Which of `FAILURES` applies."""
     if entrant.strategy.supports(task) is not None:
         return UNSUPPORTED
     if prove_infeasible(task) is not None:

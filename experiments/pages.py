@@ -1,4 +1,4 @@
-"""Dated Markdown pages with commit, hardware and command, and their pictures: SVG files, the same bytes for the same data."""
+"""Writes dated Markdown pages with commit, hardware and command, and their pictures: SVG files, equal bytes for equal data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def write_page(
     folder: Path, name: str, page: Page, *, rows: Sequence[Row], share: tuple[int, int], command: str
 ) -> tuple[Path, ...]:
-    """Write `<name>.md` and its pictures; files of an earlier run are replaced.
+    """Write `<name>.md` and its pictures; they replace the files of an earlier run.
 
     Args:
-        folder: where they go.
+        folder: folder of the files.
         name: name of the files, without their ending.
-        page: what to write.
-        rows: the rows it is made of, for their commits, dates and hardware.
-        share: pieces of work done, and all of them.
+        page: the page to write.
+        rows: the rows that the page is made of, for their commits, dates and hardware.
+        share: number of pieces of work done, and number of all pieces.
         command: the command that makes the page anew.
     """
     from experiments.pages import save
@@ -50,7 +50,7 @@ def write_page(
 
 
 def _told(page: Page) -> list[ResultTable]:
-    """The tables with the page's conditions in their captions."""
+    """The tables, with the page's conditions added to their captions."""
     return [replace(table, caption=f"{table.caption} {page.conditions}".rstrip()) for table in page.tables]
 
 
@@ -64,11 +64,11 @@ def markdown(
     """The text of a page.
 
     Args:
-        title: first line.
-        paragraphs: what comes before the tables.
+        title: the heading.
+        paragraphs: paragraphs before the tables.
         tables: the tables.
         command: the command that makes the page anew.
-        made: date, commit and hardware; by default now, the checked-out commit and this machine.
+        made: date, commit and hardware; by default the current time, the checked-out commit and this machine.
     """
     made = made or _made(f"{datetime.now(UTC):%Y-%m-%d %H:%M}", commit(), hardware())
     lines = [f"# {title}", "", made, "", f"    {command}", ""]
@@ -82,7 +82,7 @@ def markdown(
 
 
 def made_of(rows: Sequence[Row]) -> str:
-    """Dates, commits and hardware of the rows; where there are none, this machine."""
+    """Dates, commits and hardware of the rows; without rows, the checked-out commit and this machine."""
     dates = sorted(str(row[DATE]) for row in rows)
     commits = sorted({str(row[COMMIT]) for row in rows})
     machines = Counter(str(row[HARDWARE]) for row in rows)
@@ -100,7 +100,7 @@ def _made(when: str, version: str, machine: str) -> str:
 
 
 def commit() -> str:
-    """The checked-out commit, with + where files differ from it; outside of a checkout the package's version."""
+    """The checked-out commit, with + if files differ from it; outside a checkout, the package's version."""
     folder = Path(__file__).parent
     run = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, cwd=folder, check=False
@@ -115,7 +115,7 @@ def hardware() -> str:
 
 
 def processor_of(machine: str) -> str:
-    """The processor in what `hardware` said."""
+    """The processor in a text that `hardware` returned."""
     return machine.partition(" cores, ")[0].rpartition(", ")[0]
 
 
@@ -160,7 +160,7 @@ def panels(
 
 
 def mark(axis: Axes, values: Sequence[float]) -> None:
-    """Ticks at these values of a logarithmic x axis, as plain numbers, and no others."""
+    """Set the ticks of a logarithmic x axis to these values only, shown as plain numbers."""
     axis.set_xticks(values, [f"{value:,g}" for value in values], rotation=45, fontsize=7)
     axis.minorticks_off()
     axis.yaxis.set_major_formatter("{x:g}")
@@ -179,7 +179,7 @@ def require_matplotlib() -> Any:
     """The matplotlib package.
 
     Raises:
-        MissingDependency: it is not installed.
+        MissingDependency: matplotlib is not installed.
     """
     try:
         import matplotlib as mpl

@@ -34,7 +34,7 @@ def experiment_named(name: str) -> Experiment:
     """The experiment of this name.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: no experiment has this name.
     """
     known = {one.name: one for one in _EXPERIMENTS}
     if name not in known:

@@ -1,4 +1,4 @@
-"""The rows of an experiment on disk: one Parquet file, and a journal of the rows found since, so that a killed run loses nothing."""
+"""Stores the rows of an experiment: one Parquet file, and a journal of newer rows, so that a killed run loses nothing."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from shardwright.errors import InvalidInput
 from shardwright.files import input_size, is_missing, read_bytes, write_atomically
 
 VERSION, COMMIT, DATE, HARDWARE = "version", "commit", "date", "hardware"
-"""Columns that every row has besides its own."""
+"""Columns that every row has besides the experiment's own."""
 
 
 class RowStore:
-    """Rows of results, kept in `<name>.parquet`; rows that are not in it yet in `<name>.journal.jsonl` beside it.
+    """Rows of results in `<name>.parquet`; newer rows wait in `<name>.journal.jsonl` beside it.
 
-    A last line that a killed run left unfinished is dropped.
+    If a killed run left the last line of the journal unfinished, that line is dropped.
 
     Args:
-        folder: where the files lie.
+        folder: folder of the files.
         name: name of the experiment.
 
     Attributes:
         rows: all rows, in the order they were found.
 
     Raises:
-        InvalidInput: a file is none of ours.
+        InvalidInput: a file is not one of an experiment.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -41,7 +41,7 @@ class RowStore:
         self._by_key: dict[tuple[str, ...], dict[tuple[object, ...], list[Row]]] = {}
 
     def of(self, piece: Piece) -> list[Row]:
-        """The rows of a piece that were made with its version."""
+        """The rows of a piece that were made with the piece's version."""
         return self._index(tuple(piece.key)).get((*piece.key.values(), piece.version), [])
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -52,7 +52,7 @@ class RowStore:
             file.write(json.dumps(list(rows)) + "\n")
 
     def compact(self, pieces: Sequence[Piece]) -> None:
-        """Write the Parquet file, without rows that were made with another version of these pieces, and remove the journal."""
+        """Write the Parquet file without rows of other versions of these pieces, and remove the journal."""
         names = tuple(pieces[0].key) if pieces else ()
         current: dict[tuple[Value, ...], str] = {tuple(piece.key.values()): piece.version for piece in pieces}
         self.rows = [row for row in self.rows if _version(row, names, current) == row[VERSION]]
@@ -65,7 +65,7 @@ class RowStore:
         self._journal.unlink(missing_ok=True)
 
     def _index(self, names: tuple[str, ...]) -> dict[tuple[object, ...], list[Row]]:
-        """Rows by the values of these columns and their version."""
+        """Rows by the values of these columns and by version."""
         if names not in self._by_key:
             found: dict[tuple[object, ...], list[Row]] = {}
             for row in self.rows:
@@ -75,7 +75,7 @@ class RowStore:
 
 
 def _version(row: Row, names: tuple[str, ...], current: Mapping[tuple[Value, ...], str]) -> Value:
-    """The version of which a row has to be to stay; a row of a piece that is not asked for now stays as it is."""
+    """The version that a row must have to stay; a row of a piece that is not wanted now always stays."""
     return current.get(tuple(row.get(name) for name in names), row[VERSION])
 
 

@@ -1,4 +1,4 @@
-"""Running an experiment: the pieces that are missing, one after another or in several processes, then the page."""
+"""Runs an experiment: first the missing pieces, one after another or in several processes, then the page."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from shardwright.errors import InvalidInput
 
 
 class Progress(Protocol):
-    """Says how far the work is."""
+    """Reports how far the work is."""
 
     def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
         """Show `done` of `total` with a short detail."""
 
 
 def _silent(done: float, total: float | None = None, detail: str = "") -> None:
-    """Says nothing."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run of an experiment.
+    """The outcome of a run of an experiment.
 
     Attributes:
         name: name of the experiment.
         files: the files written.
-        pieces: pieces of work of which the rows are there.
-        wanted: all pieces.
-        made: pieces made by this run.
-        seconds: how long it took.
+        pieces: number of pieces of work whose rows are stored.
+        wanted: number of all pieces.
+        made: number of pieces made by this run.
+        seconds: duration of the run.
     """
 
     name: str
@@ -60,19 +60,19 @@ def run_experiment(
     progress: Progress = _silent,
     command: str,
 ) -> Outcome:
-    """Run what is missing of an experiment, and write its page, its rows and its pictures.
+    """Run the missing pieces of an experiment, and write its page, its rows and its pictures.
 
     Args:
         experiment: the experiment.
-        folder: where `<name>.md`, `.parquet` and `.svg` go, with "-quick" after the name of a quick run; rows that lie there are used.
-        quick: the part that takes minutes.
-        seconds: begin no piece after this time; the page then says how much of it is there.
-        jobs: processes; search times of several at once are longer, and every row says how many there were.
-        progress: told after every piece.
+        folder: folder for `<name>.md`, `.parquet` and `.svg` (a quick run adds "-quick" to the name); rows stored there are used.
+        quick: run only the part that takes minutes.
+        seconds: begin no piece after this time; the page then states how many pieces are done.
+        jobs: number of processes. Several at once lengthen search times, so every row stores this number.
+        progress: called after every piece.
         command: the command that makes the page anew.
 
     Raises:
-        InvalidInput: files in the folder are none of ours, or what the experiment needs is missing.
+        InvalidInput: a file in the folder is not one of an experiment, or a requirement of the experiment is missing.
     """
     start = time.monotonic()
     name = f"{experiment.name}-quick" if quick else experiment.name
@@ -84,7 +84,7 @@ def run_experiment(
     progress(there, len(pieces), "")
     deadline = (
         None if seconds is None else time.monotonic() + seconds
-    )  # making the list is not counted: every run gets on
+    )  # the time to list pieces does not count, so every run makes progress
     for piece, rows in _results(experiment, missing, jobs, deadline):
         store.add([_whole_row(piece, row, made_by) for row in rows])
         there += 1
@@ -98,7 +98,7 @@ def run_experiment(
 
 
 def write_stored(experiment: Experiment, folder: Path, *, quick: bool = False, command: str) -> Outcome:
-    """Write the page of the rows that lie in the folder, whatever they were made with, and run nothing."""
+    """Write the page from all rows stored in the folder, of any version, without running anything."""
     name = f"{experiment.name}-quick" if quick else experiment.name
     rows = RowStore(folder, name).rows
     if not rows:
@@ -117,7 +117,7 @@ def _whole_row(piece: Piece, row: Row, made_by: Row) -> Row:
 def _results(
     experiment: Experiment, pieces: Sequence[Piece], jobs: int, deadline: float | None
 ) -> Iterator[tuple[Piece, Sequence[Row]]]:
-    """Pieces with their rows, in the order in which they are done."""
+    """Do the pieces, and yield each with its rows as soon as it is done."""
     beside = [piece for piece in pieces if jobs > 1 and not piece.alone]
     if beside:
         yield from _side_by_side(experiment, _in_time(beside, deadline), jobs)
@@ -130,7 +130,7 @@ def _in_time(pieces: Iterable[Piece], deadline: float | None) -> Iterator[Piece]
 
 
 def _side_by_side(experiment: Experiment, in_time: Iterator[Piece], jobs: int) -> Iterator[tuple[Piece, Sequence[Row]]]:
-    """Pieces with their rows from several processes, which are gone when the last one is done."""
+    """Do the pieces in several processes, which end with the last piece, and yield each piece with its rows."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(experiment.run, piece): piece for piece in islice(in_time, jobs)}
         while running:

@@ -1,4 +1,4 @@
-"""Rows summed up: tasks that all strategies placed, means with intervals, ratios, cells of tables."""
+"""Helpers that summarise rows: common tasks of strategies, means with intervals, ratios, cells of tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DRAWS = 2000
 
 
 def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-wise Adagrad") -> str:
-    """Under what plans were made: batch, optimizer, memory rule, and the score by which `neuroshard` searched, from the rows' versions."""
+    """A text on how plans were made: batch, optimizer, memory rule, and the score that `neuroshard` searched by (from the rows)."""
     own = {str(row.get(VERSION, "")) for row in rows if "neuroshard" in (row.get("strategy"), row.get("system"))}
     score = "embedding cost" if any("score embedding" in version for version in own) else "step"
     old = {
@@ -36,14 +36,14 @@ def conditions(rows: Sequence[Row], batch: str = "1,024", optimizer: str = "row-
 
 
 def models_of(rows: Sequence[Row]) -> str:
-    """As in "model 0123abcd": the cost models that the rows' plans were priced by."""
+    """The cost models that priced the rows' plans, for example "model 0123abcd"."""
     return ", ".join(
         sorted({found for row in rows for found in re.findall(r"model [0-9a-f]{8}", str(row.get(VERSION, "")))})
     )
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[Row]]:
-    """Rows by the values of columns, in order of first appearance."""
+    """Group rows by the values of columns, in order of first appearance."""
     found: dict[tuple[Value, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[column] for column in columns), []).append(row)
@@ -53,7 +53,7 @@ def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Value, ...], list[
 def values_by_task(
     rows: Iterable[Row], column: str, *, task: str = "task", strategy: str = "strategy"
 ) -> dict[str, dict[Value, float]]:
-    """Per strategy the values of a column by task, without rows that have none there."""
+    """For each strategy the values of a column by task, without rows that lack a value."""
     found: dict[str, dict[Value, float]] = {}
     for row in rows:
         of_task = found.setdefault(str(row[strategy]), {})
@@ -64,13 +64,13 @@ def values_by_task(
 
 
 def common_tasks(values: Mapping[str, Mapping[Value, float]]) -> list[Value]:
-    """Tasks that every one of these strategies has a value of, in the order of the first; none without strategies."""
+    """Tasks for which all strategies have a value, in the order of the first strategy; empty without strategies."""
     each = list(values.values())
     return [task for task in each[0] if all(task in of_task for of_task in each)] if each else []
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and the bounds of its 95% interval by bootstrap (the same for the same values); all equal for one value, NaN for none."""
+    """Mean and bounds of its 95% bootstrap interval, reproducibly; all three equal for one value, NaN without values."""
     if not len(values):
         return float("nan"), float("nan"), float("nan")
     array = np.asarray(values, dtype=np.float64)
@@ -80,18 +80,18 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def ratio_of_means(own: Mapping[Value, float], other: Mapping[Value, float], tasks: Iterable[Value]) -> float | None:
-    """Mean of one strategy's values over the mean of another's, over the same tasks; None without any."""
+    """Mean of one strategy's values divided by the mean of another's, over the same tasks; None without tasks."""
     chosen = list(tasks)
     return sum(own[task] for task in chosen) / sum(other[task] for task in chosen) if chosen else None
 
 
 def cell(value: float | None, spec: str = ".2f") -> str:
-    """A number as text; a dash for none."""
+    """A number as text; a dash for None, NaN and infinity."""
     return NOTHING if value is None or not np.isfinite(value) else format(value, spec)
 
 
 def with_interval(values: Sequence[float], spec: str = ".2f") -> str:
-    """As in "3.21 (3.05 to 3.40)": mean and its interval; without one for a single value."""
+    """Mean and interval, for example "3.21 (3.05 to 3.40)"; without the interval for a single value."""
     mean, low, high = mean_interval(values)
     if len(values) < 2:
         return cell(mean, spec)
@@ -99,6 +99,6 @@ def with_interval(values: Sequence[float], spec: str = ".2f") -> str:
 
 
 def in_order(names: Iterable[Hashable], wanted: Sequence[str]) -> list[str]:
-    """The names that are there, in the order wanted; unknown ones last."""
+    """The given names in the wanted order; names that `wanted` lacks come last."""
     there = dict.fromkeys(map(str, names))
     return [*(name for name in wanted if name in there), *(name for name in there if name not in wanted)]

@@ -1,4 +1,4 @@
-"""`ablations`: `neuroshard` and `certified` without one of their parts at a time, and the convex head against the mlp head.
+"""`ablations`: `neuroshard` and `certified`, lacking one of their parts at a time, and the convex head against the mlp head.
 
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
@@ -47,13 +47,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Ablations:
-    """The experiment.
+    """The experiment `ablations`.
 
     Attributes:
-        folder: samples and trained models are kept here.
-        heads: whether the heads are compared, for which kernels of this machine are measured; left out where torch or FBGEMM is missing.
+        folder: folder of the samples and the trained models.
+        heads: whether to compare the heads on this machine's kernels; without torch or FBGEMM, the comparison is left out.
         full: extent of a full run.
-        quick: extent of a quick one.
+        quick: extent of a quick run.
     """
 
     folder: Path = Path("out/experiments/ablations")
@@ -64,7 +64,7 @@ class Ablations:
     about: str = "NeuroShard's search and certified without one part at a time; convex against mlp head"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """Searches task by task; collecting begins after a fifth of them, then come training and measuring."""
+        """Searches, task by task. After a fifth of them, pieces that collect samples, train and measure come in between."""
         extent = self.quick if quick else self.full
         make = Pieces("quick" if quick else "full", extent)
         spread = [(0.0, 1.0, list(make.searches()))]
@@ -94,7 +94,7 @@ class Ablations:
         return [dict.fromkeys(_COLUMNS) | row for row in rows]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """What each part is worth, and what the convex head costs."""
+        """The worth of each part, and the price of the convex head."""
         from experiments.ablations.page import page_of
 
         return page_of(rows)
@@ -110,7 +110,7 @@ class Ablations:
 
 
 def _searched(piece: Piece, time_limit: float) -> Row:
-    """A task planned by a variant, and judged by the fused costs of the bundled model."""
+    """Plan a task by a variant, and judge the plan by the fused costs of the bundled model."""
     variant = VARIANTS[str(piece.key["system"])][str(piece.key["variant"])]
     number = int(piece.key["task"])
     task = _tasks(int(piece.key["devices"]), int(piece.key["max_dim"]), SEED)[number]

@@ -1,4 +1,4 @@
-"""What the rows of `ablations` show: searches and heads beside each other, and the picture."""
+"""Compares the searches and the heads in the rows of `ablations`, and draws the picture."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TASK = ("devices", "max_dim", "task")
 
 @dataclass(frozen=True)
 class Beside:
-    """A variant beside the full system, over the tasks that both were tried on.
+    """A variant compared with the full system, over the tasks that both were tried on.
 
     Attributes:
-        tried: tasks that both were tried on.
-        own_failures: of these, tasks that the variant did not place.
-        full_failures: tasks that the full system did not place.
-        pairs: rows of the full system and of the variant, of the tasks that both placed.
+        tried: number of tasks that both were tried on.
+        own_failures: number of these tasks that the variant did not place.
+        full_failures: number of these tasks that the full system did not place.
+        pairs: rows of the full system and of the variant, for each task that both placed.
     """
 
     tried: int
@@ -39,7 +39,7 @@ class Beside:
     pairs: Sequence[tuple[Row, Row]]
 
     def ratios(self, column: str = "step_ms") -> list[float]:
-        """Figures of the variant divided by those of the full system; for times of searches, seconds by seconds."""
+        """Figures of a column for the variant, divided by the figures for the full system."""
         return [float(own[column] or 0.0) / float(full[column] or 1e-9) for full, own in self.pairs]
 
     @property
@@ -51,12 +51,12 @@ class Beside:
 
     @property
     def same_plans(self) -> int:
-        """Tasks for which both plans have the same shards."""
+        """Number of tasks for which both plans have the same shards."""
         return sum(full["shards"] == own["shards"] for full, own in self.pairs)
 
 
 def beside(rows: Sequence[Row], system: str, variant: str, full: str) -> Beside:
-    """A variant beside its full system.
+    """Compare a variant with its full system.
 
     Args:
         rows: rows of the experiment.
@@ -97,21 +97,21 @@ _CASE = (*_TASK, "seed")
 
 @dataclass(frozen=True)
 class HeadPairs:
-    """Plans of one strategy.
+    """Measured plans of one strategy under both heads.
 
     Attributes:
-        pairs: rows under the convex and under the mlp head, of the same task and seed; both measured.
+        pairs: rows under the convex and the mlp head, for the same task and seed.
     """
 
     pairs: Sequence[tuple[Row, Row]]
 
     def ratios(self, column: str) -> list[float]:
-        """Figures under mlp divided by those under convex."""
+        """Figures of a column under the mlp head, divided by the figures under the convex head."""
         return [float(mlp[column] or 0.0) / float(convex[column] or 1e-9) for convex, mlp in self.pairs]
 
     @property
     def same_plans(self) -> int:
-        """Pairs of plans with the same shards."""
+        """Number of pairs whose plans have the same shards."""
         return sum(convex["shards"] == mlp["shards"] for convex, mlp in self.pairs)
 
     def optimism(self, head: int) -> float:
@@ -123,7 +123,7 @@ class HeadPairs:
 
 
 def head_pairs(rows: Sequence[Row]) -> dict[str, HeadPairs]:
-    """By strategy, those with any pair."""
+    """The pairs of each strategy that has any."""
     there = [row for row in rows if row["part"] == MEASURED and row["measured_ms"] is not None]
     found = {}
     for (strategy,), group in grouped(there, "strategy").items():
@@ -135,7 +135,7 @@ def head_pairs(rows: Sequence[Row]) -> dict[str, HeadPairs]:
 
 
 def beside_greedy(rows: Sequence[Row], strategy: str, head: str, column: str) -> list[float]:
-    """A strategy's figure divided by that of `greedy` with the same task, head and seed: geometric means over the seeds of each task."""
+    """A strategy's figure over that of `greedy` for the same task, head and seed; for each task, the geometric mean over its seeds."""
     there = [row for row in rows if row["part"] == MEASURED and row["head"] == head and row["measured_ms"] is not None]
     found = []
     for of_task in grouped(there, *_TASK).values():
@@ -147,7 +147,7 @@ def beside_greedy(rows: Sequence[Row], strategy: str, head: str, column: str) ->
 
 
 def beside_bundled(rows: Sequence[Row], strategy: str, head: str) -> list[float]:
-    """Measured time of a strategy's plans under a head divided by that under the bundled model: a geometric mean for each task."""
+    """Measured time of a strategy's plans under a head over that under the bundled model; for each task, a geometric mean."""
     there = [row for row in rows if row["part"] == MEASURED and row["strategy"] == strategy and row["measured_ms"]]
     found = []
     for of_task in grouped(there, *_TASK).values():
@@ -163,7 +163,7 @@ _HEADS = {"convex": "#0b6e4f", "mlp": "#c1440e"}
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Searches above, heads below."""
+    """Draw the picture: searches above, heads below."""
     titles = [["neuroshard without …", "certified without …"], ["held-out error of the heads", "plans on real kernels"]]
     figure, axes = panels(titles, width=4.4)
     draw_searches(axes[0][0], rows, NEUROSHARD)
@@ -174,7 +174,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def draw_searches(axis: Axes, rows: Sequence[Row], system: str) -> None:
-    """A dot for the geometric mean of each variant with its interval, over the ratios of all tasks."""
+    """Draw the ratios of all tasks for each variant, and a dot for their geometric mean with its interval."""
     names = list(VARIANTS[system])[1:][::-1]
     for place, name in enumerate(names):
         over = [100 * (ratio - 1) for ratio in beside(rows, system, name, FULL).ratios()]
@@ -192,7 +192,7 @@ def draw_searches(axis: Axes, rows: Sequence[Row], system: str) -> None:
 
 
 def draw_errors(axis: Axes, rows: Sequence[Row]) -> None:
-    """Mean error of each training, and the noise of measuring."""
+    """Draw the mean error of each training, and the noise of measuring."""
     trained = [row for row in rows if row["part"] == TRAINED]
     for place, (head, colour) in enumerate(_HEADS.items()):
         found = [100 * float(row["mean_error"] or 0.0) for row in trained if row["head"] == head]
@@ -207,7 +207,7 @@ def draw_errors(axis: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_measured(axis: Axes, rows: Sequence[Row]) -> None:
-    """Measured time under the mlp head, relative to the convex one, by strategy."""
+    """Draw the measured time of plans under the mlp head relative to the convex head, by strategy."""
     found = head_pairs(rows)
     for place, pairs in enumerate(found.values()):
         over = [100 * (ratio - 1) for ratio in pairs.ratios("measured_ms")]

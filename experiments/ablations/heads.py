@@ -1,6 +1,6 @@
-"""Convex head against mlp head: both trained on samples of this machine, their plans measured on its kernels. Needs torch and FBGEMM.
+"""Trains the convex and the mlp head on samples of this machine, and measures their plans on its kernels. Needs torch and FBGEMM.
 
-Beside them, the same searches under the bundled model.
+For comparison, the same searches run under the bundled model.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 HEADS: tuple[Head, ...] = ("convex", "mlp")
 BATCH_SIZE = 1024
-_FEWEST = 60  # sets: below, nothing can be learned
+_FEWEST = 60  # fewest sets of tables from which a model can be learned
 _PLANNERS = (FusedGreedy(), NeuroShard(), Certified(tolerance=0.002))
 
 
 @dataclass(frozen=True)
 class HeadBench:
-    """Samples and models of a comparison of heads, kept in a folder.
+    """The samples and models of a comparison of heads, kept in a folder.
 
     Attributes:
-        folder: store and models lie here; an interrupted run goes on with them.
-        samples: how many samples the store is to hold.
-        time_limit: seconds of a search.
+        folder: folder of the sample store and the models; an interrupted run resumes with them.
+        samples: number of samples that the complete store holds; part of its name.
+        time_limit: seconds per search.
     """
 
     folder: Path
@@ -51,18 +51,18 @@ class HeadBench:
     time_limit: float
 
     def collect(self, samples: int, seconds: float | None) -> Row:
-        """Collect until the store holds so many samples, or the time is up.
+        """Collect samples until the store holds this number, or the time is up.
 
         Raises:
-            InvalidInput: the store holds samples of other hardware too; remove it.
-            MeasurementFailed: a kernel could not be run.
+            InvalidInput: the store also holds samples of other hardware; remove it.
+            MeasurementFailed: a kernel could not run.
         """
         begin = time.monotonic()
         self._collect(samples, seconds)
         return {"sets": len(self._samples()), "seconds": time.monotonic() - begin}
 
     def train(self, head: Head, seed: int) -> Row:
-        """Train a model and keep it; its errors on a tenth of the samples that it has not seen, beside the repeat noise of all."""
+        """Train and keep a model; return its errors on a held-out tenth of the samples, and the repeat noise of all samples."""
         from shardwright.cost.training import TrainingOptions, train
         from shardwright.threads import one_thread
 
@@ -83,11 +83,11 @@ class HeadBench:
         }
 
     def measure(self, task: Task, seeds: Sequence[int], rounds: int) -> list[Row]:
-        """Plans of a task under both heads, and under the bundled model for the first seed, measured in interleaved rounds.
+        """Plan a task under both heads, and under the bundled model for the first seed; measure the plans in interleaved rounds.
 
         Returns:
-            A row a plan, with `predicted_ms` by the model that it was searched with and `measured_ms`, each the slowest forward plus
-            the slowest backward kernel; a row without figures for a task that was not placed, or does not fit this machine.
+            One row per plan, with `predicted_ms` (by the model of the search) and `measured_ms`; each is the slowest forward plus the
+            slowest backward kernel. A plan that was not found, or that this machine cannot measure, gets a row without these figures.
         """
         from shardwright.measure.measuring import measure_plans
 
@@ -112,7 +112,7 @@ class HeadBench:
         return self.folder / f"samples-{self.samples}"
 
     def _samples(self) -> Samples:
-        """What is in the store; a few are collected where there is next to nothing."""
+        """The samples in the store; if it holds fewer than `_FEWEST`, that number is collected first."""
         from shardwright.cost.dataset import samples_of
         from shardwright.measure.samples import read_samples
 
@@ -126,17 +126,17 @@ class HeadBench:
         collect(self._store, samples=samples, batch_sizes=(BATCH_SIZE,), sequence_share=0.0, seconds=seconds)
 
     def _model_file(self, head: Head, seed: int, samples: Samples) -> Path:
-        """Named by the number of measurements too: more samples make another model."""
+        """The file of a model; its name includes the number of samples, as more samples make another model."""
         return self.folder / f"{head}-{seed}-of-{len(samples)}.safetensors"
 
     def _models(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, CostModel]]:
-        """Head, seed and model."""
+        """Head, seed and model of all searches."""
         for seed, head in product(seeds, HEADS):
             yield head, seed, self._model(head, seed)
         yield BUNDLED, seeds[0], cost_model_for("cpu")
 
     def _model(self, head: Head, seed: int) -> ComputeModel:
-        """The trained model, trained now where it is not there."""
+        """The trained model; trained now if its file is missing."""
         path = self._model_file(head, seed, self._samples())
         if not path.exists():
             self.train(head, seed)

@@ -1,4 +1,4 @@
-"""The page of `ablations`: what each part of the searches is worth, and what the convex head costs, in tables and sentences."""
+"""The page of `ablations`: the worth of each part of the searches, and the price of the convex head, in tables and sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from experiments.ablations.variants import CERTIFIED, FULL, NEUROSHARD, VARIANTS
 from experiments.experiment import Page, ResultTable, Row
 from experiments.summaries import NOTHING, cell, conditions, grouped
 
-_NOTABLE = 0.005  # longer or shorter step, as a share: what is called mattering
+_NOTABLE = 0.005  # share by which a step must become longer or shorter for a part to matter
 
 _INTRODUCTION = (
     "NeuroShard's tasks (10 to 59 tables on 4 devices, 20 to 119 on 8; max dim 32 and 128; batch 1,024), priced by the bundled model of "
@@ -43,7 +43,7 @@ def paragraphs(rows: Sequence[Row]) -> Sequence[str]:
 
 
 def verdict(rows: Sequence[Row], system: str) -> str:
-    """Which parts matter; empty without rows."""
+    """A paragraph on which parts of a system matter; empty without rows."""
     matters: list[str] = []
     little: list[str] = []
     better: list[str] = []
@@ -66,7 +66,7 @@ def verdict(rows: Sequence[Row], system: str) -> str:
 
 
 def cache(rows: Sequence[Row]) -> str:
-    """What the cache is here, and what it saves; empty without rows."""
+    """A paragraph on the cache and the time that it saves; empty without rows."""
     found = beside(rows, NEUROSHARD, "no cache", FULL)
     if not found.pairs:
         return ""
@@ -81,7 +81,7 @@ def cache(rows: Sequence[Row]) -> str:
 
 
 def heads(rows: Sequence[Row]) -> str:
-    """Convex against mlp; what is said depends on what is there."""
+    """A paragraph on the convex against the mlp head, as far as rows exist; empty without rows."""
     if not any(row["part"] in (SAMPLES, TRAINED, MEASURED) for row in rows):
         return ""
     sentences = [_HEADS]
@@ -115,7 +115,7 @@ def _failures(more: int) -> str:
 
 
 def page_of(rows: Sequence[Row]) -> Page:
-    """The page of any part of the rows."""
+    """Make the page of all rows or of some."""
     tables = [
         *(of_system(rows, system) for system in (NEUROSHARD, CERTIFIED)),
         by_setting(rows),
@@ -133,7 +133,7 @@ def page_of(rows: Sequence[Row]) -> Page:
 
 
 def of_system(rows: Sequence[Row], system: str) -> ResultTable:
-    """A line for each variant of a system."""
+    """A table with a line for each variant of a system."""
     heads = [
         "without", "what is left", "tasks", "step, geometric mean", "longer", "equal", "shorter", "worst", "embedding cost",
         "search time", "not placed, without and with", "gap, median", "same plans",
@@ -152,7 +152,7 @@ def of_system(rows: Sequence[Row], system: str) -> ResultTable:
 
 
 def figures(found: Beside) -> list[object]:
-    """The cells of a variant."""
+    """The cells of a variant's line, from the number of tasks on."""
     failures = f"{found.own_failures}, {found.full_failures}"
     if not found.pairs:
         return [0, *[NOTHING] * 7, failures, NOTHING, NOTHING]
@@ -165,13 +165,13 @@ def figures(found: Beside) -> list[object]:
 
 
 def ratio_cell(ratios: Sequence[float]) -> str:
-    """Geometric mean and its interval."""
+    """The cell of a geometric mean and its interval."""
     mean, low, high = geometric(ratios)
     return f"{mean:.4f} ({low:.4f} to {high:.4f})" if ratios else NOTHING
 
 
 def by_setting(rows: Sequence[Row]) -> ResultTable:
-    """Geometric means by setting."""
+    """A table of the variants' geometric means by setting."""
     found = [row for system in VARIANTS for row in searches(rows, system)]
     settings = sorted(grouped(found, "devices", "max_dim"), key=lambda key: (int(key[0] or 0), int(key[1] or 0)))
     cells = []
@@ -193,7 +193,7 @@ def by_setting(rows: Sequence[Row]) -> ResultTable:
 
 
 def errors(rows: Sequence[Row]) -> ResultTable:
-    """Held-out errors of both heads."""
+    """A table of the held-out errors of both heads."""
     cells = []
     for (head,), group in grouped([row for row in rows if row["part"] == TRAINED], "head").items():
         noise = [float(row["repeat_error"]) for row in group if row["repeat_error"] is not None]
@@ -211,7 +211,7 @@ def errors(rows: Sequence[Row]) -> ResultTable:
 
 
 def measured(rows: Sequence[Row]) -> ResultTable:
-    """Plans found under either head, on real kernels."""
+    """A table of plans found under either head, measured on real kernels."""
     cells = [line(strategy, pairs) for strategy, pairs in head_pairs(rows).items()]
     caption = (
         "Plans found under the mlp head divided by plans found under the convex head, same task, strategy and seed: slowest forward plus "
@@ -226,7 +226,7 @@ def measured(rows: Sequence[Row]) -> ResultTable:
 
 
 def line(strategy: str, pairs: HeadPairs) -> list[object]:
-    """A line of `measured`."""
+    """The line of a strategy in the table of `measured`."""
     ratios = pairs.ratios("measured_ms")
     return [
         strategy, len(ratios), pairs.same_plans, ratio_cell(ratios), f"{np.mean(np.array(ratios) < 1):.0%}",
@@ -236,7 +236,7 @@ def line(strategy: str, pairs: HeadPairs) -> list[object]:
 
 
 def strategies(rows: Sequence[Row]) -> ResultTable:
-    """Strategies beside `greedy`, under models that were learned on the machine that measures, and under the bundled one."""
+    """A table of strategies beside `greedy`, under models learned on the measuring machine and under the bundled model."""
     cells = []
     for strategy in (NEUROSHARD, CERTIFIED):
         for head in ("convex", "mlp", BUNDLED):
@@ -266,6 +266,6 @@ def strategies(rows: Sequence[Row]) -> ResultTable:
 
 
 def span(values: Sequence[float], spec: str) -> str:
-    """Mean, with least and most where they differ."""
+    """Mean of the values, with least and most if they differ."""
     mean = format(float(np.mean(values)), spec)
     return mean if len(set(values)) == 1 else f"{mean} ({min(values):{spec}} to {max(values):{spec}})"

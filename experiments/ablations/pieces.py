@@ -1,4 +1,4 @@
-"""The parts of `ablations`, how much of each is run, and its pieces."""
+"""The parts of `ablations`, their extent, and their pieces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
 
 SEARCH, SAMPLES, TRAINED, MEASURED = "search", "samples", "trained", "measured"
-"""Parts: searches without a part of theirs; collecting samples, training on them, and measuring plans found under either head."""
+"""Parts: searches that lack one part; collecting samples; training on them; measuring plans found under either head."""
 BUNDLED = "bundled"
-"""In place of a head: the bundled model of CPU kernels."""
+"""Name of the bundled CPU model in the column of the head."""
 DEVICES, MAX_DIMS = (4, 8), (32, 128)
 BATCH_SIZE, SEED = 1024, 2026
 MEASURED_SEED = 11
@@ -27,17 +27,17 @@ MEASURED_SEED = 11
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is run.
+    """How much a run does.
 
     Attributes:
-        tasks: of each setting.
-        time_limit: seconds a search.
-        samples: that the heads learn from.
-        chunks: pieces of work that collect them.
-        chunk_s: seconds that a chunk may take; what is missing then stays missing.
-        seeds: trainings of each head.
-        measured: tasks of each setting whose plans are measured.
-        rounds: of measuring.
+        tasks: number of tasks of each setting.
+        time_limit: seconds per search.
+        samples: number of samples that the heads learn from.
+        chunks: number of pieces of work that collect the samples.
+        chunk_s: seconds that a chunk may take; samples still missing are left to later chunks.
+        seeds: number of trainings of each head.
+        measured: number of tasks of each setting whose plans are measured.
+        rounds: number of measuring rounds.
     """
 
     tasks: int
@@ -55,13 +55,13 @@ QUICK_RUN = Extent(tasks=2, time_limit=10.0, samples=150, chunks=2, chunk_s=25.0
 
 
 def digest_of(plan: Plan) -> str:
-    """The same for the same shards."""
+    """A digest of a plan's shards: equal shards give equal digests."""
     lines = sorted(f"{shard.table} {shard.rows} {shard.columns} {shard.devices}" for shard in plan.shards)
     return sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
-_SLOW_SHARE = 0.2  # of the tasks of four devices, for variants that take long
-_PLANS = "2, score embedding"  # of the variants: change it with what they do
+_SLOW_SHARE = 0.2  # share of the tasks of four devices that slow variants plan
+_PLANS = "2, score embedding"  # version of the variants: change it when their plans change
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Pieces:
     extent: Extent
 
     def searches(self) -> Iterator[Piece]:
-        """Task by task, all settings and variants."""
+        """Pieces that search: task by task, all settings and variants."""
         version = f"{_PLANS}, {model_version('cpu')}, {self.extent.time_limit:g} s"
         for number, devices, max_dim in product(range(self.extent.tasks), DEVICES, MAX_DIMS):
             for system, variants in VARIANTS.items():
@@ -81,18 +81,18 @@ class Pieces:
                         yield self._piece(SEARCH, version, system, name, devices, max_dim, number)
 
     def collected(self) -> list[Piece]:
-        """So many samples each. Measuring runs alone, as does what needs what was measured."""
+        """Pieces that collect samples. They run alone, as they measure; so do the pieces that need their samples."""
         return [self._alone(SAMPLES, "cost model", "", task=number) for number in range(self.extent.chunks)]
 
     def trained(self) -> list[Piece]:
-        """A model each; the seed is the task's number."""
+        """Pieces that train one model each; the task's number is the seed."""
         heads = ("convex", "mlp")
         return [
             self._alone(TRAINED, "cost model", head, task=seed) for seed in range(self.extent.seeds) for head in heads
         ]
 
     def measured(self) -> list[Piece]:
-        """A task each, with all plans of both heads and of the bundled model; a quick run has tasks of four devices only."""
+        """Pieces that measure a task's plans under both heads and the bundled model; a quick run has one piece, on four devices."""
         devices = DEVICES[:1] if self.name == "quick" else DEVICES
         settings = product(range(self.extent.measured), devices, MAX_DIMS[::-1])
         chosen = list(settings)[:1] if self.name == "quick" else list(settings)

@@ -1,4 +1,4 @@
-"""The variants of the searches in `ablations`, and what they run in place of the parts that are taken out."""
+"""The variants of the searches in `ablations`, with the code that replaces the parts taken out."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from shardwright.task import Constraints, TableConstraint, Task
 
 @dataclass(frozen=True)
 class UncachedNeuroShard(NeuroShard):
-    """`neuroshard` that keeps nothing which it computed for one set of pieces for the next.
+    """`neuroshard` without reuse: nothing computed for one set of pieces is kept for the next.
 
-    The paper's cache holds predictions of sets of tables. This search needs none: every width of every table is encoded once before the
-    beam, sums of encodings are kept by device, and bounds of the grid that cannot change a placement are passed over. Here every set of
-    pieces is encoded anew, and all bounds are tried. Encoding once a set is the least that a search without a cache has to do: for the
-    paper's, it would be once for every device that the greedy considers. The plan is the same.
+    The paper's cache holds predictions of sets of tables. The search `neuroshard` needs no cache: it encodes every width of every table
+    once before the beam, keeps sums of encodings by device, and skips bounds of the grid that cannot change a placement. This variant
+    encodes every set of pieces anew and tries all bounds. One encoding per set is the least that a search without a cache must do; the
+    paper's search would need one for every device that the greedy considers. The plan is the same.
     """
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Search; at the deadline the best plan so far is returned."""
+        """Search, and return the best plan found by the deadline."""
         units = take_apart(task)
         pieces, cuts = make_pieces(task, units, cost_model)
         limits = self._limits(pieces, cuts.whole)
@@ -63,11 +63,11 @@ class UncachedNeuroShard(NeuroShard):
 def _encoded_anew(
     task: Task, units: Units, pieces: Pieces, calls: dict[Call, int], state: Ints, cost_model: CostModel
 ) -> Pieces:
-    """The arrays with the encodings of a state's pieces as if they were seen for the first time."""
+    """The pieces, with the encodings of a state's pieces computed anew."""
     rows = np.unique(state)
     blocks = [_blocks(units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
     vectors = np.zeros_like(pieces.vectors)
-    parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # where those of the rows are
+    parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # positions of the rows' encodings
     vectors[parts] = encode(task, blocks, cost_model, calls).added.vectors
     return replace(pieces, vectors=vectors)
 
@@ -80,11 +80,11 @@ def _blocks(unit: Unit, dim: int) -> list[Shard]:
 
 
 def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
-    """As `_engine.best_by_links`, without passing over any bound."""
+    """Like `_engine.best_by_links`, but without skipping any bound."""
     best, chosen = np.inf, np.zeros(0, dtype=np.int64)
     for limit in [*limits[::-1], NO_LIMIT]:
         if limit == NO_LIMIT and np.isfinite(best):
-            break  # as published: without a bound only where no bound lets every piece find a device
+            break  # as published: no bound is tried only if no bound lets every piece find a device
         placed, _, device = greedy(pieces.native, state, limit)
         if placed == state.size and (ticks := embedding_ticks(pieces, state, device)) <= best:
             best, chosen = ticks, device
@@ -94,14 +94,14 @@ def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints
 FULL = "as it is"
 NEUROSHARD, CERTIFIED = "neuroshard", "certified"
 TOLERANCE = 0.002
-_UNBOUNDED = 1e6  # times the mean dims of a device: as good as none
+_UNBOUNDED = 1e6  # bound in mean dims of a device: so wide that it never binds
 
 
 class SummedCosts:
-    """A cost model to which tables of a device add up: each costs what it costs alone, as if no kernel were fused.
+    """A cost model that sums the costs of a device's tables, each taken alone, as if no kernel were fused.
 
     Args:
-        fused: the model whose prices of single shards are summed.
+        fused: the model that prices single shards.
     """
 
     def __init__(self, fused: CostModel) -> None:
@@ -112,11 +112,11 @@ class SummedCosts:
 
     @property
     def name(self) -> str:
-        """As in "cpu/convex, summed"."""
+        """For example "cpu/convex, summed"."""
         return f"{self._fused.name}, summed"
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 2)` forward and backward ms of n shards alone."""
+        """`(n, 2)` forward and backward ms of n shards, each alone."""
         return self._fused.pricing.price(self._fused.encode(works)) if works else np.zeros((0, 2))
 
 
@@ -125,10 +125,10 @@ class AblatedCertified(Certified):
     """`certified` without some of its parts.
 
     Attributes:
-        local_search: starts are improved and kicked; else the best start is the plan.
-        share_limits: starts cut tables until no piece takes more than a share of a device; else every table starts in the one way that
-            is cheapest by price, and is not spread.
-        tightening: the bound is made better by what a plan rules out.
+        local_search: whether starts are improved and kicked; else the best start is the plan.
+        share_limits: whether starts cut tables until no piece takes more than a share of a device; else every table starts in the single
+            way that is cheapest by price, and is not spread.
+        tightening: whether the plan found is used to tighten the bound.
     """
 
     local_search: bool = True
@@ -166,10 +166,10 @@ class Variant:
 
     Attributes:
         strategy: the search.
-        what: what is taken out, and what is left in its place; Markdown.
+        what: the part taken out, and its replacement; Markdown.
         kinds: sharding types that tables are limited to; None for all.
-        summed: it searches on summed costs; its plans are judged by the fused ones all the same.
-        slow: it plans some tasks of four devices only, and takes the time that it needs.
+        summed: whether it searches on summed costs; fused costs judge its plans in any case.
+        slow: whether it plans only some tasks of four devices, without a time limit.
     """
 
     strategy: Strategy
@@ -186,7 +186,7 @@ class Variant:
         return replace(task, constraints=Constraints({table.name: limit for table in task.tables}))
 
     def model(self, fused: CostModel) -> CostModel:
-        """The cost model it searches with."""
+        """The cost model that the variant searches with."""
         return SummedCosts(fused) if self.summed else fused
 
 
@@ -223,4 +223,4 @@ VARIANTS: dict[str, dict[str, Variant]] = {
         "summed costs": Variant(_certified(), "as above; its bound is on summed costs and left out", summed=True),
     },
 }  # fmt: skip
-"""Variants by system and name; the full system first."""
+"""Variants by system and name; the full system comes first."""

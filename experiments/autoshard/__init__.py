@@ -1,1 +1,1 @@
-"""AutoShard's transfer matrices: policies on tasks unlike those that they learned from."""
+"""AutoShard's transfer matrices: learned policies on tasks unlike their training tasks."""

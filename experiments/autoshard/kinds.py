@@ -1,4 +1,4 @@
-"""What policies are trained and tested on in `autoshard-transfer`: kinds of tasks, and the matrices they make."""
+"""The kinds of tasks that `autoshard-transfer` trains and tests policies on, and the matrices that they form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shardwright.task.task import Task
 
 @dataclass(frozen=True)
 class Kind:
-    """Tasks to train or to test on.
+    """A kind of tasks to train or to test on.
 
     Attributes:
         setting: numbers of tables and devices.
-        unseen: probability of each table to be of the half for testing.
+        unseen: probability of each table to come from the half for testing.
     """
 
     setting: Setting
@@ -26,11 +26,11 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """As in "50x4-unseen0.25"."""
+        """For example "50x4-unseen0.25"."""
         return f"{self.setting.tables}x{self.setting.devices}-unseen{self.unseen:g}"
 
     def tasks(self, count: int, seed: int) -> list[Task]:
-        """The first tasks of this kind."""
+        """The first `count` tasks of this kind."""
         return draw_tasks(self.setting, count, seed=seed, unseen=self.unseen)
 
 
@@ -39,11 +39,11 @@ class Part:
     """One matrix.
 
     Attributes:
-        name: what changes from row to row.
-        fixed: what does not.
+        name: the property that changes from row to row.
+        fixed: the properties that stay the same.
         trained: kinds of the rows, with labels.
         tested: kinds of the columns, with labels.
-        targets: for each column the kind on which the policy was trained that is the measure there.
+        targets: for each column, the training kind of the policy that the column's losses are measured against.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Scale:
         tables: numbers of tables, on the devices of `base`.
         devices: numbers of devices, with the tables of `base`.
         unseen: shares of unseen tables, in the setting `base`.
-        base: where the other parts stay.
-        training_tasks: tasks that a policy is trained on.
-        tasks: tasks of each kind it is tested on.
-        dreamshard: how DreamShard learns; the seed is another.
-        autoshard: how AutoShard learns; the seed is another.
+        base: the setting that a part keeps in all properties that it does not change.
+        training_tasks: number of tasks that each policy trains on.
+        tasks: number of test tasks of each kind.
+        dreamshard: options of DreamShard; the experiment sets the seed.
+        autoshard: options of AutoShard; the experiment sets the seed.
     """
 
     tables: tuple[int, ...]
@@ -78,7 +78,7 @@ class Scale:
     autoshard: AutoShardOptions = field(default_factory=AutoShardOptions)
 
     def options(self, strategy: str) -> LearningOptions:
-        """How a strategy learns."""
+        """The options of a learning strategy."""
         return self.dreamshard if strategy == "dreamshard" else self.autoshard
 
     @property
@@ -102,7 +102,7 @@ class Scale:
 
     @property
     def trained(self) -> list[Kind]:
-        """Kinds that policies are trained on, each once, from part to part in turn."""
+        """Kinds that policies are trained on, each once; the parts take turns."""
         each = ([*(kind for kind, _ in part.trained), *part.targets] for part in self.parts)
         return _once(chain([Kind(self.base, 0.0)], *zip_longest(*each)))
 
@@ -113,7 +113,7 @@ class Scale:
 
 
 def _square(name: str, fixed: str, settings: Sequence[tuple[Setting, str]]) -> Part:
-    """Trained on tables of one half, tested on the other, on the same settings."""
+    """A part that trains on tables of one half and tests on the other half, in the same settings."""
     trained, tested = (tuple((Kind(setting, unseen), label) for setting, label in settings) for unseen in (0.0, 1.0))
     return Part(name, fixed, trained, tested, tuple(kind for kind, _ in trained))
 
@@ -143,4 +143,4 @@ QUICK = Scale(
     ),
     autoshard=AutoShardOptions(steps=20_000, variations=1),
 )
-"""Policies hardly trained: it shows that everything runs, and nothing about the strategies."""
+"""Scale of a quick run. Its policies are hardly trained: it shows that everything runs, and nothing about the strategies."""

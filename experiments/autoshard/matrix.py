@@ -1,4 +1,4 @@
-"""The matrices of `autoshard-transfer`: losses of policies against those trained on the target; and the degree of balance."""
+"""The matrices of `autoshard-transfer`: losses of policies against the policy trained on the target, and degrees of balance."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from shardwright.sharding.plan import Plan
 
 Floats = npt.NDArray[np.float64]
 Placed = dict[tuple[int, int], float]
-"""Cost in ms by seed and task, of what was placed."""
+"""Cost in ms by seed and task, for tasks that were placed."""
 _BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
 _DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How far one mean cost lies above another, over the same tasks, as a share of the other.
+    """How far one mean cost lies above another over the same tasks, as a share of the other.
 
     Attributes:
-        share: mean over mean, minus 1; NaN where there are no common tasks.
-        low: lower end of its 95% interval over tasks drawn anew.
-        high: upper end.
-        tasks: tasks it is over, counted once a seed.
+        share: mean over mean, minus 1; NaN without common tasks.
+        low: lower end of the 95% bootstrap interval over tasks.
+        high: upper end of that interval.
+        tasks: number of common tasks, counted once per seed.
     """
 
     share: float
@@ -40,7 +40,7 @@ class Loss:
 
 
 def loss(found: Placed, base: Placed) -> Loss:
-    """The loss of costs against others, over what both placed."""
+    """The loss of costs against other costs, over the tasks that both placed."""
     both = sorted(found.keys() & base.keys())
     if not both:
         return Loss(float("nan"), float("nan"), float("nan"), 0)
@@ -51,10 +51,10 @@ def loss(found: Placed, base: Placed) -> Loss:
 
 
 class Found:
-    """All costs of the kind that one learning strategy makes small.
+    """All costs of the kind that one learning strategy minimises.
 
     Args:
-        rows: of all strategies.
+        rows: rows of all strategies.
         strategy: the learning strategy.
     """
 
@@ -76,12 +76,12 @@ class Found:
         )
 
     def policy(self, trained: str, tested: Kind) -> Placed:
-        """What a policy placed; the bundled one's costs count for every seed."""
+        """Costs of a policy's placements; the bundled policy's costs count for every seed."""
         costs = self._costs.get((self.strategy, trained, tested.name), {})
         return self._for_all_seeds(costs) if trained == "bundled" else costs
 
     def other(self, name: str, tested: Kind) -> Placed:
-        """What a strategy that learns nothing placed, for every seed."""
+        """Costs of the placements of a strategy that learns nothing, for every seed."""
         return self._for_all_seeds(self._costs.get((name, "nothing", tested.name), {}))
 
     def bound(self, tested: Kind) -> Placed:
@@ -89,7 +89,7 @@ class Found:
         return self._for_all_seeds(self._bounds.get(tested.name, {}))
 
     def best_heuristic(self, tested: Kind) -> Placed:
-        """The sorted heuristic with the lowest mean over the tasks that all heuristics placed."""
+        """Costs of the sorted heuristic with the lowest mean over the tasks that all heuristics placed."""
         found = [costs for name in SORTED if (costs := self.other(name, tested))]
         tasks = set.intersection(*map(set, found)) if found else set()
         return min(found, key=lambda costs: sum(costs[one] for one in tasks)) if tasks else {}
@@ -103,14 +103,14 @@ class Matrix:
     """Losses of one strategy in one part.
 
     Attributes:
-        part: its kinds and labels.
-        losses: by row and column, against the policy trained on the column's kind.
-        bundled: the bundled policy's, by column.
-        heuristic: the best heuristic's.
-        random: random placement's.
-        certified: the search's.
-        target: mean ms of the target's policy; NaN where it is not there.
-        above_bound: the target's policy against the proven bound.
+        part: kinds and labels of the matrix.
+        losses: losses by row and column, against the policy trained on the column's kind.
+        bundled: losses of the bundled policy by column.
+        heuristic: losses of the best heuristic by column.
+        random: losses of random placement by column.
+        certified: losses of `certified` by column.
+        target: mean ms of the target's policy by column; NaN if it has no rows.
+        above_bound: losses of the target's policy against the proven bound by column.
     """
 
     part: Part
@@ -129,7 +129,7 @@ class Matrix:
 
     @property
     def off_target(self) -> list[tuple[str, str, Loss, Loss]]:
-        """Row, column, loss, and best heuristic's loss of policies that were not trained on the column's kind, as far as known."""
+        """Row, column, loss and best heuristic's loss, for each known loss of a policy not trained on the column's target kind."""
         return [
             (label, column, one, heuristic)
             for (kind, label), row in zip(self.part.trained, self.losses, strict=True)
@@ -158,18 +158,18 @@ def matrix(found: Found, part: Part) -> Matrix:
 
 
 BALANCE = "compute_balance"
-"""Column: kernel time of the device with the least over that of the device with the most."""
+"""Column of the degree of balance: least kernel time of a device over the largest."""
 _BUNDLED = "bundled"
 
 
 def degree_of_balance(plan: Plan | None) -> float | None:
-    """The degree of balance of the kernel times that a plan is predicted to have; None without a plan, costs or work."""
+    """The degree of balance of a plan's predicted kernel times; None without a plan, costs or work."""
     devices = [device.compute_ms for device in plan.cost.devices] if plan is not None and plan.cost else []
     return min(devices) / max(devices) if devices and max(devices) > 0 else None
 
 
 def balance_table(rows: Sequence[Row], parts: Iterable[Part]) -> ResultTable:
-    """Mean degrees of balance by kind of tasks: AutoShard's policies on and off their target, and the others."""
+    """Mean degrees of balance by kind of tasks: AutoShard's policies on and off their target, and other strategies."""
     heads = (
         "part",
         "tested on",
@@ -204,7 +204,7 @@ def _lines(rows: Sequence[Row], part: Part) -> Iterator[tuple[object, ...]]:
 
 
 def _degrees(rows: Sequence[Row], kind: Kind, strategy: str, trained: Sequence[str] | None = None) -> list[float]:
-    """Of all tasks of a kind that a strategy placed, by policies trained on certain kinds if it learns."""
+    """Degrees of balance of all tasks of a kind that a strategy placed; if `trained` is given, only by policies trained on these kinds."""
     return [
         float(balance)
         for row in rows

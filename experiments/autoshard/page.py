@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 Matrices = Mapping[str, Sequence[Matrix]]
 _DARKEST = 5.0
-"""Loss in percent at which the colours of the picture end."""
+"""Loss in percent at which the picture's colour scale ends."""
 
 
 def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
-    """The page.
+    """Make the page of the rows.
 
     Args:
-        rows: what was planned so far.
-        scale: kinds, numbers of tasks, and how policies are trained.
-        seeds: trainings of each policy.
-        quick: whether policies are hardly trained.
+        rows: rows planned so far.
+        scale: kinds, numbers of tasks, and training options.
+        seeds: number of trainings of each policy.
+        quick: whether it is a quick run, whose policies are hardly trained.
     """
     matrices = {strategy: [matrix(Found(rows, strategy), part) for part in scale.parts] for strategy in LEARNERS}
     tables = [summary_table(matrices)]
@@ -47,7 +47,7 @@ def page(rows: Sequence[Row], scale: Scale, seeds: int, quick: bool) -> Page:
 
 
 def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
-    """What was run, and what its figures leave out."""
+    """Paragraphs on what was run, and what its figures leave out."""
     hardly = (
         "**Quick: policies are hardly trained and tested on few tasks. This page shows that everything runs; its losses say nothing about "
         "the strategies.**"
@@ -72,7 +72,7 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
 
 
 def summary_table(matrices: Matrices) -> ResultTable:
-    """Each matrix in one line."""
+    """A table with one line for each matrix."""
     heads = (
         "strategy",
         "what changes",
@@ -104,7 +104,7 @@ def summary_table(matrices: Matrices) -> ResultTable:
 
 
 def matrix_table(strategy: str, one: Matrix) -> ResultTable:
-    """A matrix with what to compare it with."""
+    """The table of a matrix, with lines to compare it with."""
     others: tuple[tuple[str, Sequence[Loss]], ...] = (
         ("*bundled policy*", one.bundled),
         ("*best heuristic*", one.heuristic),
@@ -129,7 +129,7 @@ def _shown(one: Loss) -> str:
 
 
 def training_table(rows: Sequence[Row]) -> ResultTable:
-    """How long trainings took."""
+    """A table of training times."""
     body: list[tuple[object, ...]] = []
     for strategy in LEARNERS:
         times = {

@@ -1,4 +1,4 @@
-"""`autoshard-transfer`: policies on tasks unlike those they learned from, beside policies trained on the target."""
+"""`autoshard-transfer`: learned policies on tasks unlike their training tasks, beside policies trained on the target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.cost.choice import cost_model_for
 from shardwright.task.task import Task
 
 BUNDLED, NOTHING = "bundled", "nothing"
-"""What a strategy was trained on, where it is none of the kinds: the tasks of the bundled policies; nothing, as it learns nothing."""
+"""Training kinds outside the matrices: the tasks of the bundled policies, or nothing for a strategy that does not learn."""
 UNTRAINED = ("random", *SORTED, "certified")
 _LIMITS = Limits()
 
@@ -29,11 +29,11 @@ class Transfer:
     """The matrices of AutoShard's and DreamShard's papers: trained on the row's tasks, tested on the column's, without fine-tuning.
 
     Attributes:
-        full: size of the full experiment.
-        small: size of the quick one.
-        seeds: trainings of each policy, with seeds 0, 1, …
-        folder: where policies are kept; those that are missing are trained.
-        limits: what `certified` is allowed.
+        full: scale of the full experiment.
+        small: scale of the quick experiment.
+        seeds: number of trainings of each policy, with seeds 0, 1, …
+        folder: folder of the policies; missing policies are trained.
+        limits: limits of `certified`.
     """
 
     full: Scale = FULL
@@ -47,7 +47,7 @@ class Transfer:
     )
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """What needs no training first, then policy by policy, both strategies and all parts in turn."""
+        """First the strategies that need no training, then policy by policy; both strategies and all parts take turns."""
         size, scale = ("quick", self.small) if quick else ("full", self.full)
         plain = [(name, NOTHING, 0) for name in UNTRAINED] + [(name, BUNDLED, 0) for name in LEARNERS]
         trained = [(name, kind.name, seed) for seed in range(self.seeds) for kind in scale.trained for name in LEARNERS]
@@ -59,7 +59,7 @@ class Transfer:
         ]
 
     def run(self, piece: Piece) -> Sequence[Row]:
-        """Train the policy if its file is not there, and place the test tasks of all kinds: a row each."""
+        """Train the policy if its file is missing, then place the test tasks of all kinds; one row for each task."""
         name, what, seed = str(piece.key["strategy"]), str(piece.key["trained"]), int(piece.key["seed"])
         scale = self.small if piece.key["scale"] == "quick" else self.full
         seconds: float | None = None
@@ -77,14 +77,14 @@ class Transfer:
         return page(rows, self.small if quick else self.full, self.seeds, quick)
 
     def policy(self, strategy: str, kind: Kind, seed: int, scale: Scale) -> Path:
-        """The file of the policy trained on tasks of a kind."""
+        """The file of the policy trained on tasks of a kind; trained now if missing."""
         tasks = _training(kind, scale.training_tasks)
         return learned(
             strategy, f"{kind.name}-seed{seed}", tasks, replace(scale.options(strategy), seed=seed), self.folder
         )
 
     def _version(self, strategy: str, trained: str, seed: int, scale: Scale) -> str:
-        """What rows depend on besides the key."""
+        """A text of everything that rows depend on besides the key."""
         kinds = hashlib.sha256(" ".join(kind.name for kind in scale.tested).encode()).hexdigest()[:8]
         made = [entrant(strategy, self.limits).version]
         if trained not in (BUNDLED, NOTHING):
@@ -101,7 +101,7 @@ def _training(kind: Kind, count: int) -> tuple[Task, ...]:
 
 
 def _tested(one: Entrant, scale: Scale) -> Iterator[Row]:
-    """What a strategy makes of all test tasks."""
+    """Plan all test tasks by a strategy, and yield the rows."""
     for kind in scale.tested:
         for number, task in enumerate(kind.tasks(scale.tasks, TEST_SEED)):
             row, plan = planned(task, one, seed=number)

@@ -1,4 +1,4 @@
-"""How far strategies lie from the best heuristic and from the bound, over the tasks of one setting, and the pictures of that."""
+"""Distances of strategies from the best heuristic and from the bound, over the tasks of one setting; and their pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 BOUNDS = {"step_ms": "bound_ms", "compute_ms": "compute_bound_ms"}
-"""The column of the proven bound on each cost that has one."""
+"""Column of the proven bound for each cost that has one."""
 _PROVER = "certified"
 _DRAWS = 2000
 
@@ -29,12 +29,12 @@ class Costs:
     """Costs of one kind in one setting, by strategy and task.
 
     Args:
-        rows: of the setting; the bound is read from those of `certified`.
+        rows: rows of the setting; the rows of `certified` hold the bound.
         kind: column of the cost, ms.
 
     Attributes:
-        of: ms by strategy and task, of what was placed.
-        bound: proven bound by task.
+        of: ms by strategy and task, for tasks that were placed.
+        bound: proven bound in ms by task.
     """
 
     def __init__(self, rows: Sequence[Row], kind: str) -> None:
@@ -50,12 +50,12 @@ class Costs:
 
     @property
     def best_heuristic(self) -> str | None:
-        """The heuristic with the lowest mean over the tasks that all heuristics placed."""
+        """The heuristic with the lowest mean over the tasks that all heuristics placed; None without such tasks."""
         names, tasks = self.heuristics, self.common(self.heuristics)
         return min(names, key=lambda name: float(np.mean(self.at(name, tasks)))) if tasks else None
 
     def common(self, names: Sequence[str]) -> list[Value]:
-        """Tasks that all of these strategies placed."""
+        """The tasks that all of these strategies placed."""
         return common_tasks({name: self.of.get(name, {}) for name in names})
 
     def at(self, name: str, tasks: Sequence[Value]) -> Floats:
@@ -63,16 +63,16 @@ class Costs:
         return np.array([self.of[name][task] for task in tasks])
 
     def above_bound(self, name: str) -> Floats:
-        """Shares of the bound by which a strategy lies above it, over the tasks it placed and that have one."""
+        """How far a strategy lies above the bound, as shares of it, over tasks that it placed and that have a bound."""
         tasks = [task for task in self.of.get(name, {}) if task in self.bound]
         return self.at(name, tasks) / np.array([self.bound[task] for task in tasks]) - 1 if tasks else np.zeros(0)
 
     def from_best_heuristic(self, name: str, *, each: bool = False) -> tuple[Floats, Floats]:
-        """How far below the best heuristic a strategy and the bound lie, in ms, by task; empty where nothing can be said.
+        """How far a strategy and the bound lie below the best heuristic, in ms by task; empty without common tasks.
 
         Args:
             name: the strategy.
-            each: measure from each task's own best heuristic, not from the one that is best on average.
+            each: whether to measure from each task's own best heuristic, not from the heuristic that is best on average.
         """
         best = self.best_heuristic
         tasks = [task for task in self.common([name, *self.heuristics]) if task in self.bound]
@@ -83,13 +83,13 @@ class Costs:
 
 
 def closed(gained: Floats, possible: Floats) -> float:
-    """The share of the possible gain that was gained, of the sums over tasks; NaN where nothing was possible."""
+    """The share of the possible gain that was gained, both summed over tasks; NaN if no gain was possible."""
     total = possible.sum()
     return float(gained.sum() / total) if total > 0 else float("nan")
 
 
 def closed_interval(gained: Floats, possible: Floats) -> tuple[float, float]:
-    """The 95% interval of `closed` over tasks drawn anew with replacement; NaN where nothing was possible."""
+    """The 95% bootstrap interval of `closed` over tasks; NaN if no gain was possible."""
     if not gained.size or possible.max() <= 0:
         return float("nan"), float("nan")
     drawn = np.random.default_rng(0).integers(gained.size, size=(_DRAWS, gained.size))
@@ -103,7 +103,7 @@ _LINES = ("autoshard", "dreamshard", "greedy", "certified")
 
 
 def above_bound_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]], kind: str) -> Figure:
-    """For each setting with unseen tables: how far strategies lie above the bound, tasks sorted by that."""
+    """Draw how far strategies lie above the bound, tasks sorted by that distance; one panel for each setting of unseen tables."""
     chosen = {setting: rows for (setting, half), rows in groups.items() if half == "unseen"}
     titles = [setting.name for setting in chosen] or ["no tasks"]
     figure, axes = panels([titles[first : first + _ACROSS] for first in range(0, len(titles), _ACROSS)], width=3.0)
@@ -123,7 +123,7 @@ def above_bound_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]], kin
 
 
 def halves_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]]) -> Figure:
-    """What part of the distance to the bound strategies close, by numbers of tables and devices, on both halves of the pool."""
+    """Draw the share of the distance to the bound that strategies close, by numbers of tables and devices, for both halves of the pool."""
     devices = sorted({setting.devices for setting, _ in groups}) or [4]
     figure, axes = panels([[f"{count} devices" for count in devices]], width=3.8, height=3.0)
     for axis, count in zip(axes[0], devices, strict=True):
@@ -151,7 +151,7 @@ def halves_picture(groups: Mapping[tuple[Setting, str], Sequence[Row]]) -> Figur
 
 
 def _legend(figure: Figure, axis: Axes) -> None:
-    """The names of an axis' lines, beside all axes."""
+    """Add a legend of an axis' lines beside all axes."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=7)

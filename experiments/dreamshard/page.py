@@ -20,7 +20,7 @@ _PLAIN = ("random", *SORTED)
 
 
 def summary_table(groups: Groups, names: Sequence[str]) -> ResultTable:
-    """All settings together, by strategy and half."""
+    """A table over all settings together, by strategy and half."""
     heads = ("strategy", "tables", "tasks", "placed", "step over the best heuristic's", "tasks with a shorter step", "closed, step",
              "closed, kernels", "above the bound, median", "search, median s")  # fmt: skip
     body = []
@@ -63,7 +63,7 @@ def _against_heuristics(settings: Sequence[Sequence[Row]], name: str) -> tuple[s
 
 
 def search_seconds(own: Sequence[Row]) -> list[float]:
-    """Seconds of the searches that placed their task, as far as they were timed."""
+    """Seconds of the timed searches that placed their task."""
     return [float(seconds) for row in own if row["step_ms"] is not None and (seconds := row["search_s"]) is not None]
 
 
@@ -73,7 +73,7 @@ def _median_search(own: Sequence[Row]) -> str:
 
 
 def closed_matrix(groups: Groups, names: Sequence[str], kind: str, what: str) -> ResultTable:
-    """What part of the distance to the bound each strategy closes, setting by setting."""
+    """A table of the share of the distance to the bound that each strategy closes, by setting."""
     shown = [name for name in names if name not in _PLAIN]
     body = []
     for (setting, half), rows in groups.items():
@@ -85,12 +85,12 @@ def closed_matrix(groups: Groups, names: Sequence[str], kind: str, what: str) ->
 
 
 def _common(costs: Costs, names: Sequence[str]) -> list[Value]:
-    """Tasks that all strategies placed; `rnn` may have been tried on some only, and must not take the others away."""
+    """Tasks that all strategies but `rnn` placed; `rnn` may have been tried on some tasks only, and must not exclude the others."""
     return costs.common([name for name in names if name != RNN and name in costs.of])
 
 
 def mean_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
-    """Mean step and mean kernels of each strategy, over the same tasks."""
+    """A table of the mean step and the mean kernels of each strategy, over the same tasks."""
     body = []
     for kind, what in (("step_ms", "step"), ("compute_ms", "kernels")):
         for (setting, of), rows in groups.items():
@@ -110,7 +110,7 @@ def mean_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
 
 
 def paper_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
-    """Embedding cost as the paper gives it: mean, standard deviation, and speed-up over random placement."""
+    """A table of embedding costs in the paper's form: mean, standard deviation, and speed-up over random placement."""
     body = []
     for (setting, of), rows in groups.items():
         if of != half:
@@ -133,7 +133,7 @@ def paper_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
 
 
 def detail_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable:
-    """Everything else by setting and strategy."""
+    """A table of all other figures by setting and strategy."""
     heads = ("setting", "strategy", "tasks", "placed", "mean step, ms (95% interval)", "closed", "its 95% interval",
              "closed, from each task's best heuristic", "above the bound, median", "90th percentile", "worst", "search, median s",
              "longest s")  # fmt: skip
@@ -163,7 +163,7 @@ def detail_table(groups: Groups, names: Sequence[str], half: str) -> ResultTable
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    """The mean of the known values, with their number where some are not."""
+    """The mean of the known values; with their number if some are unknown."""
     known = [value for value in values if value is not None]
     if not known:
         return NOTHING
@@ -171,7 +171,7 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _share(name: str, gained: Floats, possible: Floats) -> str:
-    """The share closed; a dash for what it is measured from."""
+    """The share closed; a dash for strategies that it is measured from."""
     return NOTHING if name in _PLAIN else _percent(closed(gained, possible))
 
 
@@ -184,11 +184,11 @@ def _percentiles(values: Floats, percentiles: Sequence[int]) -> list[str]:
 
 
 def page(rows: Sequence[Row], tasks: int) -> Page:
-    """The page.
+    """Make the page of the rows.
 
     Args:
-        rows: what was planned so far.
-        tasks: tasks of each setting and half, once all is planned.
+        rows: rows planned so far.
+        tasks: number of tasks of each setting and half in a complete run.
     """
     groups = by_setting(rows)
     names = in_order((row["strategy"] for row in rows), NAMES)
@@ -210,7 +210,7 @@ def page(rows: Sequence[Row], tasks: int) -> Page:
 
 
 def by_setting(rows: Sequence[Row]) -> Groups:
-    """Rows by setting and half, few devices and tables first, unseen tables first."""
+    """Group rows by setting and half; few devices and tables come first, and unseen before seen tables."""
     found = {
         (Setting(int(tables or 0), int(devices or 0)), str(half)): own
         for (tables, devices, half), own in grouped(rows, "tables", "devices", "half").items()
@@ -219,7 +219,7 @@ def by_setting(rows: Sequence[Row]) -> Groups:
 
 
 def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
-    """What was run, and what its figures leave out."""
+    """Paragraphs on what was run, and what its figures leave out."""
     made_with = {str(row["strategy"]): str(row.get(VERSION, "")) for row in rows}
     versions = "; ".join(f"{name}: {made}" for name, made in made_with.items())
     return [
@@ -244,14 +244,14 @@ def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
 
 
 def _untimed(groups: Groups) -> str:
-    """How many plans have no search time: those whose rows were made on another machine than the page's."""
+    """A sentence on plans without a search time, whose rows come from another machine; empty without such plans."""
     rows = [row for own in groups.values() for row in own]
     count = sum(row["step_ms"] is not None and row["search_s"] is None for row in rows)
     return f" {count:,} of the plans were made on another machine and have no search time here." if count else ""
 
 
 def _finding(groups: Groups) -> str:
-    """The sentence that the paper's claim is about: how policies fare against heuristics, on both halves."""
+    """The sentence on the paper's claim: how policies fare against heuristics, on both halves."""
     parts = []
     for name in ("dreamshard", "autoshard"):
         kind, of = ("step_ms", "step") if name == "dreamshard" else ("compute_ms", "kernels")

@@ -1,4 +1,4 @@
-"""`dreamshard-tables`: DreamShard's tables, on tasks of tables that the policies saw and of tables that they did not."""
+"""`dreamshard-tables`: the comparison of DreamShard's paper, on tasks of tables that the policies saw and of tables they did not see."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ QUICK = (Setting(20, 4), Setting(60, 4), Setting(40, 8), Setting(120, 8))
 _LIMITS = Limits()
 UNSEEN, SEEN = "unseen", "seen"
 HALVES = {UNSEEN: 1.0, SEEN: 0.0}
-"""Which half of the pool a task's tables are of, and the probability of a table to be of the half for testing."""
+"""Halves of the pool, each with the probability that a table comes from the half for testing."""
 
 
 @dataclass(frozen=True)
 class DreamShardTables:
-    """DreamShard's tasks: so many tables of dim 16, all whole, on four and on eight devices.
+    """The experiment on DreamShard's tasks: tables of dim 16, all whole, on four and on eight devices.
 
     Attributes:
-        settings: of the full experiment.
-        tasks: tasks of each setting and half of the pool.
-        rnn_tasks: of them so many for `rnn`, which trains on each.
-        quick_settings: of the quick one.
-        quick_tasks: its tasks.
-        strategies: who plans them.
-        limits: what searches are allowed.
-        rnn_updates: how long `rnn` trains on a task.
+        settings: settings of the full experiment.
+        tasks: number of tasks of each setting and half of the pool.
+        rnn_tasks: number of these tasks that `rnn` plans, as it trains on each.
+        quick_settings: settings of the quick experiment.
+        quick_tasks: number of tasks of each setting and half in the quick experiment.
+        strategies: names of the compared strategies.
+        limits: limits of the searches.
+        rnn_updates: number of updates of `rnn` on a task.
     """
 
     settings: tuple[Setting, ...] = SETTINGS
@@ -52,7 +52,7 @@ class DreamShardTables:
     )
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """Task by task, each in all settings, of both halves, by all strategies."""
+        """Task by task, each in all settings and both halves, by all strategies."""
         versions = {name: version(self.entrant(name)) for name in self.strategies}
         count, of_rnn = (self.quick_tasks, 1) if quick else (self.tasks, self.rnn_tasks)
         return [
@@ -74,7 +74,7 @@ class DreamShardTables:
         ]
 
     def run(self, piece: Piece) -> Sequence[Row]:
-        """Plan a task by a strategy; where `certified` places it, `compute_bound_ms` bounds the slowest device's kernels."""
+        """Plan a task by a strategy; if `certified` places it, `compute_bound_ms` bounds the slowest device's kernels."""
         setting = Setting(int(piece.key["tables"]), int(piece.key["devices"]))
         number, name = int(piece.key["task"]), str(piece.key["strategy"])
         task = draw_task(setting, number, unseen=HALVES[str(piece.key["half"])])
@@ -85,16 +85,16 @@ class DreamShardTables:
         return [row | {"compute_bound_ms": compute_bound(task, cost_model_for("cpu")) if proves else None}]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """Means, shares of the distance to the bound that were closed, and search times."""
+        """Means, closed shares of the distance to the bound, and search times."""
         from experiments.dreamshard.page import page
 
         return page(rows, self.quick_tasks if quick else self.tasks)
 
     def entrant(self, name: str) -> Entrant:
-        """A strategy, as limited here."""
+        """The entrant for a strategy name, with this experiment's limits."""
         return learned_entrant(name, self.limits, rnn_updates=self.rnn_updates)
 
 
 def version(entrant: Entrant) -> str:
-    """What a strategy's plans depend on besides the task."""
+    """A text of everything that a strategy's plans depend on besides the task."""
     return ", ".join(part for part in (entrant.version, model_version("cpu")) if part)

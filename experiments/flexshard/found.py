@@ -1,4 +1,4 @@
-"""Plans of `flexshard-traffic` beside each other: bytes saved, and how much faster; and the pictures of that."""
+"""Compares plans of `flexshard-traffic`: bytes saved and speed gained; and draws the pictures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """A plan beside another of the same model.
+    """A plan compared with another plan of the same model.
 
     Attributes:
-        saved: what part of the other's bytes between hosts it does without; NaN where the other sends none.
-        faster: the other's communication time divided by its own.
+        saved: share of the other plan's bytes between hosts that this plan saves; NaN if the other sends none.
+        faster: the other plan's communication time divided by this plan's.
     """
 
     saved: float
@@ -32,10 +32,10 @@ class Compared:
 
 
 class Found:
-    """The rows, looked up by setting and by case.
+    """Rows of the experiment, with lookups by setting and case.
 
     Args:
-        rows: rows of the experiment, of any part of its pieces.
+        rows: rows of all pieces or of some.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -45,7 +45,7 @@ class Found:
     def against(
         self, row: Row, exchange: str = EVERY, memory: float = 1.0, strategy: str = "row_wise"
     ) -> Compared | None:
-        """A row beside another plan of its setting; None where one of the two is not there or does not fit."""
+        """Compare a row with another plan of its setting; None if one of the two is missing or does not fit the memory."""
         other = self._by_case.get((*_setting(row), exchange, memory, strategy))
         own_ms = row["communication_ms"]
         if other is None or own_ms is None or (other_ms := other["communication_ms"]) is None:
@@ -63,32 +63,32 @@ def _setting(row: Row) -> tuple[object, ...]:
 
 
 def gained(found: Found, row: Row, rival: str) -> float | None:
-    """How many times as fast a row's plan is as a rival's with the same exchange: `recshard` in the same memory, `row_wise` in 1×."""
+    """Speed of a row's plan relative to a rival's with the same exchange; `recshard` has the same memory, `row_wise` 1×."""
     memory = 1.0 if rival == "row_wise" else float(row["memory"] or 0.0)
     compared = found.against(row, str(row["exchange"]), memory, rival)
     return compared.faster if compared else None
 
 
 def some(found: Iterable[Compared | None]) -> list[Compared]:
-    """Those that are there."""
+    """The comparisons that are not None."""
     return [one for one in found if one is not None]
 
 
 def gap(row: Row, column: str = "bound_ms") -> float | None:
-    """(communication − bound) / bound, with the bound of a column; None where there is none."""
+    """(communication − bound) / bound, with the bound in this column; None without a time or a bound."""
     ms, bound = row["communication_ms"], row[column]
     return float(ms) / float(bound) - 1 if ms is not None and bound else None
 
 
 _EXCHANGES = {EVERY: "every lookup", PER_DEVICE: "distinct per device", PER_HOST: "distinct per host"}
 _BARS = {"row_wise": (1.0, "#999999"), "recshard": (1.25, "#4062bb"), "flexshard": (1.25, "#0b6e4f")}
-"""Memory and colour."""
+"""Memory factor and colour of each strategy's bars."""
 _COLOURS = ("#777777", "#4062bb", "#0b6e4f", "#d9a441", "#c1440e")
-_CLAIM = 15.0  # % of the traffic that the paper's claim leaves
+_CLAIM = 15.0  # % of the traffic that is left by the paper's claim
 
 
 def draw(found: Found) -> Figure:
-    """A column for each range of accesses: models above, clusters below."""
+    """Draw a column of panels for each range of Zipf exponents: models above, clusters below."""
     gbits = min((int(row["gbits"] or 0) for row in found.of(part=CLUSTERS)), default=100)
     titles = [[f"models, {shape}" for shape in SHAPES], [f"clusters, {shape}, {gbits} Gbit/s" for shape in SHAPES]]
     figure, axes = panels(titles, width=4.6)
@@ -104,7 +104,7 @@ def draw(found: Found) -> Figure:
 
 
 def draw_sweep(found: Found) -> Figure:
-    """What tiers gain over the batch, a column a link: above with rows de-duplicated by host, below with all lookups sent."""
+    """Draw the gain of tiers over the batch, a column for each link: above with rows de-duplicated by host, below with all lookups sent."""
     rows = found.of(part=SWEEP, strategy="flexshard")
     gbits = sorted({int(row["gbits"] or 0) for row in rows}) or [100]
     above = [f"distinct per host, against row_wise, {count} Gbit/s" for count in gbits]
@@ -128,7 +128,7 @@ def draw_sweep(found: Found) -> Figure:
 
 
 def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
-    """Bars by exchange and strategy: median over the models, with a line from least to most."""
+    """Draw bars by exchange and strategy: the median over the models, with a line from least to most."""
     for index, (strategy, (memory, colour)) in enumerate(_BARS.items()):
         for place, exchange in enumerate(_EXCHANGES):
             rows = found.of(part=MODELS, accesses=shape, exchange=exchange, memory=memory, strategy=strategy)
@@ -152,10 +152,10 @@ def draw_traffic(axis: Axes, found: Found, shape: str) -> None:
 
 
 def draw_clusters(axis: Axes, found: Found, shape: str, gbits: int) -> None:
-    """Lines over the number of GPUs."""
+    """Draw communication time over the number of GPUs, a line for each strategy and exchange."""
     rows = found.of(part=CLUSTERS, accesses=shape, gbits=gbits)
     if not any(row["communication_ms"] is not None for row in rows):
-        return  # without a point there is nothing to scale
+        return  # a logarithmic axis needs a point
     for (name, (strategy, exchange)), colour in zip(LINES.items(), _COLOURS, strict=True):
         points = sorted(
             (8 * int(row["hosts"] or 0), float(row["communication_ms"]))

@@ -1,4 +1,4 @@
-"""The page of `flexshard-traffic`: the paper's claims beside what was found, in sentences and in a table for each part."""
+"""The page of `flexshard-traffic`: the paper's claims beside the results, in sentences and in a table for each part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def paragraphs(found: Found) -> Sequence[str]:
 
 
 def claim(found: Found) -> str:
-    """The first sentence: what the paper's claim becomes at equal memory, and what reaches it; empty without rows."""
+    """The first sentence: how far the paper's claim holds at equal memory, and what reaches it; empty without rows."""
     by_tiers, by_hosts = [], []
     for accesses in SHAPES:
         tiers, hosts = (
@@ -67,7 +67,7 @@ def claim(found: Found) -> str:
 
 
 def where_tiers_pay(found: Found) -> str:
-    """What the sweep shows; empty without its rows."""
+    """A paragraph on where tiers pay, by the sweep; empty without its rows."""
     own = found.of(part=SWEEP, strategy="flexshard")
     said = []
     for exchange, rival in ((PER_HOST, "row_wise"), (EVERY, "recshard")):
@@ -96,7 +96,7 @@ def _case(key: tuple[int, str, int]) -> str:
 
 
 def verdict(found: Found) -> str:
-    """Whether the paper's figures are reached, by accesses; empty without rows."""
+    """A paragraph on whether the paper's figures are reached, by range of Zipf exponents; empty without rows."""
     sentences = []
     for accesses in SHAPES:
         row_wise = _medians(found, accesses, EVERY)
@@ -115,7 +115,7 @@ def verdict(found: Found) -> str:
 
 
 def main_finding(found: Found) -> str:
-    """What de-duplication by host leaves for replicas to gain; empty without rows."""
+    """A paragraph on the gain of replicas that remains after de-duplication by host; empty without rows."""
     sentences = []
     for accesses in SHAPES:
         plain = _medians(found, accesses, PER_HOST, strategy="row_wise", memory=1.0)
@@ -156,7 +156,7 @@ def _medians(
     memory: float = _MEMORY,
     other: str | None = None,
 ) -> tuple[float, float] | None:
-    """Medians over the models: bytes saved and speed, against `row_wise` with every lookup sent, or another with the same exchange."""
+    """Medians over the models of bytes saved and speed, against `row_wise` with every lookup sent, or `other` with the same exchange."""
     rows = found.of(part=MODELS, accesses=accesses, exchange=exchange, memory=memory, strategy=strategy)
     others = (exchange, 1.0 if other == "row_wise" else memory, other) if other else (EVERY, 1.0, "row_wise")
     compared = some(found.against(row, *others) for row in rows)
@@ -166,13 +166,13 @@ def _medians(
 
 
 BY_HAND = {"0.8": (-0.46, 1.8), "1": (-0.75, 3.8), "1.1": (-0.86, 6.7), "1.15": (-0.90, 9.3), "1.2": (-0.93, 13.0)}
-"""Bytes between hosts and speed of tiers, estimated by hand, by Zipf exponent."""
+"""Estimates by hand for tiers, by Zipf exponent: change of the bytes between hosts, and speed."""
 _NO_FIT = "does not fit"
 _WHAT = "Bytes between hosts and speed of communication against `row_wise` with every lookup sent"
 
 
 def page_of(rows: Sequence[Row]) -> Page:
-    """The page of any part of the rows."""
+    """Make the page of all rows or of some."""
     found = Found(rows)
     tables = [
         claims(found),
@@ -194,7 +194,7 @@ def page_of(rows: Sequence[Row]) -> Page:
 
 
 def claims(found: Found) -> ResultTable:
-    """What the paper claims, beside `flexshard` on the models."""
+    """A table of the paper's claims beside `flexshard` on the models."""
     heads = [
         "accesses",
         "exchange",
@@ -222,7 +222,7 @@ def claims(found: Found) -> ResultTable:
 
 
 def by_hand(found: Found) -> ResultTable:
-    """One table, beside what was estimated before anything was written."""
+    """A table for the part with one table, beside the estimates made by hand before the code was written."""
     cells = []
     for row in found.of(part=ONE_TABLE, exchange=EVERY, memory=1.25, strategy="flexshard"):
         skew = str(row["accesses"]).removeprefix("Zipf ")
@@ -250,7 +250,7 @@ def by_hand(found: Found) -> ResultTable:
 
 
 def one_table(found: Found) -> ResultTable:
-    """The same table by exchange, memory and strategy."""
+    """A table for the part with one table, by exchange, memory and strategy."""
     rows = found.of(part=ONE_TABLE)
     skews = sorted({str(row["accesses"]).removeprefix("Zipf ") for row in rows}, key=float)
     caption = f"The same table in other memory, exchanged otherwise. {_WHAT}."
@@ -260,7 +260,7 @@ def one_table(found: Found) -> ResultTable:
 
 
 def models(found: Found) -> ResultTable:
-    """The models by accesses, exchange, memory, strategy and number of tables."""
+    """A table for the models by Zipf exponents, exchange, memory, strategy and number of tables."""
     rows = found.of(part=MODELS)
     counts = sorted({int(row["tables"] or 0) for row in rows})
     columns: list[tuple[str, Row]] = [(f"{count} tables", {"tables": count}) for count in counts]
@@ -278,7 +278,7 @@ def models(found: Found) -> ResultTable:
 
 
 def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]]) -> list[list[object]]:
-    """A line a case: exchange, memory, strategy, and the median over the rows of each column."""
+    """One line for each case: exchange, memory, strategy, and the median over the rows of each column."""
     cases = [(exchange, 1.0, "row_wise") for exchange in EXCHANGES]
     cases += [(exchange, factor, name) for exchange in EXCHANGES for factor in FACTORS for name in STRATEGIES[1:]]
     by_case = grouped(rows, "exchange", "memory", "strategy")
@@ -296,7 +296,7 @@ def lines(found: Found, rows: Sequence[Row], columns: Sequence[tuple[str, Row]])
 
 
 def clusters(found: Found) -> ResultTable:
-    """Communication time by number of hosts and speed of the links."""
+    """A table of communication time by number of hosts and speed of the links."""
     rows = found.of(part=CLUSTERS)
     hosts = sorted({int(row["hosts"] or 0) for row in rows})
     cells: list[list[object]] = []
@@ -321,7 +321,7 @@ def clusters(found: Found) -> ResultTable:
 
 
 def sweep(found: Found) -> ResultTable:
-    """What tiers gain by link, accesses and batch."""
+    """A table of the gain of tiers by link, Zipf exponent and batch."""
     rows = found.of(part=SWEEP, strategy="flexshard")
     batches = sorted({int(row["batch"] or 0) for row in rows})
     cells: list[list[object]] = []
@@ -338,7 +338,7 @@ def sweep(found: Found) -> ResultTable:
 
 
 def placed(found: Found) -> ResultTable:
-    """How many plans fitted, how long searches took, and how far they are from the bounds."""
+    """A table of plans that fit, search times, and gaps to the bounds."""
     cells = []
     for (part, strategy), group in sorted(
         grouped(found.rows, "part", "strategy").items(), key=lambda each: str(each[0][0])
@@ -372,7 +372,7 @@ def gaps(rows: Sequence[Row], bound: str) -> tuple[str, str]:
 
 
 def spans(found: Sequence[Compared]) -> tuple[str, str]:
-    """Medians with least and most, of what is saved and of the speed."""
+    """Medians with least and most, of bytes saved and of speed."""
     if not found:
         return NOTHING, NOTHING
     saved, faster = [one.saved for one in found], [one.faster for one in found]
@@ -383,7 +383,7 @@ def spans(found: Sequence[Compared]) -> tuple[str, str]:
 
 
 def median_cell(found: Found, rows: Sequence[Row]) -> str:
-    """Median over some models; they have to fit all of them."""
+    """Medians over these models; if one model's plan does not fit the memory, the cell says so."""
     if any(row["communication_ms"] is None for row in rows):
         return _NO_FIT
     compared = some(found.against(row) for row in rows)
@@ -393,14 +393,14 @@ def median_cell(found: Found, rows: Sequence[Row]) -> str:
 
 
 def cell_of(row: Row, compared: Compared | None) -> str:
-    """One plan."""
+    """The cell of one plan: change of bytes and speed."""
     if row["communication_ms"] is None:
         return _NO_FIT
     return NOTHING if compared is None else f"{_change(compared.saved)} · {compared.faster:.2f}×"
 
 
 def time_cell(found: Found, row: Row | None) -> str:
-    """Ms, and how much faster."""
+    """The cell of one plan: communication ms and speed."""
     if row is None or row["communication_ms"] is None:
         return NOTHING if row is None else _NO_FIT
     compared = found.against(row)
@@ -408,5 +408,5 @@ def time_cell(found: Found, row: Row | None) -> str:
 
 
 def _change(saved: float) -> str:
-    """As in "-12.3%"; without a sign of its own for nothing saved."""
+    """Change of bytes, for example "-12.3%"; "+0.0%" if nothing is saved."""
     return f"{0.0 - saved:+.1%}"

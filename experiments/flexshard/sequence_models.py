@@ -1,4 +1,4 @@
-"""Synthetic models of sequence tables in production shape, clusters for them, and what a strategy's plan sends at equal memory."""
+"""Synthetic models of sequence tables in production shape, clusters for them, and the bytes that a strategy's plan sends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EXCHANGES = {
 }
 STRATEGIES = ("row_wise", "table_row_wise", "recshard", "flexshard")
 BATCH = 4096
-"""Samples of a device."""
+"""Samples per device."""
 LATENCY = (0.02, 0.04)
-"""Ms inside a host and between hosts."""
-_MODEL = PublishedModel("h100")  # asked for pooled tables only, of which there are none here
+"""Latency in ms inside a host and between hosts."""
+_MODEL = PublishedModel("h100")  # a search needs a model, but uses it for pooled tables only, and there are none here
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Sent:
     """What a plan sends.
 
     Attributes:
-        bytes_between: between hosts, of all devices, both passes together.
-        communication_ms: the slowest device's of either pass.
-        bound_ms: no choice of the strategy's tiers communicates for a shorter time; None for a strategy without tiers.
-        plans_bound_ms: no plan of the task does; None likewise.
-        hot_rows: rows that lie on all devices.
-        warm_rows: rows that lie on several.
+        bytes_between: bytes between hosts, over all devices and both passes.
+        communication_ms: communication time, the slowest device of each pass summed.
+        bound_ms: least communication time of any choice of the strategy's tiers; None for a strategy without tiers.
+        plans_bound_ms: least communication time of any plan of the task; None for a strategy without tiers.
+        hot_rows: number of rows on all devices.
+        warm_rows: number of rows on several devices, but not all.
         search_s: seconds of the search.
     """
 
@@ -55,7 +55,7 @@ class Sent:
 
 
 def model(seed: int, tables: int, skews: tuple[float, float], *, rows: tuple[float, float] = (1e6, 3e7)) -> list[Table]:
-    """Tables with rows and mean lengths (50 to 1,000) log-uniform, dims 32, 64 or 128, Zipf exponents uniform in a range."""
+    """Random sequence tables: rows and mean lengths (50 to 1,000) log-uniform, dims 32, 64 or 128, Zipf exponents uniform in `skews`."""
     rng = np.random.default_rng(seed)
     found = []
     for index in range(tables):
@@ -74,19 +74,19 @@ def cluster(
     between: str = "50 GB/s",
     waits: tuple[float, float] = LATENCY,
 ) -> Topology:
-    """Hosts of `near` devices each, with plenty of memory."""
+    """A topology of hosts with `near` devices each and ample memory."""
     return Topology(hosts, near, "h100", "1 PB", inside, between, *waits)
 
 
 def task_of(
     tables: Sequence[Table], topology: Topology, *, optimizer: Optimizer = "rowwise_adagrad", batch: int = BATCH
 ) -> Task:
-    """A task of so many samples a device."""
+    """A task with `batch` samples per device."""
     return Task(tables, topology, batch * topology.devices, optimizer=optimizer)
 
 
 def with_memory(task: Task, *factors: float) -> list[Task]:
-    """The task with multiples of the rows of a row-wise plan on each device, and room for the buffers that such a plan needs."""
+    """Copies of the task, one for each factor: a device holds that multiple of a row-wise plan's rows, and the plan's buffers."""
     account = memory_account(task, strategy_named("row_wise").search(task, _MODEL, seed=0, deadline=None).shards)
     rows, most = (account.weights + account.optimizer).max(), account.total.max()
     memories = [int(most + (factor - 1) * rows) for factor in factors]
@@ -94,7 +94,7 @@ def with_memory(task: Task, *factors: float) -> list[Task]:
 
 
 def sent(task: Task, strategy: str) -> Sent | None:
-    """What a strategy's plan sends; None where it finds none in the memory."""
+    """Plan by a strategy and count what the plan sends; None if no plan fits the memory."""
     start = time.perf_counter()
     try:
         shards, bound, plans_bound = _planned(task, strategy)
@@ -111,7 +111,7 @@ def sent(task: Task, strategy: str) -> Sent | None:
 
 
 def _planned(task: Task, name: str) -> tuple[Sequence[Shard], float | None, float | None]:
-    """Shards and bounds; tiers are asked for as such, since a plan says the second bound only."""
+    """Shards and both bounds of a strategy's plan. FlexShard strategies go through `tier_plan`, as a plan holds the second bound only."""
     strategy = strategy_named(name)
     if isinstance(strategy, FlexShard):
         found = tier_plan(task, tiers=strategy.tiers)
@@ -120,7 +120,7 @@ def _planned(task: Task, name: str) -> tuple[Sequence[Shard], float | None, floa
 
 
 def _replicated_rows(shards: Sequence[Shard], devices: int) -> tuple[int, int]:
-    """Rows on all devices, and on several; sequence tables are not cut into columns here."""
+    """Numbers of rows on all devices and on several; assumes that sequence tables are not cut into columns."""
     hot = sum(shard.row_count for shard in shards if len(shard.devices) == devices)
     warm = sum(shard.row_count for shard in shards if 1 < len(shard.devices) < devices)
     return hot, warm
@@ -140,7 +140,7 @@ LINES = {
     "row_wise, distinct per host": ("row_wise", PER_HOST),
     "flexshard, distinct per device": ("flexshard", PER_DEVICE),
 }
-"""Strategies and exchanges of the part on clusters, as its pictures name them."""
+"""Strategies and exchanges of the part on clusters, by their names in pictures."""
 SWEPT = (
     ("row_wise", PER_HOST),
     ("flexshard", PER_HOST),

@@ -1,7 +1,7 @@
-"""`flexshard-traffic`: bytes between hosts and communication time of sequence tables, predicted, by strategy, exchange and memory.
+"""`flexshard-traffic`: predicted bytes between hosts and communication time of sequence tables, by strategy, exchange and memory.
 
-Four parts. One table of 10 million rows × 128, of which an estimate by hand exists; models of 20 to 200 tables on 8 hosts of 8 devices;
-one model on 1 to 64 hosts with links of 100 to 400 Gbit/s between them; and one model by batch, skew and link, a sweep for where tiers pay.
+Four parts: (1) one table of 10 million rows × 128, for which an estimate by hand exists; (2) models of 20 to 200 tables on 8 hosts of 8
+devices; (3) a model on 1 to 64 hosts linked by 100 to 400 Gbit/s; (4) a sweep over batch, skew and link that shows where tiers pay.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from shardwright.task import AccessProfile, Table, Task
 _ROW_WISE, _OWN = (
     1.0,
     (1.0, "row_wise"),
-)  # a row-wise plan does not gain by more memory, and fits in what it takes itself
-_VERSION = "1"  # of the models and of what is counted; change it with them
+)  # a row-wise plan gains nothing from more memory, so it gets just the memory that it takes
+_VERSION = "1"  # version of the models and of the counted figures; change it with them
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Setting:
     """A model on a cluster.
 
     Attributes:
-        part: which part of the experiment it belongs to.
-        accesses: Zipf exponents of its tables: one, or a key of `SHAPES`.
+        part: part of the experiment.
+        accesses: Zipf exponents of the tables: one exponent such as "Zipf 1.2", or a key of `SHAPES`.
         tables: number of tables.
-        hosts: hosts of 8 devices.
-        gbits: of the link that a device has to other hosts, Gbit/s.
-        seed: of the model.
-        batch: samples of a device.
+        hosts: number of hosts, with 8 devices each.
+        gbits: bandwidth of a device's link to other hosts, Gbit/s.
+        seed: seed of the model.
+        batch: samples per device.
     """
 
     part: str
@@ -68,7 +68,7 @@ class Setting:
     batch: int = BATCH
 
     def task(self) -> Task:
-        """The task, without a limit of memory."""
+        """The task, with ample memory."""
         if self.part == ONE_TABLE:
             return table_by_hand(float(self.accesses.removeprefix("Zipf ")))
         skew = self.accesses.removeprefix("Zipf ")
@@ -76,7 +76,7 @@ class Setting:
         return task_of(tables, cluster(self.hosts, between=f"{self.gbits} Gbit/s"), batch=self.batch)
 
     def cases(self) -> Iterator[tuple[str, float, str]]:
-        """Exchange, memory and strategy of each plan."""
+        """Exchange, memory factor and strategy of each plan."""
         if self.part in (CLUSTERS, SWEEP):
             for strategy, exchange in LINES.values() if self.part == CLUSTERS else SWEPT:
                 yield exchange, _ROW_WISE if strategy == "row_wise" else CLUSTER_FACTOR, strategy
@@ -95,7 +95,7 @@ def table_by_hand(skew: float) -> Task:
 
 
 def settings(quick: bool) -> list[Setting]:
-    """All settings; those of each part are spread evenly, so that any beginning has some of each."""
+    """All settings; each part is spread evenly over the list, so that its beginning holds some settings of every part."""
     skews, seeds, counts = ((0.8, 1.1, 1.2), 2, (20,)) if quick else (SKEWS, 5, (20, 50, 100, 200))
     hosts, links = ((1, 4, 16), (100, 400)) if quick else ((1, 2, 4, 8, 16, 32, 64), (100, 200, 400))
     parts = [
@@ -111,13 +111,13 @@ def settings(quick: bool) -> list[Setting]:
 
 @dataclass(frozen=True)
 class FlexShardTraffic:
-    """Tiers of sequence tables beside plans without tiers."""
+    """The experiment `flexshard-traffic`: tiers of sequence tables beside plans without tiers."""
 
     name: str = "flexshard-traffic"
     about: str = "traffic between hosts and communication time of sequence tables in tiers (FlexShard)"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """A plan each: setting by setting, all exchanges, memories and strategies of one together."""
+        """One piece for each plan, setting by setting."""
         return [
             Piece({**asdict(setting), "exchange": exchange, "memory": memory, "strategy": strategy}, _VERSION)
             for setting in settings(quick)
@@ -125,7 +125,7 @@ class FlexShardTraffic:
         ]
 
     def run(self, piece: Piece) -> Sequence[Row]:
-        """Plan, and count what the plan sends; without figures where nothing fits the memory."""
+        """Plan, and count the bytes that the plan sends; all figures are None if no plan fits the memory."""
         key = dict(piece.key)
         exchange, memory, strategy = (key.pop(name) for name in ("exchange", "memory", "strategy"))
         task = replace(_with_memory(Setting(**key), float(memory)), exchange=EXCHANGES[str(exchange)])  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ class FlexShardTraffic:
         return [asdict(found) if found else dict.fromkeys(field.name for field in fields(Sent))]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """The paper's claims beside what was found, then every part."""
+        """The paper's claims beside the results, then every part."""
         from experiments.flexshard.page import page_of
 
         return page_of(rows)
@@ -141,6 +141,6 @@ class FlexShardTraffic:
 
 @lru_cache(maxsize=4)
 def _with_memory(setting: Setting, factor: float) -> Task:
-    """The same for the pieces of a setting, which follow each other."""
+    """The setting's task with limited memory; cached, as the pieces of a setting follow each other."""
     (task,) = with_memory(setting.task(), factor)
     return task

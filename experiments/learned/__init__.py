@@ -1,1 +1,1 @@
-"""What the experiments about learned placement share: tasks, entrants, training of policies, a bound on kernel times."""
+"""Shared parts of the experiments on learned placement: tasks, entrants, training of policies, a bound on kernel times."""

@@ -1,4 +1,4 @@
-"""Policies that experiments train for themselves: kept on disk, so that a run that is stopped goes on."""
+"""Trains policies for experiments, and keeps them on disk so that a stopped run can resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardwright.workload.training_tasks import training_tasks
 
 LearningOptions: TypeAlias = DreamShardOptions | AutoShardOptions
 _SECONDS = "training_s"
-"""Name of the training's seconds in a policy's metadata, its own part only if it went on from a checkpoint."""
+"""Metadata entry with the seconds of a training; of a training resumed from a checkpoint, only the last part."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Learner:
     """A strategy that learns.
 
     Attributes:
-        options: its options.
-        cost: what it makes small.
-        cost_name: that in words.
-        column: that in rows of results.
+        options: type of its options.
+        cost: the cost that it minimises, from a plan's costs.
+        cost_name: that cost in words.
+        column: column of that cost in rows of results.
     """
 
     options: type[LearningOptions]
@@ -61,14 +61,14 @@ def options_digest(options: LearningOptions) -> str:
 
 
 def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOptions, folder: Path) -> Path:
-    """The file of a policy learned on the bundled CPU model; learned if it is not there yet, from a checkpoint if one is there.
+    """The file of a policy learned on the bundled CPU model. If the file is missing, train the policy, from a checkpoint if one exists.
 
     Args:
-        strategy: of `LEARNERS`.
-        what: what it is learned on, for the file's name.
+        strategy: name in `LEARNERS`.
+        what: name of the training tasks, for the file's name.
         tasks: the training tasks.
-        options: the training's options.
-        folder: where policies lie.
+        options: options of the training.
+        folder: folder of the policies.
 
     Raises:
         InvalidInput: the folder cannot be made.
@@ -96,5 +96,5 @@ def learned(strategy: str, what: str, tasks: Sequence[Task], options: LearningOp
 
 
 def training_seconds(strategy: str, path: Path) -> float:
-    """How long a policy of `learned` took."""
+    """Training seconds of a policy that `learned` made."""
     return float(load_policy(path, strategy).metadata[_SECONDS])

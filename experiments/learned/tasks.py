@@ -1,7 +1,7 @@
-"""The tasks of the experiments about learned placement: DreamShard's, at the batch size of the bundled CPU model.
+"""The tasks of the experiments on learned placement: DreamShard's tasks, at the batch size of the bundled CPU model.
 
-Tables come from the pool "dlrm-2021", each at most once a task: dim 16, fp32, batch 1,024, 5 GB a device, every table whole. Half of the
-tables are for training, the other half for testing (`split_pool(pool, 0.5)`), so that a test task has no table that training saw.
+Tables come from the pool "dlrm-2021", each at most once per task: dim 16, fp32, batch 1,024, 5 GB per device, every table whole. Half of
+the tables are for training, the other half for testing (`split_pool(pool, 0.5)`), so that a test task has no table that training saw.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwright.workload import random_task, split_pool
 
 POOL, DIM, BATCH, MEMORY = "dlrm-2021", 16, 1024, "5 GB"
 TEST_SEED, TRAIN_SEED, VALIDATION_SEED = 2022, 0, 1
-"""A task depends on one of these, its setting and its number alone."""
+"""A task depends only on one of these seeds, its setting and its number."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Setting:
     """A kind of tasks.
 
     Attributes:
-        tables: tables of a task.
-        devices: devices of a task.
+        tables: number of tables of a task.
+        devices: number of devices of a task.
     """
 
     tables: int
@@ -41,12 +41,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As in "DLRM-50 × 4"."""
+        """For example "DLRM-50 × 4"."""
         return f"DLRM-{self.tables} × {self.devices}"
 
     @classmethod
     def of(cls, text: str) -> Setting:
-        """From a text such as 50x4."""
+        """The setting of a text such as "50x4"."""
         tables, devices = text.split("x")
         return cls(int(tables), int(devices))
 
@@ -55,10 +55,10 @@ def draw_task(setting: Setting, number: int, *, seed: int = TEST_SEED, unseen: f
     """A task of a setting.
 
     Args:
-        setting: how many tables and devices.
-        number: which one.
+        setting: numbers of tables and devices.
+        number: number of the task.
         seed: `TEST_SEED`, `TRAIN_SEED` or `VALIDATION_SEED`; tasks of different seeds are different draws.
-        unseen: each table is drawn from the half for testing with this probability, else from the half for training.
+        unseen: probability of each table to come from the half for testing, else from the half for training.
     """
     rng = np.random.default_rng([seed, setting.tables, setting.devices, number])
     task = random_task(
@@ -82,7 +82,7 @@ def draw_tasks(setting: Setting, count: int, *, seed: int = TEST_SEED, unseen: f
 
 
 def pool(unseen: float, rng: np.random.Generator, tables: int) -> tuple[Table, ...]:
-    """A half of the pool, or so many tables of both that each is of the half for testing with probability `unseen`."""
+    """One half of the pool; or `tables` tables of both halves, each from the half for testing with probability `unseen`."""
     train, test = halves()
     if unseen in (0.0, 1.0):
         return test if unseen else train
@@ -96,7 +96,7 @@ def pool(unseen: float, rng: np.random.Generator, tables: int) -> tuple[Table, .
 
 
 def whole(task: Task) -> Task:
-    """The task with every table in one piece."""
+    """The task, limited to plans that keep every table whole."""
     limit = TableConstraint(sharding_types=("table_wise",))
     return replace(task, constraints=Constraints({table.name: limit for table in task.tables}))
 
@@ -109,7 +109,7 @@ def halves() -> tuple[tuple[Table, ...], tuple[Table, ...]]:
 
 RNN = "rnn"
 UPDATES = RnnOptions.updates
-"""How long `rnn` trains on a task, unless said otherwise."""
+"""Default number of updates of `rnn` on a task."""
 _LIMITS = Limits()
 NAMES = ("random", *SORTED, "greedy", RNN, *LEARNED, "neuroshard", "certified")
 
@@ -117,13 +117,13 @@ NAMES = ("random", *SORTED, "greedy", RNN, *LEARNED, "neuroshard", "certified")
 def learned_entrant(
     name: str, limits: Limits = _LIMITS, *, rnn_updates: int = UPDATES, policy: Path | None = None
 ) -> Entrant:
-    """A strategy by name.
+    """The entrant for a strategy name.
 
     Args:
-        name: of `NAMES`.
-        limits: what searches are allowed.
-        rnn_updates: updates of `rnn`, on every task anew.
-        policy: file of the policy, for a strategy that places by one; by default the bundled one for CPUs.
+        name: name in `NAMES`.
+        limits: limits of the searches.
+        rnn_updates: updates of `rnn` on each task.
+        policy: policy file for a strategy that places by a policy; by default the one bundled for CPUs.
     """
     if name == RNN:
         return Entrant(Rnn(RnnOptions(updates=rnn_updates)), f"{rnn_updates} updates")
@@ -132,7 +132,7 @@ def learned_entrant(
 
 @cache
 def load_rnn() -> None:
-    """Load once in this process what `rnn` needs, so that no search pays for it."""
+    """Load the libraries of `rnn` once per process, so that no search time includes the loading."""
     import shardwright as sw
     from experiments.learned.tasks import Setting, draw_task
 
@@ -143,14 +143,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def compute_bound(task: Task, cost_model: CostModel) -> float:
-    """Ms that the slowest device of any plan spends on forward and backward kernels at least.
+    """A lower bound in ms on the forward and backward kernels of any plan's slowest device.
 
-    A device's time is the sum of f (convex) over its fused calls, each of a sum of encodings z_c. With P(z) = f(0) + Σ_c (f(z_c) - f(0)),
-    which is no more than that on a device in use (see `search.bound`), whole tables, and k of D devices in use:
+    A device's time is the sum of a convex f over its fused calls c, each with a sum of encodings z_c. Let P(z) = f(0) + Σ_c (f(z_c) -
+    f(0)). On a device in use, P is no more than its time (see `search.bound`). With whole tables and k of D devices in use:
 
-    - max P(z_d) ≥ mean P(z_d) ≥ P(Σ z / k) (Jensen), and the smallest of these over k = 1 … D holds whatever k is;
-    - the device that holds table i costs at least P(z_i) + Σ over the other tables of min(0, ∇P(z_i) · z_j), as P lies above its tangents;
-      where no table makes a device cheaper that is P(z_i), the table alone.
+    - max P(z_d) ≥ mean P(z_d) ≥ P(Σ z / k) by Jensen; the smallest of these over k = 1 … D holds for every k.
+    - The device that holds table i costs at least P(z_i) + Σ over the other tables of min(0, ∇P(z_i) · z_j), as P lies above its tangents.
+      If no table makes a device cheaper, this is P(z_i), the cost of the table alone.
 
     Raises:
         InvalidInput: the cost model is not convex, or a table of the task must be cut.
@@ -170,7 +170,7 @@ def compute_bound(task: Task, cost_model: CostModel) -> float:
 
 
 def _in_use(times: Floats, pricing: Pricing) -> Floats:
-    """`(n,)` ms of n devices in use from the `(n, calls, 2)` times of the head for all calls, made or not."""
+    """`(n,)` least ms of n devices in use, from the head's `(n, calls, 2)` times for all calls, made or not."""
     empty = pricing.price(np.zeros(pricing.linear.shape[1]))
     least: Floats = (times.sum(axis=1) - (times.shape[1] - 1) * empty + pricing.once).sum(axis=1)
     return least
@@ -186,7 +186,7 @@ def _alone(units: Floats, pricing: Pricing) -> float:
     """The bound from single units."""
     before = units @ pricing.hidden.T + pricing.hidden_bias
     times = np.maximum(before, 0.0) @ pricing.mix.T + units @ pricing.linear.T + pricing.bias
-    # Tangent of both outputs, each where it is positive: `(n, calls, latent)` slopes.
+    # Slopes of the tangents of both outputs, `(n, calls, latent)` each; an output counts only where it is positive.
     slopes = np.stack([(before > 0) * pricing.mix[i] @ pricing.hidden + pricing.linear[i] for i in range(2)], axis=2)
     slope = ((times > 0)[..., None] * slopes).sum(axis=2)
     discount = np.minimum(slope.reshape(len(units), -1) @ units.reshape(len(units), -1).T, 0.0)

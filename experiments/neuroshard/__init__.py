@@ -1,1 +1,1 @@
-"""NeuroShard's experiments: all strategies on its benchmark's tasks, and on tables of a production model's size."""
+"""NeuroShard's experiments: all strategies on the tasks of its benchmark, and on tables of a production model's size."""

@@ -1,7 +1,7 @@
-"""Tables of comparisons: settings × strategies, from the rows of `outcomes`.
+"""Comparison tables of settings × strategies, from the rows of `outcomes`.
 
-Means are over the tasks that every compared strategy placed, so that a strategy gains nothing by failing at the hard ones. Strategies
-that were not tried on all tasks are compared apart from the others.
+Means are over the tasks that every compared strategy placed, so that a strategy gains nothing by failing at hard tasks. Strategies that
+were not tried on all tasks are compared separately.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from experiments.summaries import NOTHING, cell, common_tasks, grouped, values_b
 
 Settings = Mapping[tuple[Value, ...], list[Row]]
 CASE = "case"
-"""A column that tells the tasks of all settings apart; `with_cases` adds it."""
+"""Column that identifies a task across all settings; `with_cases` adds it."""
 
 
 def with_cases(rows: Sequence[Row], setting: Sequence[str], task: str = "task") -> list[Row]:
-    """The rows with a column `CASE`, from the columns of their setting and their task's number."""
+    """The rows with an added column `CASE`, made of the columns of the setting and the task's number."""
     return [row | {CASE: "/".join(str(row[column]) for column in (*setting, task))} for row in rows]
 
 
 def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> dict[tuple[Value, ...], list[Row]]:
-    """Rows by setting, settings in the order of their values."""
+    """Group rows by setting; settings are sorted by their values."""
     return dict(sorted(grouped(rows, *columns).items(), key=lambda item: tuple(map(str_or_number, item[0]))))
 
 
 def str_or_number(value: Value) -> tuple[int, float, str]:
-    """A key to sort values of different types by: numbers first."""
+    """A sort key for values of different types: numbers first."""
     return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, str(value))
 
 
 def compared(rows: Sequence[Row], column: str, names: Sequence[str]) -> dict[str, dict[Value, float]]:
-    """Values of a column by strategy and case, of the named strategies that placed anything, over the cases that all these placed."""
+    """Values of a column by strategy and case, for named strategies that placed anything, over the cases that all of them placed."""
     values = values_by_task(rows, column, task=CASE)
     some = {name: values[name] for name in names if values.get(name)}
     cases = common_tasks(some)
@@ -45,7 +45,7 @@ def compared(rows: Sequence[Row], column: str, names: Sequence[str]) -> dict[str
 
 
 def best_of(values: Mapping[str, Mapping[Value, float]], names: Sequence[str] = SORTED) -> dict[Value, float]:
-    """The smallest value of these strategies, case by case, over the cases of any of them."""
+    """The smallest value of these strategies for each case that any of them has."""
     cases = dict.fromkeys(case for name in names for case in values.get(name, {}))
     return {case: min(values[name][case] for name in names if case in values.get(name, {})) for case in cases}
 
@@ -60,7 +60,7 @@ def bounds_of(rows: Sequence[Row]) -> dict[Value, float]:
 
 
 def gaps(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:
-    """By strategy how far steps lie above the bound, as shares of it, over the cases that all placed and that have a bound."""
+    """How far each strategy's steps lie above the bound, as shares of it, over the cases that all placed and that have a bound."""
     bounds = bounds_of(rows)
     steps = compared(rows, "step_ms", names)
     return {
@@ -101,7 +101,7 @@ def strategy_table(rows: Sequence[Row], names: Sequence[str], cost: str = "embed
 
 
 def success(tried: Sequence[Row], name: str) -> str:
-    """As in "97% (89%)": what share was placed, and without cutting a table, for strategies of whole tables where that differs."""
+    """Share of the tasks placed, for example "97% (89%)"; in brackets without cutting a table, for strategies of whole tables."""
     if not tried:
         return NOTHING
     placed = [row for row in tried if row["failure"] is None]
@@ -111,7 +111,7 @@ def success(tried: Sequence[Row], name: str) -> str:
 
 
 def success_table(caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str]) -> ResultTable:
-    """What share of its tasks each strategy placed, by setting; with the number of tasks, and of those with a table too large."""
+    """Share of tasks that each strategy placed, by setting; with the numbers of tasks and of tasks with a table too large."""
 
     def tasks(rows: Sequence[Row]) -> tuple[str, ...]:
         oversize = {row[CASE]: row["oversize"] for row in rows}
@@ -124,7 +124,7 @@ def success_table(caption: str, heads: Sequence[str], settings: Settings, names:
 def mean_table(
     caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str], column: str, spec: str = ".2f"
 ) -> ResultTable:
-    """Means of a column by setting and strategy, over the tasks that all placed, of which the number is given."""
+    """Means of a column by setting and strategy over the tasks that all placed, with the number of these tasks."""
     rows = []
     for setting, of_setting in settings.items():
         values = compared(of_setting, column, names)
@@ -144,14 +144,14 @@ def gap_table(caption: str, heads: Sequence[str], settings: Settings, names: Seq
 
 
 def time_table(caption: str, heads: Sequence[str], settings: Settings, names: Sequence[str]) -> ResultTable:
-    """Median seconds of a search by setting and strategy, of plans and failures alike."""
+    """Median seconds of a search by setting and strategy, over plans and failures alike."""
     return _matrix(
         caption, heads, settings, names, lambda rows: (), lambda tried, name: _seconds(_spread(tried)[0] if tried else None)
     )  # fmt: skip
 
 
 def failure_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable | None:
-    """Why tasks were not placed, by strategy; None where all were."""
+    """Reasons why tasks were not placed, by strategy; None if all were placed."""
     counts = {name: Counter(row["failure"] for row in rows if row["strategy"] == name) for name in names}
     cells = [
         (name, *(counts[name][why] for why in FAILURES)) for name in names if any(counts[name][why] for why in FAILURES)
@@ -170,7 +170,7 @@ def _matrix(
     more: Callable[[Sequence[Row]], tuple[str, ...]],
     text: Callable[[Sequence[Row], str], str],
 ) -> ResultTable:
-    """Rows of settings, columns of strategies; cells from the rows of each."""
+    """A table with a row for each setting and a column for each strategy; `text` makes the cells."""
     rows = []
     for setting, of_setting in settings.items():
         by_name = grouped(of_setting, "strategy")

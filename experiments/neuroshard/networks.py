@@ -1,4 +1,4 @@
-"""NeuroShard's three networks on this machine: trained on measured kernels and collectives, their errors, and plans priced by them."""
+"""NeuroShard's three networks: trains them on measured kernels and collectives, and makes rows of their errors and of their plans."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
 COLLECTIVES, EPOCHS = 600, 200
 OURS, THEIRS = "bundled model", "three networks"
-"""What prices the plans."""
+"""The cost models that price the plans."""
 NOT_OF_NETWORKS: Row = dict.fromkeys(
     ("network", "samples", "mean_error", "median_error", "repeat_error", "judged_networks_ms", "plan_of")
 )
-"""Columns that only the rows of the networks fill."""
+"""Columns that only the rows of the networks fill; None in all other rows."""
 
 
 def network_rows(tasks: Sequence[Task], search: NeuroShard) -> list[Row]:
-    """A row for each network's errors, and for each task one for the plan by our model and one for that by the networks.
+    """A row for each network's errors; then two rows for each task: the plan priced by our model, and the plan priced by the networks.
 
     Args:
-        tasks: tasks on 4 devices, all of one batch size.
+        tasks: tasks on 4 devices, all with the same batch size.
         search: the strategy, with NeuroShard's score.
     """
     model, errors = trained(tasks[0].topology.devices, tasks[0].batch_size)
@@ -56,7 +56,7 @@ def network_rows(tasks: Sequence[Task], search: NeuroShard) -> list[Row]:
 
 
 def judged(plan: Plan, networks: NeuroShardModel) -> Row:
-    """The embedding cost of a plan by our model, and by the networks."""
+    """The costs of a plan by our model, and its embedding cost by the networks."""
     by_networks = network_score(plan.task, networks)
     assert by_networks is not None
     columns = [sum(shard.dim for shard in held) for held in plan.by_device]
@@ -72,7 +72,7 @@ def judged(plan: Plan, networks: NeuroShardModel) -> Row:
 
 
 def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
-    """The three networks, and a row of errors of each; collectives are measured first."""
+    """Measure collectives, train the three networks, and return them with a row of errors for each."""
     from shardwright.cost.dataset import samples_of
     from shardwright.cost.links import collectives_of
     from shardwright.cost.neuroshard.training import NeuroShardOptions, train_communication, train_compute
@@ -109,7 +109,7 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
 
 
 def of_batch(table: pa.Table, batch_size: int) -> pa.Table:
-    """The sets of one batch size, which is not among the features that the paper gives a network."""
+    """The sets of tables with this batch size; the paper's networks do not get the batch size as a feature."""
     return table.filter(np.asarray(table["batch_size"]) == batch_size)
 
 

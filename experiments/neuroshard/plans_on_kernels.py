@@ -1,4 +1,4 @@
-"""Plans of one task by several strategies on this machine's real kernels, and how well predictions fit."""
+"""Measures plans of several strategies for one task on this machine's kernels, and shows how well predictions fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardwright.measure.measuring import MeasuredPlan
 
 NOT_MEASURED = "not measured"
-"""The failure of a row for a task of which the plans could not be measured on this machine."""
+"""Failure of a task whose plans could not be measured on this machine."""
 
 
 def measured_rows(
@@ -35,13 +35,13 @@ def measured_rows(
     Args:
         task: the task.
         entrants: the strategies.
-        seed: of searches and of the order of visits.
-        rounds: of visits.
+        seed: seed of the searches and of the order of visits.
+        rounds: number of rounds of visits.
         model: cost model; by default the bundled one.
 
     Returns:
-        For each plan the row of `row_of`, with `strategy` and `measured_ms`: the kernels of the device that takes longest over them, to be
-        compared with `compute_ms`. One row with the failure `NOT_MEASURED` where this machine cannot run them.
+        For each plan the row of `row_of`, with `strategy` and `measured_ms`: kernels of the device whose kernels take longest, comparable
+        with `compute_ms`. If there is no plan or this machine cannot run the plans, a single row with the failure `NOT_MEASURED`.
     """
     from shardwright.measure.measuring import measure_plans
 
@@ -67,10 +67,10 @@ def _empty(task: Task, why: str) -> Row:
 
 
 def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
-    """By strategy: predicted and measured kernels, and both relative to the first strategy that is there.
+    """A line for each strategy: predicted and measured kernels, and both relative to the first strategy present.
 
     Args:
-        rows: measured on one machine; at least one.
+        rows: rows measured on one machine; at least one.
         names: the strategies in the order of the lines.
     """
     there = [row for row in rows if row["measured_ms"] is not None]
@@ -109,7 +109,7 @@ def measured_table(rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
 
 
 def orders(tasks: Iterable[Sequence[tuple[float, float]]]) -> list[float]:
-    """Task by task the rank correlation of the predicted and measured times of its plans; tasks without any order are left out."""
+    """The rank correlation of predicted and measured times for each task; tasks with one plan or with equal times are left out."""
     from scipy.stats import spearmanr
 
     arrays = [np.array(times) for times in tasks if len(times) > 1]

@@ -1,4 +1,4 @@
-"""`neuroshard-production`: 856 tables of terabytes on 128 devices, beside what NeuroShard's paper gives for its production model.
+"""`neuroshard-production`: 856 tables of terabytes on 128 devices, beside the figures of NeuroShard's paper for its production model.
 
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
@@ -36,17 +36,17 @@ from shardwright.workload.generators import halved_dims, table_pool
 HOSTS, DEVICES_PER_HOST = 16, 8
 POOL, MAX_DIM = "dlrm-2021", 128
 FILL = 0.5
-"""Share of all memory that the weights take."""
+"""Share of the cluster's memory that the weights take."""
 
 
 @dataclass(frozen=True)
 class World:
-    """A cluster and how it is priced.
+    """A cluster and its cost model.
 
     Attributes:
         name: device type; selects the cost model.
-        batch_size: samples a step over all devices.
-        about: what it is, for people.
+        batch_size: samples per step over all devices.
+        about: description for readers of the page.
     """
 
     name: str
@@ -78,10 +78,10 @@ WORLDS = (
 
 
 def production_task(world: World, seed: int) -> Task:
-    """All tables of the pool on 128 devices.
+    """A task with all tables of the pool on 128 devices.
 
-    Every table draws one of the dims 4, 8, … 128, then the rows of all are multiplied by one factor, so that the weights take half
-    of all memory. Pooling factors and the skew of accesses (Zipf exponents) stay those of the pool.
+    Each table draws one of the dims 4, 8, … 128. Then one factor scales the rows of all tables, so that the weights take half of all
+    memory. Pooling factors and the skew of accesses (Zipf exponents) stay those of the pool.
 
     Args:
         world: the cluster.
@@ -96,7 +96,7 @@ def production_task(world: World, seed: int) -> Task:
 
 
 def fitting_task(world: World, seed: int) -> Task:
-    """The same with fewer rows where a table would fit no device: it then takes nine tenths of one, and no plan has to cut it."""
+    """The production task with fewer rows in tables that fit no device: each takes nine tenths of a device, so no plan must cut it."""
     task = production_task(world, seed)
     most = 0.9 * max(task.topology.memory_bytes)
     shares = [most / shard_bytes(task, Shard.whole(table, 0)) for table in task.tables]
@@ -105,9 +105,9 @@ def fitting_task(world: World, seed: int) -> Task:
 
 
 def heaviest_ms(task: Task) -> float:
-    """The most ms that a table that fits a device takes whole and alone on one, kernels only.
+    """Largest kernel ms of a single table, whole and alone on a device, among the tables that fit a device.
 
-    Where only tables that fit no device are cut, no plan's slowest device takes less.
+    If a plan cuts only tables that fit no device, its slowest device takes at least this long.
     """
     model, memory = cost_model_for(task.topology.device), max(task.topology.memory_bytes)
     whole = [Shard.whole(table, 0) for table in task.tables]
@@ -122,10 +122,10 @@ TORCHREC_SEEDS, TORCHREC_SECONDS = 1, 600
 
 @dataclass(frozen=True)
 class NeuroShardProduction:
-    """The experiment.
+    """The experiment `neuroshard-production`.
 
     Attributes:
-        strategies: who takes part; those that place by a policy only where one is bundled for the devices.
+        strategies: names of the compared strategies; those that place by a policy take part only if one is bundled for the devices.
     """
 
     strategies: tuple[str, ...] = COMPARED
@@ -157,7 +157,7 @@ class NeuroShardProduction:
         return [own | row]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """Costs beside the paper's, as ratios to random, and what each strategy found in each world."""
+        """Costs beside the paper's, as ratios to `random`, and the results of each strategy in each world."""
         from experiments.neuroshard.production_page import made_page
 
         return made_page(rows, self.strategies)

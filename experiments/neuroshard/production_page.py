@@ -20,17 +20,17 @@ PUBLISHED = {
     "random": (118.3, None), "size": (107.6, 4.0), "dim": (90.8, 13.9), "lookup": (102.4, 11.9), "size_lookup": (109.2, 12.8),
     "autoshard": (86.6, 32.4), "dreamshard": (61.6, 45.3), "torchrec": (86.4, 34.6), "neuroshard": (55.2, 54.9),
 }  # fmt: skip
-"""Embedding cost in ms and training throughput gained over random in % on the production model, as the paper gives them."""
+"""The paper's figures for the production model: embedding cost in ms, and gain in training throughput over random in %."""
 
 _COST = "embedding_cost_ms"
 
 
 def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
-    """The page of the rows that are there.
+    """Make the page of the rows found so far.
 
     Args:
-        rows: one for each world, seed and strategy.
-        wanted: the strategies in their order.
+        rows: one row for each world, seed and strategy.
+        wanted: the strategies in the order of the page.
     """
     cases = with_cases(rows, ("world",), "seed")
     worlds = {world.name: [row for row in cases if row["world"] == world.name] for world in WORLDS}
@@ -49,9 +49,9 @@ def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
 
 
 def ratios_to_random(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[float]]:
-    """By strategy the embedding cost divided by that of `random`, seed by seed, over the seeds that all strategies placed.
+    """For each strategy, embedding costs divided by those of `random`, seed by seed, over the seeds that all strategies placed.
 
-    TorchRec's planner, which is not asked on all seeds, is compared over those that it and `random` placed.
+    TorchRec's planner is not tried on all seeds; its ratios are over the seeds that it and `random` placed.
     """
     others = [name for name in names if name != TORCHREC]
     values = compared(rows, _COST, others)
@@ -86,7 +86,7 @@ def _beside_paper(
 
 
 def _ratio(rows: Sequence[Row], ratios: Sequence[float], name: str) -> str:
-    """The ratio, or why there is none."""
+    """The mean ratio, or the reason why there is none."""
     if ratios:
         return with_interval(ratios, ".3f")
     failed = [row for row in rows if row["strategy"] == name and row["failure"] is not None]
@@ -94,7 +94,7 @@ def _ratio(rows: Sequence[Row], ratios: Sequence[float], name: str) -> str:
 
 
 def _of_world(world: str, rows: Sequence[Row], names: Sequence[str]) -> ResultTable:
-    """What the strategies found in a world."""
+    """A table of the strategies' results in a world."""
     others = [name for name in names if name != TORCHREC]
     costs, steps, above = compared(rows, _COST, others), compared(rows, "step_ms", others), gaps(rows, others)
     cells = []
@@ -123,7 +123,7 @@ def _of_world(world: str, rows: Sequence[Row], names: Sequence[str]) -> ResultTa
 
 
 def _whole_tables(world: str, rows: Sequence[Row]) -> str | None:
-    """What a plan of whole tables cannot get below, beside what is found."""
+    """A sentence on the least time of plans that keep whole tables, beside the cost that `certified` found; None without rows."""
     alone = {row[CASE]: float(row["heaviest_ms"] or 0.0) for row in rows}
     found = compared(rows, _COST, ("certified",)).get("certified")
     if not alone or not found:
@@ -155,7 +155,7 @@ def _text(whole_tables: Sequence[str]) -> list[str]:
 
 
 def _figure(names: Sequence[str], ratios: Mapping[str, Mapping[str, list[float]]]) -> Figure:
-    """Bars of the ratio to random: the paper's beside ours."""
+    """Bars of the ratio to `random`, in the paper and here."""
     from experiments.pages import COLOURS, panels
 
     figure, axes = panels([["embedding cost / random"]], width=8.4, height=3.2)

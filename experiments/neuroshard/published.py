@@ -1,8 +1,8 @@
-"""`neuroshard-published`: NeuroShard as its paper runs it, beside what this package runs under that name.
+"""`neuroshard-published`: NeuroShard as its paper runs it, beside the strategy of that name in this package.
 
-Three parts. The production tasks with ten halvings and no cut for free, with tables that make this possible. The benchmark's tasks searched
-by the embedding cost, as published, and by the step, both judged by both. The three networks: their errors on this machine's kernels and
-collectives, and plans of `neuroshard` priced by them.
+Three parts. (1) The production tasks with ten halvings and no free cuts, with tables that fit a device. (2) The benchmark's tasks searched
+by the embedding cost, as published, and by the step; both costs judge both plans. (3) The three networks: their errors on this machine's
+kernels and collectives, and plans of `neuroshard` priced by them.
 
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
@@ -36,10 +36,10 @@ _SEARCHES = {PUBLISHED: NeuroShard(free_cuts=False), BY_STEP: NeuroShard(free_cu
 
 @dataclass(frozen=True)
 class NeuroShardPublished:
-    """The experiment.
+    """The experiment `neuroshard-published`.
 
     Attributes:
-        networks: whether the networks are trained; they need torch, and measure collectives for minutes.
+        networks: whether to train the networks; this needs torch, and measures collectives for minutes.
     """
 
     networks: bool = True
@@ -47,7 +47,7 @@ class NeuroShardPublished:
     about: str = "NeuroShard as published: ten halvings and no free cuts, its score, its three networks (MLSys 2023)"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """Production task by task, then the benchmark's, then the networks."""
+        """The production tasks one by one, then the benchmark's tasks, then the networks."""
         seeds, tasks = (QUICK_SEEDS, QUICK_TASKS) if quick else (SEEDS, TASKS)
         found = [
             Piece(_key(PRODUCTION, 128, 128, seed, name), _version(name))

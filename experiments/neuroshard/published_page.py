@@ -25,7 +25,7 @@ CONDITIONS = (
 
 
 def made_page(rows: Sequence[Row]) -> Page:
-    """The page of the rows that are there."""
+    """Make the page of the rows found so far."""
     of_part = {
         part: with_cases([row for row in rows if row["part"] == part], ("devices", "max_dim"))
         for part in (PRODUCTION, SCORES, NETWORKS)
@@ -83,7 +83,7 @@ def _production(rows: Sequence[Row]) -> ResultTable:
 
 
 def _figure(rows: Sequence[Row]) -> Figure:
-    """Embedding cost over that of `random` on the production tasks: the paper's beside ours."""
+    """Bars of the embedding cost over that of `random` on the production tasks, in the paper and here."""
     from experiments.pages import COLOURS, panels
 
     names = in_order((row["strategy"] for row in rows), RIVALS)
@@ -103,7 +103,7 @@ def _figure(rows: Sequence[Row]) -> Figure:
 
 
 def _scores(rows: Sequence[Row]) -> ResultTable:
-    """The step's plans over those by the embedding cost, judged by both."""
+    """A table of plans searched by the embedding cost over plans searched by the step, judged by both costs."""
     cells = [
         (*setting, *_judged(of_setting)) for setting, of_setting in settings_of(rows, ("devices", "max_dim")).items()
     ]

@@ -1,4 +1,4 @@
-"""`neuroshard-table`: all strategies on the tasks of NeuroShard's benchmark, for tables of all widths, on four and eight devices.
+"""`neuroshard-table`: all strategies on the tasks of NeuroShard's benchmark, for several largest dims, on four and eight devices.
 
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
@@ -21,7 +21,7 @@ DEVICES = (4, 8)
 MAX_DIMS = (4, 8, 16, 32, 64, 128)
 TASKS, TORCHREC_TASKS = 100, 15
 QUICK_MAX_DIMS, QUICK_TASKS = (4, 32, 128), 2
-QUICK_TORCHREC_TASKS = {4: 1, 8: 0}  # by devices: its planner takes longer than all others together
+QUICK_TORCHREC_TASKS = {4: 1, 8: 0}  # by number of devices: TorchRec's planner takes longer than all others together
 QUICK_MEASURED = {"devices": 4, "max_dim": 32, "task": 0}
 BATCH_SIZE, SEED, ROUNDS = 1024, 2026, 3
 LIMITS = Limits(seconds=5.0, torchrec_seconds=60.0)
@@ -31,11 +31,11 @@ SETTING = ("devices", "max_dim")
 
 @dataclass(frozen=True)
 class NeuroShardTable:
-    """The experiment.
+    """The experiment `neuroshard-table`.
 
     Attributes:
-        strategies: who takes part.
-        measure: whether some tasks' plans are measured on this machine's kernels.
+        strategies: names of the compared strategies.
+        measure: whether to measure the plans of some tasks on this machine's kernels.
     """
 
     strategies: tuple[str, ...] = COMPARED
@@ -44,9 +44,9 @@ class NeuroShardTable:
     about: str = "All strategies on NeuroShard's tasks: max dim 4 to 128, 4 and 8 devices (NeuroShard, MLSys 2023)"
 
     def pieces(self, quick: bool) -> Sequence[Piece]:
-        """Task by task through all settings, each by all strategies; TorchRec's planner on the first tasks only.
+        """Task by task through all settings, each by all strategies; TorchRec's planner gets the first tasks only.
 
-        One task of each setting is measured: each time one of another number, since those of one number have like counts of tables.
+        One task of each setting is measured. Its number differs by setting, because tasks of one number have similar counts of tables.
         """
         found = []
         for number in range(QUICK_TASKS if quick else TASKS):
@@ -61,7 +61,7 @@ class NeuroShardTable:
         return found
 
     def run(self, piece: Piece) -> Sequence[Row]:
-        """Plan a task by one strategy, or by all and measure the plans."""
+        """Plan a task by one strategy; or plan it by all strategies and measure the plans."""
         from experiments.neuroshard.plans_on_kernels import measured_rows
 
         number = int(piece.key["task"])
@@ -74,7 +74,7 @@ class NeuroShardTable:
         return [{"strategy": name, "measured_ms": None} | row]
 
     def page(self, rows: Sequence[Row], quick: bool) -> Page:
-        """The tables by setting, and a picture of costs over widths."""
+        """The tables by setting, and a picture of costs over the largest dim."""
         from experiments.neuroshard.table_page import made_page
 
         return made_page(rows, self.strategies)

@@ -46,7 +46,7 @@ _COST, _STEP = "embedding_cost_ms", "step_ms"
 
 
 def made_page(rows: Sequence[Row], wanted: Sequence[str]) -> Page:
-    """The page of the rows that are there.
+    """Make the page of the rows found so far.
 
     Args:
         rows: rows of planned and of measured tasks.
@@ -107,7 +107,7 @@ def _text(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 def _level(rows: Sequence[Row]) -> list[str]:
-    """How the greedy ways compare with NeuroShard's search where all were measured; nothing where none was."""
+    """A paragraph that compares measured plans of `greedy` and `autoshard` with `neuroshard`'s; empty if none was measured."""
     times: dict[str, dict[Value, float]] = values_by_task(
         [row for row in rows if row["part"] == MEASURED and row["strategy"]], "measured_ms", task=CASE
     )
@@ -136,7 +136,7 @@ def _times_caption(rows: Sequence[Row]) -> str:
 
 
 def _torchrec_table(settings: Settings) -> ResultTable:
-    """TorchRec's planner beside others, on the tasks it was asked for."""
+    """A table of TorchRec's planner beside others, on the tasks that it was tried on."""
     rows = []
     for setting, of_setting in settings.items():
         asked = {row[CASE] for row in of_setting if row["strategy"] == TORCHREC}
@@ -171,7 +171,7 @@ def _measured(rows: Sequence[Row], wanted: Sequence[str]) -> list[ResultTable]:
 
 
 def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """Mean embedding cost relative to `random` over the largest dim, a panel for each number of devices."""
+    """Mean embedding cost relative to `random`, plotted over the largest dim; one panel for each number of devices."""
     from experiments.pages import COLOURS, panels
 
     of_devices = settings_of(rows, SETTING[:1]) or {("–",): []}
@@ -211,7 +211,7 @@ def _figure(rows: Sequence[Row], names: Sequence[str]) -> Figure:
 
 
 def _relative(rows: Sequence[Row], names: Sequence[str], name: str) -> float | None:
-    """A strategy's mean cost over that of random; of TorchRec's planner over the tasks that it and random placed."""
+    """A strategy's mean cost over that of `random`; for TorchRec's planner, over the tasks that it and `random` placed."""
     others = [other for other in names if other != TORCHREC] if name != TORCHREC else ["random", TORCHREC]
     values = compared(rows, _COST, others)
     if name not in values or "random" not in values:

@@ -1,4 +1,4 @@
-"""AutoShard (KDD 2022): a cost model and an LSTM policy learned together; whole tables, kernel times only."""
+"""AutoShard (KDD 2022): a cost model and an LSTM policy, learned together. It places whole tables and regards kernel times only."""
 
 from shardwright.search.autoshard.strategy import AutoShard
 

@@ -1,4 +1,4 @@
-"""What AutoShard's learner minimises, with V-trace: targets of value and policy from episodes that an older policy played.
+"""The losses of AutoShard's learner; V-trace gives targets for value and policy from episodes that an older policy played.
 
 Shape suffixes: e episodes, t steps, d devices, s shards of a batch.
 
@@ -19,11 +19,11 @@ from shardwright.search.learned.options import AutoShardOptions, Method
 
 
 class Returns(NamedTuple):
-    """What V-trace says of each step.
+    """The results of V-trace for each step.
 
     Attributes:
-        targets_te: `(t, e)` what the value should have been.
-        advantages_te: `(t, e)` by how much the chosen action was better than expected.
+        targets_te: `(t, e)` target of the value.
+        advantages_te: `(t, e)` how much better the chosen action was than expected.
     """
 
     targets_te: Tensor
@@ -44,13 +44,13 @@ def v_trace(
     """Equation 1 and the policy gradient of section 4.2 of [impala].
 
     Args:
-        log_ratio_te: log of the learner's over the actor's probability of the chosen action.
+        log_ratio_te: log of the learner's probability of the chosen action over the actor's.
         reward_te: reward of each step.
-        discount_te: discount of what comes after each step; 0 at an episode's last one.
+        discount_te: discount of the rewards after each step; 0 at an episode's last step.
         value_te: the learner's value of each step's state.
-        bootstrap_e: its value of the state after the last step.
-        highest_rho: importance weights of the temporal differences are cut to this.
-        highest_c: those that carry later differences back are cut to this.
+        bootstrap_e: the learner's value of the state after the last step.
+        highest_rho: upper limit of the importance weights of the temporal differences.
+        highest_c: upper limit of the importance weights that carry later differences back.
     """
     ratio_te = log_ratio_te.exp()
     rho_te, c_te = ratio_te.clamp(max=highest_rho), ratio_te.clamp(max=highest_c)
@@ -66,16 +66,16 @@ def v_trace(
     return Returns(targets_te, rho_te * (reward_te + discount_te * next_target_te - value_te))
 
 
-_WORTH = 0.1  # of the mean cost of a device
+_WORTH = 0.1  # share of the mean device cost that is added to costs when relative errors are taken
 
 
 class PolicyLoss(NamedTuple):
-    """The loss, and what is shown of it.
+    """The loss of a learner step, with figures for the training record.
 
     Attributes:
-        loss: policy gradient, value and entropy, summed over all steps of all episodes as in the authors' code.
+        loss: policy gradient, value and entropy terms, summed over all steps of all episodes as in the authors' code.
         entropy: mean entropy of a choice.
-        value_error: mean absolute difference of values and their V-trace targets.
+        value_error: mean absolute difference between values and their V-trace targets.
     """
 
     loss: Tensor
@@ -86,7 +86,7 @@ class PolicyLoss(NamedTuple):
 def policy_loss(
     network: AutoShardNetwork, played: Trajectory, reward_e: Tensor, options: AutoShardOptions
 ) -> PolicyLoss:
-    """The actor-critic loss of a trajectory that an older policy played; each episode's reward comes at its last step."""
+    """The actor-critic loss of a trajectory that an older policy played; each episode is rewarded at its last step."""
     outputs = go_through(network, played)
     log_probs_ted = outputs.logits_ted.log_softmax(dim=-1)
     log_prob_te = log_probs_ted.gather(2, played.action_te[..., None])[..., 0]
@@ -99,7 +99,7 @@ def policy_loss(
         torch.zeros_like(reward_e),
     )
     gain = (log_prob_te * returns.advantages_te)[played.placed_te].sum()
-    possible_ted = log_probs_ted.masked_fill(~played.mask_ted, 0.0)  # no infinity may meet a 0
+    possible_ted = log_probs_ted.masked_fill(~played.mask_ted, 0.0)  # avoids infinity times 0
     entropy_te = -(possible_ted.exp() * possible_ted * played.mask_ted).sum(dim=-1)
     error_te = (returns.targets_te - outputs.value_te)[played.active_te]
     loss = options.value_weight * 0.5 * error_te.square().sum() - gain - options.entropy_weight * entropy_te.sum()
@@ -108,9 +108,9 @@ def policy_loss(
 
 
 def cost_loss(network: AutoShardNetwork, shards: ShardBatch, method: Method = "shardwright") -> Tensor:
-    """Mean squared relative error of predicted costs; what costs next to nothing is not worth being exact.
+    """Mean squared relative error of predicted costs; sets that cost next to nothing need not be exact.
 
-    The paper squares the error in ms, with which tables that cost little are priced badly, although they come last and level the devices.
+    The paper squares the error in ms. That prices cheap tables badly, although they are placed last and level the devices.
     """
     true_s = shards.cost_s / network.cost_scale
     error_s = shards.predicted(network) - true_s

@@ -1,7 +1,7 @@
-"""AutoShard's networks in torch, and the episodes that they play: by an actor's policy, and again by the learner's.
+"""AutoShard's networks in torch. They play episodes with the actor's policy, and the learner's policy goes through the episodes again.
 
-Shape suffixes: e episodes, t steps (the units of a task, in the order in which they are placed), u units (padded), b blocks, d devices
-(padded), f features, h hidden.
+Shape suffixes: e episodes, t steps (the units of a task in the order of placement), u units (padded), b blocks, d devices (padded),
+f features, h hidden.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class AutoShardNetwork(nn.Module):
     """Cost model and policy, which share the encoder.
 
     Args:
-        published: whether the policy sees predicted costs in ms, as in the paper, and not over that of an even share.
+        published: whether the policy sees predicted costs in ms, as in the paper, instead of relative to an even share.
 
     Attributes:
         feature_mean: `(21,)` mean of the training tasks' table features.
-        feature_scale: `(21,)` one over their standard deviation; 0 for a feature that was the same everywhere.
-        cost_scale: `(1,)` ms; predicted costs are in units of it.
+        feature_scale: `(21,)` one over their standard deviation; 0 for a feature that never differs.
+        cost_scale: `(1,)` the unit of predicted costs, in ms.
     """
 
     feature_mean: Tensor
@@ -74,14 +74,14 @@ class AutoShardNetwork(nn.Module):
         return cost[..., 0]
 
     def states(self, units_teh: Tensor, share_te: Tensor, before: LstmState | None = None) -> tuple[Tensor, LstmState]:
-        """`(t, e, 64)` states when units with these encodings are placed one after another, and the LSTM's own state after them."""
+        """`(t, e, 64)` states as units with these encodings are placed one after another, and the LSTM's own state after the last."""
         inputs = torch.cat([units_teh, torch.relu(self.share(share_te[..., None]))], dim=-1)
         states, after = self.lstm(inputs, before)
         return states, after
 
     @torch.no_grad()
     def even_share(self, total_eh: Tensor, devices_e: Tensor) -> Tensor:
-        """`(e,)` predicted cost of a device that holds an even share of everything: what predicted costs are compared with.
+        """`(e,)` predicted cost of a device that holds an even share of everything. Predicted costs are divided by it.
 
         Args:
             total_eh: `(e, 32)` sum of all encodings of a task.
@@ -92,12 +92,12 @@ class AutoShardNetwork(nn.Module):
 
     @torch.no_grad()
     def device_facts(self, sums_edh: Tensor, occupied_ed: Tensor, memory_ed: Tensor, even_e: Tensor) -> Tensor:
-        """`(..., e, d, 2)` predicted cost of each device over the even share, 0 where it is empty, and the share of its memory taken."""
+        """`(..., e, d, 2)` predicted cost of each device over the even share (0 if empty), and the share of its memory that is taken."""
         cost_ed = self.relative_cost(sums_edh) / even_e[:, None]
         return torch.stack([torch.where(occupied_ed, cost_ed, 0.0), memory_ed], dim=-1)
 
     def logits(self, state_eh: Tensor, sums_edh: Tensor, facts_ed2: Tensor, mask_ed: Tensor) -> Tensor:
-        """`(..., e, d)` logits of the devices; minus infinity where `mask_ed` is false, 0 where it is so everywhere."""
+        """`(..., e, d)` logits of the devices: minus infinity where `mask_ed` is false, 0 if the mask is false for all devices."""
         device = torch.cat([sums_edh, torch.relu(self.device(facts_ed2))], dim=-1)
         state = state_eh[..., None, :].expand_as(device)
         logits: Tensor = self.policy(torch.cat([state, device, state * device], dim=-1))[..., 0]
@@ -106,7 +106,7 @@ class AutoShardNetwork(nn.Module):
 
 
 def new_network(seed: int, published: bool = False) -> AutoShardNetwork:
-    """A network with random weights; torch's own generator is left as it was."""
+    """A network with random weights; torch's global generator keeps its state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoShardNetwork(published)
@@ -139,19 +139,19 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """What was done in e episodes, and what the actor saw that does not depend on its networks.
+    """The actions of e episodes, with the actor's inputs that do not depend on its networks.
 
     Attributes:
         batch: the tasks.
         order_eu: the order in which the units were placed.
         action_te: the chosen devices.
         placed_te: whether there was a device to choose; false in the padding too.
-        active_te: whether the step was one of the task's own.
+        active_te: whether the step belongs to the task; false in the padding.
         mask_ted: devices to choose from.
         memory_ted: share of each device's memory that was taken.
-        log_prob_te: log of the probability with which the actor chose.
-        assignment_eu: where each unit lies; `UNPLACED` where no device had room.
-        excess_e: as of the environment; 0 unless a unit found no device.
+        log_prob_te: log of the actor's probability of the chosen device.
+        assignment_eu: device of each unit; `UNPLACED` if no device had room.
+        excess_e: relative excess, as in `Environment`; 0 unless a unit found no device.
     """
 
     batch: PlacementBatch
@@ -166,7 +166,7 @@ class Trajectory:
     excess_e: Tensor
 
     def part(self, episodes: Tensor) -> Trajectory:
-        """Some of the episodes."""
+        """The trajectory of the given episodes only."""
         own = {
             name: value[:, episodes] if _by_step(name) else value[episodes]
             for name, value in vars(self).items()
@@ -176,19 +176,19 @@ class Trajectory:
 
 
 def _by_step(name: str) -> bool:
-    """Whether the first dimension of a trajectory's tensor is that of steps, and the second of episodes."""
+    """Whether a trajectory's tensor has steps as its first dimension and episodes as its second."""
     return name.rsplit("_", 1)[1].startswith("t")
 
 
 def placements(batch: PlacementBatch, assignment_eu: Tensor, excess_e: Tensor) -> tuple[list[int], list[Placed]]:
-    """The episodes in which every unit found a device, by number, and their placements."""
+    """Numbers of the episodes in which every unit found a device, and their placements."""
     whole = torch.nonzero(excess_e == 0)[:, 0].tolist()
     return whole, [(batch.tasks[index], assignment_eu[index, : len(batch.tasks[index])].numpy()) for index in whole]
 
 
 @torch.no_grad()
 def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: Encoded) -> Tensor:
-    """`(e, u)` units by predicted cost alone, largest first; the padding comes last."""
+    """`(e, u)` units by the predicted cost of the unit alone, largest first; the padding comes last."""
     cost_eu = network.relative_cost(encoded.units_euh)
     padding_eu = torch.arange(batch.units) >= batch.unit_count_e[:, None]
     return torch.argsort(-cost_eu.masked_fill(padding_eu, float("-inf")), dim=1, stable=True)
@@ -239,7 +239,7 @@ def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Ge
 
 
 class Outputs(NamedTuple):
-    """What the learner's networks say of a trajectory.
+    """Outputs of the learner's networks for a trajectory.
 
     Attributes:
         logits_ted: logits of the devices.
@@ -268,9 +268,9 @@ def go_through(network: AutoShardNetwork, played: Trajectory) -> Outputs:
 
 
 def scattered(batch: PlacementBatch, rng: np.random.Generator) -> Environment:
-    """Random placements, played to the end, of very unequal sizes: each task has its own random preferences for devices.
+    """Play random placements whose devices differ widely in size, as each task draws its own preferences for devices.
 
-    They show the cost model sets of all sizes, from one table to all of them; a good policy only makes sets of about equal cost.
+    They show the cost model sets of all sizes, from one table to all tables; a good policy makes only sets of about equal cost.
     """
     keys_eu = rng.random((batch.episodes, batch.units))
     keys_eu[np.arange(batch.units) >= batch.unit_count_e.numpy()[:, None]] = 2.0  # the padding comes last
@@ -285,10 +285,10 @@ def scattered(batch: PlacementBatch, rng: np.random.Generator) -> Environment:
 
 
 def _gumbel(like: Tensor, rng: np.random.Generator) -> Tensor:
-    """Noise with which the largest logit is a draw from the softmax."""
+    """Gumbel noise: the largest sum of logit and noise is a draw from the softmax."""
     return torch.from_numpy(rng.gumbel(size=tuple(like.shape))).to(like.dtype)
 
 
 def in_batches(episodes: int, parts: int) -> Sequence[Tensor]:
-    """Numbers of the episodes in `parts` parts of about equal size."""
+    """Numbers of the episodes, split into `parts` parts of about equal size; empty parts are left out."""
     return [part for part in torch.arange(episodes).tensor_split(parts) if len(part)]

@@ -1,6 +1,6 @@
-"""AutoShard's networks as plain arrays, and the greedy placement by them: torch takes seconds to import.
+"""AutoShard's networks as plain arrays, and greedy placement with them. It avoids torch, which takes seconds to import.
 
-Facts of the networks, from the paper and the authors' public code:
+The networks, from the paper and the authors' public code:
 
     encoding of a table   = relu(128→32 · relu(21→128 · standardised features))                      32 numbers
     cost of a device      = 64→1 · relu(32→64 · sum of its tables' encodings)                        forward + backward ms
@@ -12,8 +12,8 @@ Facts of the networks, from the paper and the authors' public code:
 
 Letters: n units, d devices. Weights are stored `(out, in)`.
 
-The first layer of the policy, W · (state, device, state × device), is (W_device + W_both · diag(state)) · device + W_state · state: one
-matrix a step serves all devices.
+The policy's first layer, W · (state, device, state × device), equals (W_device + W_both · diag(state)) · device + W_state · state. So one
+matrix per step serves all devices.
 
 References:
     [autoshard] Zha et al., AutoShard: Automated Embedding Table Sharding for Recommender Systems, KDD 2022.
@@ -40,7 +40,7 @@ POLICY_SIZES = (3 * STATE, 128, 128, 64, 1)
 VALUE_SIZES = (STATE, 64, 1)
 LSTM_LAYERS = 2
 LEAST_SHARE = 1e-2
-"""Of the scale of costs: no even share of a task's cost is taken to be less, so that nothing is divided by 0."""
+"""Least even share of a task's cost, in units of `cost_scale`; it prevents a division by 0."""
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "feature_mean": (FEATURES,),
@@ -55,9 +55,9 @@ SHAPES: dict[str, tuple[int, ...]] = {
     **{f"lstm.weight_{kind}_l{layer}": (4 * STATE, STATE) for layer in range(LSTM_LAYERS) for kind in ("ih", "hh")},
     **{f"lstm.bias_{kind}_l{layer}": (4 * STATE,) for layer in range(LSTM_LAYERS) for kind in ("ih", "hh")},
 }
-"""Names and shapes of a policy file's arrays."""
+"""Names and shapes of the arrays in a policy file."""
 
-_TIE = 1e-9  # logits so near are equal: rounding must not decide between equal devices
+_TIE = 1e-9  # relative difference below which logits count as equal: rounding must not decide between equal devices
 
 
 class AutoShardWeights:
@@ -67,10 +67,10 @@ class AutoShardWeights:
         policy: the policy.
 
     Attributes:
-        published: whether it sees predicted costs in ms, as in the paper, and not over that of an even share.
+        published: whether the policy sees predicted costs in ms, as in the paper, instead of relative to an even share.
 
     Raises:
-        InvalidInput: an array is missing, of another shape, or not finite.
+        InvalidInput: an array is missing, has another shape, or is not finite.
     """
 
     def __init__(self, policy: SavedPolicy) -> None:
@@ -115,11 +115,11 @@ class AutoShardWeights:
         return predicted
 
     def device(self, sums: Floats, facts: Floats) -> Floats:
-        """`(d, 64)` what the policy sees of devices: their sums of encodings, and a code of `(d, 2)` predicted cost and memory."""
+        """`(d, 64)` the policy's input for devices: their sums of encodings, and a code of their `(d, 2)` predicted cost and memory."""
         return np.hstack([sums, np.maximum(evaluate(self._device, facts), 0.0)])
 
     def advance(self, hidden: Floats, cell: Floats, unit: Floats, share: float) -> None:
-        """One step of the LSTM, in place, from a unit's encoding and the share of units placed; `hidden[1]` becomes the state."""
+        """Advance the LSTM in place by one unit, from its encoding and the share of units placed; `hidden[1]` becomes the state."""
         below = np.concatenate([unit, np.maximum(evaluate(self._share, np.array([share])), 0.0)])
         for layer, (weight, bias) in enumerate(self._lstm):
             gates = np.concatenate([below, hidden[layer]]) @ weight + bias
@@ -128,7 +128,7 @@ class AutoShardWeights:
             below = hidden[layer] = _sigmoid(shown) * np.tanh(cell[layer])
 
     def logits(self, state: Floats, devices: Floats) -> Floats:
-        """`(d,)` logits from `(64,)` and `(d, 64)`; the last bias, which is the same for all devices, is left out."""
+        """`(d,)` logits from a `(64,)` state and `(d, 64)` devices; the last bias is left out, as it is the same for all devices."""
         first = self._on_device + self._on_both * state[:, None]
         x = np.maximum(devices @ first + (self._first_bias + state @ self._on_state), 0.0)
         for weight, bias in self._between:
@@ -144,14 +144,14 @@ def _sigmoid(x: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A task as the greedy reads it.
+    """A task as the greedy placement reads it.
 
     Attributes:
         arrays: the task.
         units: `(n, 32)` sums of the encodings of each unit's blocks.
         fixed: `(d, 32)` sums of the encodings of the settled shards.
-        even: predicted cost of an even share of everything, in units of `cost_scale`; 1 of a published policy.
-        order: `(n,)` units by predicted cost alone, largest first.
+        even: predicted cost of an even share of everything, in units of `cost_scale`; 1 for a published policy.
+        order: `(n,)` units by the predicted cost of the unit alone, largest first.
     """
 
     arrays: PlacementArrays
@@ -180,12 +180,12 @@ def decode(
     Args:
         setting: the task.
         weights: the policy.
-        order: `(n,)` units, first to place first.
-        noise: `(n, d)` added to the logits of each unit.
-        logits: `(n, d)` is filled with the logits of each unit, minus infinity where it may not go.
+        order: `(n,)` units in the order of placement.
+        noise: `(n, d)` noise to add to the logits of each unit.
+        logits: `(n, d)` array to fill with the logits of each unit; minus infinity where the unit may not go.
 
     Returns:
-        The first unit for which no device is left, or -1, and the device of each unit `(n,)`.
+        The first unit for which no device is left, or -1; and the `(n,)` device of each unit.
     """
     arrays = setting.arrays
     hidden, cell, used = np.zeros((2, STATE)), np.zeros((2, STATE)), arrays.used.copy()
@@ -215,7 +215,7 @@ def decode(
 
 
 def _best(scores: Floats, room: Ints) -> int:
-    """The device with the highest score; among equals the one with more memory left, so that ranks do not matter."""
+    """The device with the highest score; among equals the one with most memory left, so that device numbers do not matter."""
     highest = scores.max()
     equal = scores >= highest - _TIE * (1 + abs(highest))
     return int(np.argmax(np.where(equal, room, np.iinfo(np.int64).min)))

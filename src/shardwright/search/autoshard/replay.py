@@ -1,7 +1,7 @@
-"""What AutoShard's cost network learns from: sets of blocks and what they cost on a device, as the world said.
+"""The replay buffer that AutoShard's cost network learns from: sets of blocks and the time that each set takes on a device in the world.
 
-The oldest ones are dropped. Copies of the training tasks with other pooling factors and rows let a few hundred tables teach what any
-table costs.
+The buffer drops the oldest sets. Varied copies of the training tasks, with other pooling factors and fewer rows, let a few hundred tables
+teach the costs of any table.
 
 Shape suffixes: s shards of a batch, n blocks of all of them, f features.
 """
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from shardwright.search.autoshard.network import AutoShardNetwork
 
 SPREAD = 0.6
-"""Standard deviation of the logarithms of the factors."""
+"""Standard deviation of the logarithms of the random factors for pooling factors and rows."""
 
 
 def with_variations(tasks: Sequence[PlacementArrays], copies: int, rng: np.random.Generator) -> list[PlacementArrays]:
-    """The tasks, and `copies` varied ones of each; a copy that cannot be placed is left out."""
+    """The tasks and `copies` varied copies of each; a copy that cannot be placed is left out."""
     found = list(tasks)
     for _ in range(copies):
         for task in tasks:
             try:
                 found.append(PlacementArrays.of(varied(task.task, rng)))
-            except InfeasibleTask:  # more lookups need larger buffers
+            except InfeasibleTask:  # larger pooling factors need larger buffers
                 continue
     return found
 
 
 def varied(task: Task, rng: np.random.Generator) -> Task:
-    """The task with the pooling factor of every table multiplied at random, and its rows made fewer."""
+    """The task with every table's pooling factor multiplied by a random factor and its rows reduced at random."""
     return replace(task, tables=tuple(_varied_table(table, rng) for table in task.tables))
 
 
@@ -60,7 +60,7 @@ class ShardBatch(NamedTuple):
 
     Attributes:
         features_nf: table features of the blocks of all sets, one set after another.
-        owner_n: which set a block is of.
+        owner_n: number of the set that each block belongs to.
         cost_s: forward + backward ms.
     """
 
@@ -74,21 +74,21 @@ class ShardBatch(NamedTuple):
         return zeros.index_add(0, self.owner_n, encodings_nh)
 
     def predicted(self, network: AutoShardNetwork) -> Tensor:
-        """`(s,)` what a network says of the sets, in units of its scale."""
+        """`(s,)` costs that a network predicts for the sets, in units of its `cost_scale`."""
         return network.relative_cost(self.sums(network.encode(self.features_nf)))
 
 
 class ReplayBuffer:
-    """A ring of device shards.
+    """A ring buffer of device shards: the sets of blocks that lay on one device.
 
     Args:
-        tasks: the training tasks; sets are kept as numbers of their blocks.
-        capacity: most sets kept.
+        tasks: the training tasks; a set is stored as the numbers of its blocks.
+        capacity: largest number of sets kept.
 
     Attributes:
-        blocks: `(capacity, width)` numbers of each set's blocks, filled up with `NONE`.
-        costs: `(capacity,)` ms.
-        added: sets ever added.
+        blocks: `(capacity, width)` numbers of each set's blocks, padded with `NONE`.
+        costs: `(capacity,)` forward + backward ms of each set.
+        added: number of sets ever added.
     """
 
     def __init__(self, tasks: Sequence[PlacementArrays], capacity: int) -> None:
@@ -104,7 +104,7 @@ class ReplayBuffer:
         return min(self.added, len(self.costs))
 
     def add(self, task: PlacementArrays, assignment: Ints, compute: Floats) -> None:
-        """Keep the devices of one placement that hold anything.
+        """Add a set for each device of a placement that holds anything.
 
         Args:
             task: one of the training tasks.
@@ -121,18 +121,18 @@ class ReplayBuffer:
             self.added += 1
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything in it, for a checkpoint."""
+        """The stored sets and costs, for a checkpoint."""
         return {"blocks": torch.from_numpy(self.blocks), "costs": torch.from_numpy(self.costs)}
 
     def counts(self) -> dict[str, int]:
-        """Sets ever added, for a checkpoint."""
+        """The number of sets ever added, for a checkpoint."""
         return {"added": self.added}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Take over the sets of a buffer for the same tasks and of the same capacity.
+        """Replace the content by that of a saved buffer for the same tasks and of the same capacity.
 
         Raises:
-            KeyError, ValueError: they are of another shape, or name blocks that no task has.
+            KeyError, ValueError: a tensor is missing or has another shape, or names blocks that no task has.
         """
         highest = {"blocks": (NONE, len(self._features) - 1), "costs": (0, torch.finfo(torch.float32).max)}
         for name, own in self.tensors().items():
@@ -146,7 +146,7 @@ class ReplayBuffer:
         return self._batch(rng.integers(len(self), size=count))
 
     def all(self) -> ShardBatch:
-        """Every set that is kept."""
+        """All stored sets."""
         return self._batch(np.arange(len(self)))
 
     def _batch(self, chosen: Ints) -> ShardBatch:

@@ -1,4 +1,4 @@
-"""AutoShard as a strategy: units placed one after another by a learned policy, greedily, with numpy alone."""
+"""The strategy `autoshard`: a learned policy places units greedily, one after another, with numpy alone."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 TRIES = 64
-"""Most orders tried for tasks whose memory is so tight that the policy's own order leaves a unit without a device."""
+"""Most orders tried when memory is so tight that the policy's own order leaves a unit without a device."""
 
 
 @dataclass(frozen=True)
 class AutoShard:
-    """The learned policy of [autoshard], see `policy`. No communication, no column splits.
+    """Placement by the learned policy of [autoshard] (see `policy`). It regards no communication and makes no column splits.
 
     Attributes:
-        policy: file of the policy; None for the one that is bundled for the task's device.
+        policy: file of the policy; None for the policy that is bundled for the task's device.
         name: name of the strategy.
     """
 
@@ -34,13 +34,13 @@ class AutoShard:
     name: str = NAME
 
     def supports(self, task: Task) -> str | None:
-        """Any task whose tables may be whole, cut into columns or rows, or replicated, if there is a policy."""
+        """Why the task is not supported; None if a policy exists and tables may be whole, cut into columns or rows, or replicated."""
         return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place by the policy, whose own cost model decides; `cost_model` is not asked.
+        """Place by the policy with its own cost model; `cost_model` is not used.
 
-        Only where a unit finds no device are other orders and random draws tried, until one fits or the deadline has passed.
+        If a unit finds no device, the search tries other orders and random draws, until one fits or the deadline has passed.
 
         Raises:
             InfeasibleTask: every try left a unit without a device, or there is no policy.
@@ -60,11 +60,11 @@ class AutoShard:
 def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadline: float | None) -> Ints:
     """`(n,)` device of each unit.
 
-    Tries, until one fits: costliest unit first, as in the paper; units with the fewest possible devices first, among those the largest;
-    then the same with draws of the policy in place of its best choice. A unit that found no device comes first in the next try.
+    The first try places the costliest unit first, as in the paper. The second places units with the fewest possible devices first, larger
+    ones before smaller. Later tries draw from the policy and begin with the unit that found no device in the previous try.
 
     Raises:
-        InfeasibleTask: none fits.
+        InfeasibleTask: no try fits.
     """
     setting = Setting.of(arrays, weights)
     unit, assignment = decode(setting, weights, setting.order)
@@ -83,6 +83,6 @@ def placed(arrays: PlacementArrays, weights: AutoShardWeights, seed: int, deadli
 
 
 def _hardest_first(arrays: PlacementArrays) -> Ints:
-    """`(n,)` units with the fewest devices that are allowed and large enough first, among those the largest."""
+    """`(n,)` units by their number of devices that are allowed and large enough, fewest first; ties by memory, largest first."""
     choices = (arrays.allowed & (arrays.used + arrays.bytes[:, None] <= arrays.memory)).sum(axis=1)
     return np.lexsort((-arrays.bytes, choices))

@@ -1,8 +1,8 @@
-"""One round of AutoShard's training: episodes are played, priced, and learned from.
+"""One round of AutoShard's training: it plays episodes, prices them and learns from them.
 
-The paper's actors are processes that play with the learner's policy of a moment ago, and V-trace corrects for its age. Here they are one
-batch of episodes in the same process: at the begin of a round enough are played for `lag` learner steps, so that the learner is up
-to `lag` - 1 steps ahead of what it learns from.
+The paper's actors are processes that play with a slightly older policy of the learner; V-trace corrects for its age. Here one batch of
+episodes in the same process replaces the actors. Each round begins by playing enough episodes for `lag` learner steps, so the learner
+is up to `lag` - 1 steps ahead of the policy that played them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from shardwright.search.learned.trainer import Trainer
 from shardwright.search.learned.worlds import Placed, World, compute_ms
 from shardwright.workload.training_tasks import TrainingTasks
 
-_LEAST_SPREAD = 1e-2  # features that hardly differ in training are not blown up
+_LEAST_SPREAD = 1e-2  # least divisor of a feature: one that hardly differs in training is not blown up
 _SAME = 1e-6
 
 
 class AutoShardTrainer(Trainer):
-    """A training between two rounds.
+    """The state of AutoShard's training between two rounds.
 
     Args:
-        tasks: the training tasks; those without anything to place teach nothing and are left out.
-        world: says what placements cost; only kernel times are used.
+        tasks: the training tasks; tasks with nothing to place teach nothing and are left out.
+        world: prices placements; only kernel times are used.
         options: how to learn.
 
     Raises:
@@ -75,7 +75,7 @@ class AutoShardTrainer(Trainer):
         _set_statistics(network, self._tasks)
 
     def digest(self, known: TrainingTasks) -> str:
-        """Of the arrays of the tasks that have something to place."""
+        """A digest of the arrays of all tasks that have something to place."""
         digest = hashlib.sha256()
         for task in self._given:
             for part in (task.features, task.unit_of, task.bytes, task.allowed, task.rivals, task.memory, task.used):
@@ -84,7 +84,7 @@ class AutoShardTrainer(Trainer):
         return digest.hexdigest()
 
     def make_round(self) -> dict[str, float]:
-        """Play episodes for `lag` learner steps and the scattered placements, price them in one call of the world, and learn."""
+        """Play the episodes of `lag` learner steps and the scattered placements, price all in one call of the world, and learn."""
         units = sum(len(task) for task in self._tasks) / len(self._tasks)
         episodes = max(1, round(self._options.unroll * self._options.batch / units)) * self._options.lag
         played = roll_out(self.network, self._draw(episodes), self._rng)
@@ -118,7 +118,7 @@ class AutoShardTrainer(Trainer):
         return PlacementBatch.of([self._tasks[index] for index in self._rng.integers(len(self._tasks), size=episodes)])
 
     def _learn(self, played: Trajectory, reward_e: Tensor) -> list[PolicyLoss]:
-        """`lag` learner steps, each on its part of the episodes."""
+        """Make `lag` learner steps, each on its own part of the episodes."""
         options, losses = self._options, []
         parts = in_batches(played.batch.episodes, options.lag)
         for step, part in enumerate(parts, start=self.round * options.lag):
@@ -135,7 +135,7 @@ class AutoShardTrainer(Trainer):
 
     @torch.no_grad()
     def _cost_error(self, placed: Sequence[Placed], costs: Sequence[Floats]) -> float:
-        """Mean relative error on the devices of the episodes, before any of them is in the buffer."""
+        """Mean relative error of predicted costs on the devices of the episodes, before the buffer holds them."""
         if not placed:
             return float("nan")
         seen = ReplayBuffer([task for task, _ in placed], sum(len(cost) for cost in costs))
@@ -147,12 +147,12 @@ class AutoShardTrainer(Trainer):
 
 
 def rewards(excess_e: Tensor, whole: Sequence[int], costs: Sequence[Floats]) -> Tensor:
-    """`(e,)` degree of balance, min over max of the devices' costs; minus the relative excess where a unit found no device.
+    """`(e,)` reward of each episode: the degree of balance (min over max of the devices' costs), or minus the excess if a unit was left.
 
     Args:
-        excess_e: as of the environment.
+        excess_e: relative excess of each episode, as in `Environment`.
         whole: numbers of the episodes in which every unit found a device.
-        costs: `(d,)` ms of these, and of any further placements.
+        costs: `(d,)` ms of the devices of these episodes; costs of further placements may follow and are ignored.
     """
     reward_e = -excess_e
     for episode, cost in zip(whole, costs, strict=False):
@@ -161,7 +161,7 @@ def rewards(excess_e: Tensor, whole: Sequence[int], costs: Sequence[Floats]) -> 
 
 
 def _set_statistics(network: AutoShardNetwork, tasks: Sequence[PlacementArrays]) -> None:
-    """Standardise by the training tasks; a feature that is the same everywhere is ignored, as nothing can be learned of it."""
+    """Set the network's feature statistics from the training tasks. A feature that never differs gets scale 0, as it teaches nothing."""
     features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
     spread = features.std(axis=0)
     scale = np.where(spread > _SAME, 1 / np.maximum(spread, _LEAST_SPREAD), 0.0)

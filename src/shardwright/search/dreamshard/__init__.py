@@ -1,1 +1,1 @@
-"""DreamShard: a policy that places tables one after another, learned on costs that a network estimates."""
+"""DreamShard: a policy that places tables one after another; it learns on costs that a network estimates."""

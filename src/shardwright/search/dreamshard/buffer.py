@@ -1,11 +1,11 @@
-"""What DreamShard's cost network learns from: placements with known costs, tables newly combined, and how far it is off.
+"""Training data of DreamShard's cost network: placements with known costs, variants of the training tasks, and the network's errors.
 
-A cost network that has seen a few hundred tables is precise on these and several per cent off on others. Tables in between teach it how
-costs depend on the features, rather than which table costs what; the world prices them like any others. Variants hold fewer tables than
-their tasks, down to one a device, because a policy asks what devices cost while they fill up, and in which order to place tables.
+A cost network that has seen a few hundred tables is precise on these tables but several per cent off on others. Variants of the tables
+teach it how costs depend on the features instead of which table costs what. The world prices variants like any other task. A variant may
+hold fewer tables than its task, down to one per device: a policy also needs the costs of devices while they fill up, and of single tables.
 
-A device's targets are forward, backward and backward communication; a placement's target is the step time, or the papers' embedding cost.
-Errors count relative to the target: tasks of ten tables and of a hundred matter alike.
+The targets of a device are forward, backward and backward communication. The target of a placement is the step time, or the papers'
+embedding cost. Errors are relative to the target, so that tasks of ten and of a hundred tables matter alike.
 
 Shape suffixes: m placements, u units (padded), d devices (padded), p phases.
 """
@@ -32,12 +32,12 @@ from shardwright.task.constraints import Constraints
 from shardwright.task.table import Table
 from shardwright.task.task import Task
 
-_RANGE = 1.0  # rows and pooling factors change by a factor of up to e, either way
-_BORROWED = 0.5  # of the tables take the access profile, and as many the pooling factor, of another one
+_RANGE = 1.0  # largest logarithm of the factor by which rows and pooling factors change, up or down
+_BORROWED = 0.5  # probability that a table borrows another table's access profile; likewise for its pooling factor
 
 
 def variants_of(tasks: Sequence[Task], variants: int, seed: int) -> list[PlacementArrays]:
-    """So many variants of each task; those with a table that would fit no device are left out."""
+    """Make this number of variants of each task; a variant with a table that fits no device is left out."""
     rng = np.random.default_rng(seed)
     result = []
     known = [table for task in tasks for table in task.tables]
@@ -51,7 +51,7 @@ def variants_of(tasks: Sequence[Task], variants: int, seed: int) -> list[Placeme
 
 
 def _variant(task: Task, known: Sequence[Table], rng: np.random.Generator) -> Task:
-    """Some of a task's tables, changed."""
+    """A task with some of the task's tables, each changed at random."""
     few, all_ = min(len(task.tables), task.topology.devices), len(task.tables)
     count = round(few * (all_ / few) ** rng.uniform())
     chosen = [task.tables[index] for index in np.sort(rng.choice(all_, count, replace=False))]
@@ -70,7 +70,7 @@ def _changed(table: Table, known: Sequence[Table], rng: np.random.Generator) -> 
 
 
 def _of_tables(constraints: Constraints, names: set[str]) -> Constraints:
-    """The constraints on some of the tables."""
+    """The constraints, limited to the named tables."""
     together, apart = (
         tuple(kept for group in groups if len(kept := tuple(name for name in group if name in names)) > 1)
         for groups in (constraints.colocate, constraints.apart)
@@ -82,10 +82,10 @@ PHASES = 4
 
 
 class Buffer:
-    """Measured placements of training tasks.
+    """Placements of training tasks with the costs that the world told.
 
     Attributes:
-        task_m: index of the task.
+        task_m: index of the placement's task.
         assignment_mu: device of each unit; `UNPLACED` in the padding.
         phases_mdp: ms of forward, forward communication, backward communication and backward; 0 in the padding.
     """
@@ -109,18 +109,18 @@ class Buffer:
         self.phases_mdp = torch.cat([self.phases_mdp, torch.from_numpy(phases)])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything in it, for a checkpoint."""
+        """The buffer's content, for a checkpoint."""
         return {f"buffer.{name}": getattr(self, name) for name in ("task_m", "assignment_mu", "phases_mdp")}
 
     def counts(self) -> dict[str, int]:
-        """Nothing else."""
+        """No counters: the tensors hold everything."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Take over what `tensors` gave.
+        """Replace the content by the result of an earlier `tensors`.
 
         Raises:
-            KeyError, ValueError: it is of other tasks or devices, or no buffer.
+            KeyError, ValueError: the tensors are of other tasks or devices, or are no buffer.
         """
         largest = (self._tasks - 1, self.phases_mdp.shape[1] - 1, torch.finfo(torch.float32).max)
         bounds = zip((0, UNPLACED, 0), largest, strict=True)
@@ -137,11 +137,11 @@ OUTPUTS = ("forward", "backward", "backward_communication", "overall")
 
 _PHASE_OF_HEAD = (FORWARD, BACKWARD, BACKWARD_COMMUNICATION)
 _SMALL = 0.1
-"""Of a head's mean cost: targets below are taken for so much when errors are divided by them."""
+"""Share of a head's mean cost; an error is divided by its target, but by no less than this."""
 
 
 def targets(phases_edp: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-    """`(e, d, k)` costs of devices and `(e,)` overall costs."""
+    """`(e, d, k)` costs of devices and `(e,)` overall costs, which the cost network learns to predict."""
     devices_edk = phases_edp[..., list(_PHASE_OF_HEAD)]
     if objective == "step":
         return devices_edk, phases_edp.amax(dim=1).sum(dim=1)
@@ -149,7 +149,7 @@ def targets(phases_edp: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
 
 
 def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: Buffer, objective: Objective) -> None:
-    """Set the unit of each head to the mean cost in the buffer, which makes the network's own numbers about 1."""
+    """Set the unit of each head to its mean cost in the buffer, so that the network's raw outputs are about 1."""
     devices_edk, overall_e = targets(buffer.phases_mdp, objective)
     exists_ed = batch.device_ed[buffer.task_m]
     mean_k = devices_edk.sum(dim=(0, 1)) / exists_ed.sum()
@@ -158,7 +158,7 @@ def set_scale(cost: CostNetwork, batch: PlacementBatch, buffer: Buffer, objectiv
 
 
 class CostErrors:
-    """Errors of the cost network on placements of a buffer. Where tasks share tables, each is encoded once.
+    """Errors of the cost network on placements of a buffer. If tasks share tables, each distinct table is encoded only once.
 
     Args:
         network: the networks.
@@ -172,7 +172,7 @@ class CostErrors:
         self._features, self._index_eb = features, index.view(batch.unit_eb.shape)
 
     def of(self, index: Tensor, *, relative: bool = True) -> list[Tensor]:
-        """As `errors_of`, for placements of the buffer; or, not relative, the paper's errors in ms."""
+        """The result of `errors_of` for these placements of the buffer; if not relative, the paper's errors in ms."""
         task_e, assignment_eu = self._buffer.task_m[index], self._buffer.assignment_mu[index]
         batch, network = self._batch, self._network
         if len(self._features) < task_e.numel() * batch.unit_eb.shape[1]:
@@ -196,17 +196,17 @@ class CostErrors:
 def errors_of(
     cost: CostNetwork, sums_edh: Tensor, held_ed: Tensor, true: tuple[Tensor, Tensor], *, relative: bool
 ) -> list[Tensor]:
-    """Predicted less true costs, over the true ones where that is asked for.
+    """Predicted minus true costs; divided by the true costs if relative.
 
     Args:
         cost: the network.
-        sums_edh: sums of encodings over devices.
-        held_ed: devices that hold something; empty ones cost nothing and are left out.
-        true: as `targets` returns them.
-        relative: whether errors count relative to costs.
+        sums_edh: sums of encodings on each device.
+        held_ed: whether a device holds something; empty devices cost nothing and are left out.
+        true: true costs, as `targets` returns them.
+        relative: whether to divide errors by the true costs.
 
     Returns:
-        Errors of the three heads, `(n,)` each for the n devices that hold something, and `(e,)` of the overall head.
+        Errors of the three heads, `(n,)` each for the n devices that hold something; then `(e,)` errors of the overall head.
     """
     found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
     least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
@@ -218,11 +218,11 @@ def errors_of(
 
 
 def mean_errors(errors: list[Tensor]) -> dict[str, float]:
-    """Mean absolute relative error by output."""
+    """Mean absolute error by name of the output."""
     return {name: float(error.abs().mean()) for name, error in zip(OUTPUTS, errors, strict=True)}
 
 
 def _by_device(values_ebh: Tensor, device_eb: Tensor, devices: int) -> Tensor:
-    """`(e, d, h)` sums of what lies on each device."""
+    """`(e, d, h)` sums of the values of the blocks on each device."""
     sums = values_ebh.new_zeros(device_eb.shape[0], devices + 1, values_ebh.shape[2])
     return sums.scatter_add(1, device_eb[..., None].expand_as(values_ebh), values_ebh)[:, :-1]

@@ -1,4 +1,4 @@
-"""The estimated MDP: states and rewards come from the cost network alone, so that episodes cost no measurement.
+"""The estimated MDP: the cost network alone gives states and rewards, so episodes need no measurement.
 
 Shape suffixes: e episodes, u units, d devices, h hidden, k cost heads, t steps, q pre-activations of the cost heads (192).
 """
@@ -27,10 +27,10 @@ class Encoded:
     Attributes:
         batch: the tasks.
         units_euh: encodings of the units.
-        fixed_edh: sums of the encodings of settled shards.
-        order_eu: units by their predicted cost alone on a device, largest first, as in [dreamshard]; the padding comes last.
+        fixed_edh: sums of the encodings of the settled shards on each device.
+        order_eu: units by the predicted cost of a device that holds the unit alone, largest first, as in [dreamshard]; padding last.
         even_ek: ms of a device that holds an even share of everything.
-        copies: how often each task occurs, next to each other.
+        copies: number of adjacent copies of each task.
     """
 
     batch: PlacementBatch
@@ -41,19 +41,19 @@ class Encoded:
     copies: int = 1
 
     def repeat(self, times: int) -> Encoded:
-        """Every task `times` times, next to each other."""
+        """A batch with `times` adjacent copies of every task."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
         return Encoded(self.batch.repeat(times), **repeated, copies=times * self.copies)
 
     def sums(self, assignment_eu: Tensor) -> Tensor:
-        """`(e, d, h)` sums of encodings over devices."""
+        """`(e, d, h)` sums of the encodings on each device, settled shards included."""
         return self.batch.sums(self.units_euh, assignment_eu) + self.fixed_edh
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Finished episodes, with what a policy needs to judge its choices again.
+    """Finished episodes, with all that a policy needs to recompute the probabilities of its choices.
 
     Attributes:
         encoded: the tasks.
@@ -61,9 +61,9 @@ class Episodes:
         excess_e: as in `Environment`: 0 unless a unit found no device.
         unit_te: unit placed at each step.
         device_te: device chosen at each step.
-        mask_ted: devices that could be chosen; none where the episode had ended, or had no device for the unit.
-        shares_tedk: log(1 + cost over that of an even share) of every device with the unit; in the paper, costs in ms.
-        start_edk: the same before the first step.
+        mask_ted: devices that could be chosen; none if the episode had ended, or had no device for the unit.
+        shares_tedk: log(1 + cost / cost of an even share) of every device if it takes the unit; in the paper, costs in ms.
+        start_edk: the same for the devices before the first step.
     """
 
     encoded: Encoded
@@ -77,7 +77,7 @@ class Episodes:
 
 
 def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
-    """Encode the units of a batch and find the order in which they are placed."""
+    """Encode the units of a batch, and find the order in which to place them."""
     cost = network.cost
     units_euh = batch.by_unit(cost.encoder(network.standardised(batch.features_ebf)))
     fixed_edh = batch.by_device(cost.encoder(network.standardised(batch.fixed_ecf)))
@@ -91,7 +91,7 @@ def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
 
 
 class Rollout:
-    """Episodes of a policy on the estimated MDP; nothing is differentiated.
+    """Plays episodes of a policy on the estimated MDP, without gradients.
 
     Args:
         network: both networks.
@@ -106,7 +106,7 @@ class Rollout:
         self._load_eu, self._start_ed = loads(network, encoded)
 
     def _shares(self, hidden_edq: Tensor) -> Tensor:
-        """`(e, d, k)` log(1 + cost over that of an even share)."""
+        """`(e, d, k)` log(1 + cost / cost of an even share); in the paper, costs in ms."""
         costs_edk = self._network.cost.device_costs(hidden_edq)
         if self._network.policy.published:
             return costs_edk
@@ -114,7 +114,7 @@ class Rollout:
 
     @torch.no_grad()
     def play(self, choose: Choose) -> Episodes:
-        """Place all units on the devices that `choose` names from `(e, d)` logits and masks."""
+        """Place all units; `choose` picks each device from `(e, d)` logits and masks."""
         encoded, policy = self._encoded, self._network.policy
         environment = Environment(encoded.batch, encoded.order_eu)
         hidden_edq, load_ed = self._start_edq.clone(), self._start_ed.clone()
@@ -149,9 +149,9 @@ class Rollout:
 
 
 def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]:
-    """What units, and settled shards on their devices, add to logits: `(e, u)` and `(e, d)`.
+    """The terms that units and settled shards add to the logits of their devices: `(e, u)` and `(e, d)`.
 
-    The linear layer of the logit is applied to each unit rather than to the sum over a device, which is the same.
+    The logit's layer is linear, so applying it to each unit gives the same as applying it to the sum on a device.
     """
     policy, copies = network.policy, encoded.copies
     batch = encoded.batch.rows(torch.arange(0, encoded.batch.episodes, copies))
@@ -165,11 +165,11 @@ def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]
 
 
 def estimates(network: DreamShardNetwork, episodes: Episodes) -> Tensor:
-    """`(t + 1, e)` ms that a placement costs by what is known before the first step and after each.
+    """`(t + 1, e)` estimated ms of a placement before the first step and after each step.
 
-    After a step this is what the heads say of the slowest device so far, but no less than an even share: what comes later can still go
-    to others. The last row is the predicted overall cost. Differences between rows say how much of that a step is to blame for. In the
-    paper only the last row counts; the others are 0.
+    After a step, the estimate is the heads' cost of the slowest device so far, but no less than an even share, as later units can still go
+    to other devices. The last row is the predicted overall cost. The difference between two rows is the part of the cost that the step
+    causes. In the paper only the last row counts; the others are 0.
     """
     encoded = episodes.encoded
     overall_e = network.cost.overall_cost(encoded.sums(episodes.assignment_eu))
@@ -185,10 +185,10 @@ def estimates(network: DreamShardNetwork, episodes: Episodes) -> Tensor:
 
 
 def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[Tensor, Tensor]:
-    """What the policy thinks of its choices, differentiable.
+    """Recompute the log probabilities and entropies of a policy's choices, with gradients.
 
     Returns:
-        `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both 0 where there was no choice.
+        `(t, e)` log probability of the chosen device, and `(t, e)` entropy; both are 0 where there was no choice.
     """
     load_eu, start_ed = loads(network, episodes.encoded)
     chosen_ted = _placed(episodes)
@@ -212,25 +212,25 @@ def _placed(episodes: Episodes) -> Tensor:
 
 
 def _last_changes(chosen_ted: Tensor) -> Tensor:
-    """`(t, e, d)` before each step, the number (from 1) of the last one that placed a unit on the device; 0 if none has."""
+    """`(t, e, d)` number (from 1) of the last earlier step that placed a unit on the device; 0 if there is none."""
     number_t = torch.arange(1, len(chosen_ted) + 1)
     last_ted = (chosen_ted.long() * number_t[:, None, None]).cummax(dim=0).values
     return torch.cat([torch.zeros_like(last_ted[:1]), last_ted[:-1]])
 
 
 def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:
-    """`(t, e, h)` what each step's unit has."""
+    """`(t, e, h)` values of the unit of each step."""
     return torch.gather(units_euh, 1, unit_te.T[..., None].expand(-1, -1, units_euh.shape[2])).transpose(0, 1)
 
 
 def anywhere(generator: torch.Generator) -> Choose:
-    """A choice of devices at random, all alike."""
+    """A function that chooses devices uniformly at random."""
     sample = sampler(generator)
     return lambda logit_ed, mask_ed: sample(torch.zeros_like(logit_ed), mask_ed)
 
 
 def sampler(generator: torch.Generator) -> Choose:
-    """A choice of devices at random, by their logits."""
+    """A function that draws devices with the probabilities that their logits give."""
 
     def choose(logit_ed: Tensor, mask_ed: Tensor) -> Tensor:
         open_ed = mask_ed | ~mask_ed.any(dim=1, keepdim=True)
@@ -257,9 +257,9 @@ def play(
     Args:
         network: both networks.
         encoded: the tasks, each once.
-        generator: of the choices.
-        copies: episodes of each task, next to each other.
-        random: choose devices at random, all alike, and not by the policy.
+        generator: draws the choices.
+        copies: number of adjacent episodes of each task.
+        random: choose devices uniformly at random, not by the policy.
     """
     choose = anywhere(generator) if random else sampler(generator)
     return Rollout(network, encoded if copies == 1 else encoded.repeat(copies)).play(choose)

@@ -1,26 +1,25 @@
-"""DreamShard's networks, in torch, for training.
+"""DreamShard's networks in torch, for training.
 
 Shape suffixes: e episodes, u units, b blocks, d devices, f features, h hidden, k cost heads; `...` stands for any leading dimensions.
 
-The published architecture: an encoder 21→128→32 for each block, a SUM over the blocks of a device, three heads 32→64→1 for forward,
-backward and backward communication, and for the overall cost the MAX over devices of the sums and a head 32→64→1; the policy has an
-encoder of its own, its sum over a device, and the three costs through 3→64→32; a linear layer 64→1 gives the logit of a device.
+The published architecture: an encoder 21→128→32 encodes each block, and a device is the SUM of its blocks. Three heads 32→64→1 give
+forward, backward and backward communication; a head 32→64→1 on the MAX over devices gives the overall cost. The policy sums encodings of
+an encoder of its own, and takes the three costs through 3→64→32; a linear layer 64→1 then gives the logit of a device.
 
-What the paper leaves open is settled here, and some of it is done otherwise, because that works better; with the method "paper" it is done
-as published:
+These networks also settle what the paper leaves open, and deviate where that works better. The method "paper" selects the published way:
 
-- What the logit sees. The published code judges devices as they are; its policy does not see the table to place, and can only balance what
-  lies already. Here the cost part of the logit is what a device's value changes by when it gets the unit, the value being the linear layer
-  of 3→64→32. The part from the policy's own encoder is a sum over what lies on a device, as published.
-- Where learning begins. The linear layer begins at zero, and beside it the value has a high power of each cost, with learned factor and
-  power: an untrained policy balances what its cost network estimates, and REINFORCE goes on from there. From random weights it came to
-  rely on its own encoder, which knows the tables of training by heart and misjudges others.
-- Costs enter the policy as log(1 + cost / cost of a device that held an even share of the whole task), and the policy's sums are over the
-  number of units a device holds on average: tasks of any number of tables and devices look alike.
+- Input of the logit. The published code judges devices as they are: its policy does not see the table to place, and can only balance the
+  tables placed so far. Here the cost part of the logit is the change of a device's value when it gets the unit; the value is the linear
+  layer on 3→64→32. The part from the policy's own encoder is a sum over the units on a device, as published.
+- Start of learning. The linear layer starts at zero, and the value also has a high power of each cost, with learned factor and power. So
+  an untrained policy balances the costs that its network estimates, and REINFORCE improves on that. From random weights, the policy came
+  to rely on its own encoder, which knows the training tables by heart and misjudges others.
+- Scale of inputs. Costs enter the policy as log(1 + cost / cost of a device with an even share of the whole task). The policy's sums are
+  divided by the mean number of units per device. So tasks of any number of tables and devices look alike.
 - Costs are learned relative to their size (see `errors_of`), in units of the mean cost of each head.
-- An encoding is multiplied by a learned power of the table's sizes, as times span decades and sums are of times, not of their logarithms.
-- The overall head corrects what the device heads imply, the sum of their maxima over devices (or the maximum of the sums). On its own it
-  ranked placements of one task near the policy's hardly better than chance, and they are all that a policy in training sees.
+- An encoding is multiplied by a learned power of the table's sizes, because times span decades and times are summed, not their logarithms.
+- The overall head corrects the cost that the device heads imply: the sum of their maxima over devices (or the maximum of the sums). Alone,
+  it ranked placements of one task near the policy's hardly better than chance, and a policy in training sees only such placements.
 
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
@@ -55,7 +54,7 @@ from shardwright.search.learned.policy_files import SavedPolicy
 
 
 class Encoder(nn.Module):
-    """Table features to an encoding that is summed over tables: 21→128→32, ReLU after both layers, times a power law of the sizes."""
+    """Encodes table features so that encodings can be summed: 21→128→32, ReLU after both layers, times a power law of the sizes."""
 
     def __init__(self, generator: torch.Generator, method: Method) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class Encoder(nn.Module):
 
 
 class CostNetwork(nn.Module):
-    """Costs of devices and of whole placements from sums of encodings."""
+    """Predicts costs of devices and of whole placements from sums of encodings."""
 
     scale: Tensor
 
@@ -90,7 +89,7 @@ class CostNetwork(nn.Module):
         self.register_buffer("scale", torch.ones(HEADS + 1))
 
     def hidden(self, sums: Tensor) -> Tensor:
-        """`(..., 192)` pre-activations of the three heads from `(..., h)` sums; linear, so that they can be kept as sums themselves."""
+        """`(..., 192)` pre-activations of the three heads from `(..., h)` sums; linear, so they can be summed over units themselves."""
         found: Tensor = self.heads(sums)
         return found
 
@@ -101,7 +100,7 @@ class CostNetwork(nn.Module):
         return found
 
     def overall_cost(self, sums_edh: Tensor) -> Tensor:
-        """`(e,)` ms of a step from the sums of all devices; those that hold nothing, or do not exist, change nothing."""
+        """`(e,)` overall ms from the sums of all devices; devices that are empty or do not exist change nothing."""
         first, second = self.overall
         held_ed1 = (sums_edh > 0).any(dim=2, keepdim=True)
         known_edk = self.device_costs(self.hidden(sums_edh)).clamp(min=0.0) * held_ed1
@@ -111,7 +110,7 @@ class CostNetwork(nn.Module):
 
 
 class PolicyNetwork(nn.Module):
-    """Logits of devices from the units they hold and what they cost."""
+    """Computes logits of devices from the units on them and from their costs."""
 
     def __init__(self, generator: torch.Generator, method: Method = "shardwright") -> None:
         super().__init__()
@@ -127,16 +126,16 @@ class PolicyNetwork(nn.Module):
 
     @torch.no_grad()
     def start_from(self, scale: Tensor) -> None:
-        """Before training, let each cost count as much as it is of a device's whole cost, by the scale of the heads."""
+        """Before training, weight each cost by its share of a device's whole cost, taken from the scales of the heads."""
         self.urgency.copy_(torch.log(FIRST_URGENCY * scale[:HEADS] / scale[:HEADS].sum()))
 
     def load(self, sums: Tensor) -> Tensor:
-        """`(...,)` part of the logit that comes from `(..., h)` sums of the policy's encodings; linear in them."""
+        """`(...,)` part of the logit from `(..., h)` sums of the policy's encodings; linear in the sums."""
         found: Tensor = sums @ self.logit.weight[0, :ENCODING]
         return found
 
     def value(self, shares: Tensor) -> Tensor:
-        """`(...,)` how good it is for a device to have `(..., k)` shares; in the paper, costs in ms."""
+        """`(...,)` value of a device from its `(..., k)` shares; in the paper, from its costs in ms."""
         x = shares if self.published else SHARE_GAIN * shares
         for layer in self.costs:
             x = torch.relu(layer(x))
@@ -152,13 +151,13 @@ class PolicyNetwork(nn.Module):
 
 
 class DreamShardNetwork(nn.Module):
-    """Both networks, and the statistics that features are standardised with.
+    """Cost network and policy network, with the statistics that standardise features.
 
     Args:
         mean_f: mean of each feature over the training tasks.
-        std_f: standard deviation likewise.
+        std_f: standard deviation of each feature over the training tasks.
         generator: draws the weights.
-        objective: what the overall cost is.
+        objective: meaning of the overall cost.
         method: "paper" for the published networks.
     """
 
@@ -195,7 +194,7 @@ class DreamShardNetwork(nn.Module):
         return network
 
     def standardised(self, x: Tensor) -> Tensor:
-        """`(..., f)` features as the encoders take them; those far from what was learned from are drawn in."""
+        """`(..., f)` features as the encoders take them, standardised; features far outside the training range are clipped."""
         return ((x - self.feature_mean) / self.feature_std).clamp(-FARTHEST, FARTHEST)
 
 

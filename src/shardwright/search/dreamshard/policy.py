@@ -1,9 +1,9 @@
-"""A DreamShard policy as plain arrays, applied to a task with numpy alone: torch takes seconds to import.
+"""A DreamShard policy as plain arrays, applied to a task with numpy alone. It avoids torch, which takes seconds to import.
 
 Letters: n units, d devices, q pre-activations of the cost heads (192), k heads (3), c and h hidden numbers of the cost features.
 
-All sums of encodings enter through linear layers first, so a device is kept as what those layers make of its sum, beside its value; both
-change where a unit is placed only. With the unit in turn, every device is priced.
+Sums of encodings always enter linear layers first. So for each device the policy keeps the outputs of these layers, and the device's
+value; both change only on the device that takes a unit. At each step, every device is priced with the current unit added.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from shardwright.search.learned.policy_files import SavedPolicy
 NAME = "dreamshard"
 HIDDEN, ENCODING, HEAD_HIDDEN, COST_HIDDEN = 128, 32, 64, 64
 SIZES = 4
-"""Features that are logarithms of sizes; they come first."""
+"""Number of features that are logarithms of sizes; they come first."""
 MOST_LOG = 8.0
-"""Largest logarithm of the factor by which sizes change an encoding: a stop for tables unlike those learned from."""
+"""Largest logarithm of the factor by which sizes change an encoding; a limit for tables unlike the training tables."""
 FARTHEST = 3.0
-"""Most standard deviations that a feature may be from its mean; features of unseen tables may lie far outside of what was learned from."""
+"""Standard deviations from its mean at which a feature is clipped, as features of unseen tables may lie far outside the training range."""
 SHARE_GAIN = 4.0
-"""Factor on shares, which differ by little between devices where it matters."""
+"""Factor on shares; the differences between devices that matter are small."""
 FIRST_POWER = 28.0
-"""Of (1 + share) / 2 in the value of a device before training."""
+"""Exponent of (1 + cost / cost of an even share) / 2 in the value of a device before training."""
 FIRST_URGENCY = 10.0
-"""Its factor then: the larger, the more a sample of the policy keeps to the likeliest device."""
+"""Factor on that power before training; the larger it is, the more samples of the policy keep to the likeliest device."""
 MOST_URGENT = 20.0
-"""Logarithm from which on such a power is continued as its tangent, so that no device is ever too slow to get worse."""
+"""Logarithm above which such a power continues as its tangent, so that no device is ever too slow to get worse."""
 HEADS = 3
-"""Forward, backward, backward communication."""
+"""Number of cost heads: forward, backward, backward communication."""
 LEAST_EVEN = 0.01
-"""Of a head's scale: what an even share is taken to cost at least, so that costs can be divided by it."""
+"""Least cost of an even share, as a share of the head's scale, so that costs can be divided by it."""
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -76,14 +76,14 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "policy.urgency": (HEADS,),
     "policy.power": (HEADS,),
 }
-"""Arrays of a policy; heads are stacked: rows 64 k … 64 k + 63 of `cost.heads` belong to head k."""
+"""Names and shapes of a policy's arrays. Heads are stacked: rows 64 k … 64 k + 63 of `cost.heads` belong to head k."""
 
 
 def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
-    """The arrays of a policy.
+    """Return the arrays of a policy after checking them.
 
     Raises:
-        InvalidInput: one is missing or has another shape, or a standard deviation is not positive.
+        InvalidInput: an array is missing or has another shape, or a standard deviation is not positive.
     """
     for name, shape in SHAPES.items():
         found = policy.weights.get(name)
@@ -106,12 +106,12 @@ class Encoded:
 
     Attributes:
         arrays: the task.
-        order: `(n,)` units by their predicted cost alone on a device, largest first.
-        hidden: `(n, q)` what each unit adds to a device's pre-activations.
+        order: `(n,)` units by the predicted cost of a device that holds the unit alone, largest first.
+        hidden: `(n, q)` term that each unit adds to a device's pre-activations.
         start: `(d, q)` the devices' pre-activations before the first unit is placed.
         even: `(k,)` ms of a device with an even share of everything.
-        load: `(n,)` what a unit adds to the logit of its device.
-        start_load: `(d,)` what settled shards add.
+        load: `(n,)` term that each unit adds to the logit of its device.
+        start_load: `(d,)` term that settled shards add to the logit of each device.
     """
 
     arrays: PlacementArrays
@@ -130,7 +130,7 @@ class Policy:
         saved: the policy.
 
     Raises:
-        InvalidInput: an array is missing or has another shape.
+        InvalidInput: an array is missing or has another shape, or a standard deviation is not positive.
     """
 
     def __init__(self, saved: SavedPolicy) -> None:
@@ -171,12 +171,12 @@ class Policy:
         return np.asarray((active * self._mix).sum(axis=-1) + self._bias)
 
     def place(self, encoded: Encoded, order: Ints | None = None, noise: Floats | None = None) -> Ints:
-        """`(n,)` device of each unit, or `STUCK` from the first unit on for which no device is left.
+        """`(n,)` device of each unit; `STUCK` from the first unit on for which no device is left.
 
         Args:
             encoded: the task.
-            order: units in the order in which they are placed; by predicted cost if not given.
-            noise: `(n, d)` added to logits: of a Gumbel distribution, it makes the choice a sample of the policy.
+            order: units in the order of placement; by predicted cost if not given.
+            noise: `(n, d)` noise to add to the logits; Gumbel noise makes the choices samples of the policy.
         """
         arrays, per_even = encoded.arrays, 1.0 / encoded.even
         states, loads, used = encoded.start.copy(), encoded.start_load.copy(), arrays.used.copy()
@@ -199,9 +199,9 @@ class Policy:
         return assignment
 
     def _values(self, states: Floats, per_even: Floats) -> Floats:
-        """`(d,)` how good it is for devices to have such `(d, q)` pre-activations: by log(1 + costs over those of an even share).
+        """`(d,)` values of devices from their `(d, q)` pre-activations, by log(1 + costs / costs of an even share).
 
-        In the paper by the costs themselves; and a device is judged as it is, not by what its value changes by.
+        In the paper, values depend on the costs themselves, and the logit takes the value as it is, not its change by the unit.
         """
         w = self._w
         active = np.maximum(states, 0.0).reshape(len(states), *self._mix.shape)
@@ -219,7 +219,7 @@ class Policy:
         return found
 
     def _sums(self, name: str, arrays: PlacementArrays) -> tuple[Floats, Floats]:
-        """`(n, 32)` encodings of the units and `(d, 32)` sums of those of settled shards."""
+        """`(n, 32)` encodings of the units, and `(d, 32)` sums of the encodings of settled shards on each device."""
         encoded = self._encoder(name, np.concatenate([arrays.features, arrays.fixed_features]))
         units = np.zeros((len(arrays), ENCODING))
         np.add.at(units, arrays.unit_of, encoded[: len(arrays.features)])

@@ -1,6 +1,6 @@
-"""`dreamshard`: a learned policy places units one after another. `dreamshard+`: its proposals are where a local search starts.
+"""The strategies `dreamshard` (a learned policy places units one after another) and `dreamshard+` (a local search starts from that).
 
-Proposals are greedy, sampled, and ways out where memory is tight.
+A policy's placements are greedy or sampled; if memory is tight, other orders of the units are tried.
 
 References:
     [dreamshard] Zha et al., DreamShard: Generalizable Embedding Table Placement for Recommender Systems, NeurIPS 2022.
@@ -31,11 +31,11 @@ from shardwright.task.task import Task
 if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
 
-_SAMPLES = 16  # sampled placements before a task is given up
+_SAMPLES = 16  # placements sampled before a task is given up
 
 
 def policy_for(path: Path | None, task: Task) -> Policy:
-    """The policy of a file, or the bundled one for the task's device."""
+    """The policy of a file, or the bundled policy for the task's device type."""
     chosen = policy_file(task, path, NAME)
     assert chosen is not None, "a strategy's supports() names devices without a policy"
     found = None if is_missing(chosen) else status(chosen)
@@ -43,13 +43,13 @@ def policy_for(path: Path | None, task: Task) -> Policy:
 
 
 def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
-    """`(n,)` devices by the policy's likeliest choices.
+    """`(n,)` device of each unit by the policy's likeliest choices.
 
-    Where these leave a unit without a device, units that are hard to place go first: those that take most of the memory they may use.
-    Then placements in this order are sampled.
+    If these choices leave a unit without a device, the hardest units are placed first: those that take most of the memory they may use.
+    If that fails too, placements in this order are sampled.
 
     Raises:
-        InfeasibleTask: every one of these left a unit without a device.
+        InfeasibleTask: every placement left a unit without a device.
     """
     found = policy.place(encoded)
     if _is_whole(found):
@@ -67,7 +67,7 @@ def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
 
 
 def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) -> list[Ints]:
-    """Of `count` samples of the policy those that keep memory and constraints, each once."""
+    """The distinct placements among `count` samples of the policy that keep memory and constraints."""
     rng = np.random.default_rng(seed)
     found = [policy.place(encoded, noise=_noise(encoded, rng)) for _ in range(count)]
     return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
@@ -75,7 +75,7 @@ def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, modified: int) -> Policy:
-    """The policy of a file as it was at a time of modification."""
+    """The policy of a file; the time of modification makes the cache read a changed file again."""
     with Place(str(path)).naming():
         return Policy(load_policy(path, NAME))
 
@@ -95,10 +95,10 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
 
 @dataclass(frozen=True)
 class DreamShard:
-    """Greedy inference of a DreamShard policy [dreamshard]; the cost model is not asked.
+    """Greedy placement by a DreamShard policy [dreamshard]; the cost model is not used.
 
     Attributes:
-        policy: file of a policy; by default the bundled one for the task's device.
+        policy: file of a policy; by default the bundled policy for the task's device type.
         name: name of the strategy.
     """
 
@@ -106,15 +106,15 @@ class DreamShard:
     name: str = "dreamshard"
 
     def supports(self, task: Task) -> str | None:
-        """Any task of whole, cut or replicated tables, on devices for which there is a policy."""
+        """Why the task is not supported; None if there is a policy for its devices and tables may be whole, cut or replicated."""
         return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Place by the policy; the seed matters only where memory is tight.
+        """Place by the policy; the seed matters only if memory is tight.
 
         Raises:
-            InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
-            InfeasibleTask: no placement was found that keeps memory and constraints.
+            InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
+            InfeasibleTask: the policy found no placement that keeps memory and constraints.
         """
         arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
         return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), self.name, seed)
@@ -122,17 +122,17 @@ class DreamShard:
 
 @dataclass(frozen=True)
 class DreamShardPlus:
-    """The best of a policy's placements, improved by the local search of `certified`, with its bound.
+    """The best of a policy's placements, improved by the local search of `certified`, with the bound of `certified`.
 
-    The search starts from the policy's placement alone, so that what it finds shows what the policy adds; it may cut tables that the
-    policy has left whole.
+    The search starts only from the policy's placement, so that its result shows what the policy adds. It may cut tables that the policy
+    left whole.
 
     Attributes:
-        policy: file of a DreamShard policy; by default the bundled one for the task's device.
-        proposals: placements sampled from the policy, beside the greedy one; the cost model chooses.
+        policy: file of a DreamShard policy; by default the bundled policy for the task's device type.
+        proposals: placements sampled from the policy beside the greedy one; the cost model chooses the fastest.
         tolerance: as in `Certified`.
-        patience: likewise.
-        threads: likewise.
+        patience: as in `Certified`.
+        threads: as in `Certified`.
         name: name of the strategy.
     """
 
@@ -144,15 +144,15 @@ class DreamShardPlus:
     name: str = "dreamshard+"
 
     def supports(self, task: Task) -> str | None:
-        """Any task of whole, cut or replicated tables, on devices for which there is a policy."""
+        """Why the task is not supported; None if there is a policy for its devices and tables may be whole, cut or replicated."""
         return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Propose, choose, improve; where memory is too tight for the policy, search as `certified` does.
+        """Propose placements, choose the fastest and improve it; if memory is too tight for the policy, search as `certified` does.
 
         Raises:
-            InvalidInput: the policy's file cannot be read, or is one of another strategy or feature set.
-            InfeasibleTask: no plan was found that keeps memory and constraints.
+            InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
+            InfeasibleTask: the search found no plan that keeps memory and constraints.
         """
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
         try:
@@ -162,7 +162,7 @@ class DreamShardPlus:
         return search.search_from(task, cost_model, start=proposed, move_cost=0.0, seed=seed, deadline=deadline)
 
     def _proposed(self, task: Task, cost_model: CostModel, seed: int) -> Plan:
-        """The fastest, by the cost model, of the greedy placement and the sampled ones."""
+        """The plan of the fastest placement by the cost model, among the greedy and the sampled ones."""
         arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
         encoded = policy.encode(arrays)
         placements = [
@@ -174,7 +174,7 @@ class DreamShardPlus:
 
 
 class _FromProposal(Certified):
-    """`certified` without starts of its own, as long as the plan it is given can be taken up."""
+    """`certified` without its own starts, unless the given plan cannot be taken up."""
 
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
@@ -184,9 +184,9 @@ class _FromProposal(Certified):
 
 
 class _Proposal(WarmStart):
-    """A plan after which starting anew is out of the question."""
+    """A warm start that rules out other starts if the plan can be taken up."""
 
     def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
-        """Take up the plan, and improve it unless it is late; whether that was impossible."""
+        """Take up the plan, improve it unless it is late, and return whether that was impossible."""
         super().resume(session, prepared, late=late)
         return session.best is None

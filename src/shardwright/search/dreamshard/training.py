@@ -1,4 +1,4 @@
-"""One iteration of DreamShard's training: price some placements, teach the cost network, improve the policy on its estimates alone."""
+"""One iteration of DreamShard's training: price placements, train the cost network, then improve the policy on its estimates alone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from shardwright.search.learned.trainer import Trainer
 from shardwright.search.learned.worlds import World
 
 _TRIES = 20  # rounds of sampling until enough placements keep memory and constraints
-_BETAS = (0.9, 0.99)  # of Adam for the cost network: the second moment follows a training of a few thousand updates
-_FAILED = 1.0  # mean costs that an episode pays in which a unit found no device, beside the excess
+_BETAS = (0.9, 0.99)  # of the cost network's Adam: the second moment must keep up within a few thousand updates
+_FAILED = 1.0  # penalty for an episode with an unplaced unit, in mean overall costs; the excess comes on top, in the same unit
 
 
 class DreamShardTrainer(Trainer):
-    """A training between two iterations.
+    """The state of DreamShard's training between two iterations.
 
     Args:
         tasks: the training tasks.
@@ -53,7 +53,7 @@ class DreamShardTrainer(Trainer):
         self._errors = CostErrors(self.network, self._batch, self.buffer)
 
     def make_round(self) -> dict[str, float]:
-        """One iteration."""
+        """Make one iteration with the learning rates of this round, which fall linearly to 0."""
         left = 1 - self.round / self._options.iterations
         self._set_rate("cost_adam", self._options.cost_rate * left)
         self._set_rate("policy_adam", self._options.policy_rate * left)
@@ -62,7 +62,7 @@ class DreamShardTrainer(Trainer):
         return figures | self._learn_policy()
 
     def _collect(self) -> dict[str, float]:
-        """Price placements by the current policy, and random ones; what the cost network says of the former before it has seen them."""
+        """Price placements by the policy and random ones; return the cost network's errors on the policy's before it learns from them."""
         first, last = len(self.buffer), len(self.buffer) + self._options.collected
         tasks, assignments = self._sampled(self._options.collected, self._given)
         if self._options.explored:
@@ -83,7 +83,7 @@ class DreamShardTrainer(Trainer):
         return {"latency_ms": latency, "cost_error": float(np.mean(list(errors.values()))), **named}
 
     def _sampled(self, count: int, tasks: int, *, random: bool = False) -> tuple[Tensor, Tensor]:
-        """Random ones of the first so many tasks, and placements of them, by the policy or at random, that keep memory and constraints."""
+        """Draw `count` of the first `tasks` tasks, and placements (by the policy or at random) that keep memory and constraints."""
         found, assignments = [], []
         for _ in range(_TRIES):
             index = torch.randint(tasks, (count,), generator=self._torch)
@@ -100,14 +100,14 @@ class DreamShardTrainer(Trainer):
         )
 
     def _learn_costs(self) -> None:
-        """Teach the cost network on placements drawn from the buffer."""
+        """Train the cost network on placements drawn from the buffer."""
         for _ in range(self._options.cost_updates):
             index = torch.randint(len(self.buffer), (self._options.cost_batch,), generator=self._torch)
             errors = self._errors.of(index, relative=self._options.method != "paper")
             self._descend("cost_adam", torch.stack([(error**2).mean() for error in errors]).sum())
 
     def _learn_policy(self) -> dict[str, float]:
-        """REINFORCE on the estimated MDP."""
+        """Train the policy by REINFORCE on the estimated MDP."""
         rewards, entropies = [], []
         for _ in range(self._options.policy_updates):
             index = torch.randint(self._given, (self._options.policy_tasks,), generator=self._torch)
@@ -129,9 +129,9 @@ class DreamShardTrainer(Trainer):
         return {"reward": float(np.mean(rewards)), "entropy": float(np.mean(entropies))}
 
     def _advantages(self, episodes: Episodes, estimate_te: Tensor) -> Tensor:
-        """`(t, e)` how much better a step's outcome was than that of the same step in the task's other episodes.
+        """`(t, e)` how much better the outcome of a step was than the outcome of the same step in the task's other episodes.
 
-        The paper's is the reward of the whole episode for each of its steps.
+        In the paper, each step gets the reward of the whole episode.
         """
         gain_te = estimate_te[:-1] - estimate_te[1:]
         if self._options.method == "paper":
@@ -148,7 +148,7 @@ class DreamShardTrainer(Trainer):
 
 
 def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the features of all blocks; a feature that never differs keeps its own unit."""
+    """Mean and standard deviation of the features of all blocks; a feature that never differs gets the deviation 1."""
     features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
     std = features.std(axis=0)
     std = np.where(std > 1e-3, std, 1.0)

@@ -1,1 +1,1 @@
-"""What the strategies that learn a policy share: tasks as arrays, the batched environment, worlds that say what placements cost."""
+"""Shared parts of the strategies that learn a policy: tasks as arrays, the batched environment, and worlds that price placements."""

@@ -1,4 +1,4 @@
-"""A task as a policy sees it: units to place one after another, with the 21 features of the papers for each of their blocks."""
+"""A task as arrays for a policy: units to place one after another, and the papers' 21 table features of each block."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["TABLE_FEATURES", "Bools", "Floats", "Ints", "PlacementArrays"]
 
 @dataclass(frozen=True, eq=False)
 class PlacementArrays:
-    """One task: n units of b blocks to place on d devices, beside f shards whose devices are settled.
+    """One task as arrays: n units with b blocks to place on d devices, and f settled shards whose devices are fixed.
 
-    A unit is a table that stays whole, or blocks that go to one device together (`search.units`).
+    A unit is a table that stays whole, or a set of blocks that go to one device together (see `search.units`).
 
     Attributes:
         task: the task.
-        units: what is placed; the order of the arrays.
+        units: the units and the settled shards, in the order of the arrays.
         features: `(b, 21)` table features of the units' blocks, not standardised.
         unit_of: `(b,)` unit of each block, ascending.
-        bytes: `(n,)` memory a unit takes.
-        allowed: `(n, d)` where a unit may go by the pinning of its tables.
+        bytes: `(n,)` memory that a unit takes.
+        allowed: `(n, d)` whether the pinning of its tables and the settled shards let a unit go on a device.
         rivals: `(n, n)` whether two units must be kept apart.
         fixed_features: `(f, 21)` table features of the settled shards.
         fixed_on: `(f, d)` whether a settled shard lies on a device.
@@ -56,10 +56,10 @@ class PlacementArrays:
 
     @classmethod
     def of(cls, task: Task) -> PlacementArrays:
-        """Take a task apart.
+        """Split a task into units and settled shards.
 
         Raises:
-            InfeasibleTask: a table fits no device in any allowed way, or settled shards alone break a rule.
+            InfeasibleTask: a table fits no device with any sharding that it allows, or the settled shards alone break a rule.
         """
         units = take_apart(task)
         PartialPlan(task, units)
@@ -95,10 +95,10 @@ class PlacementArrays:
         return len(self.bytes)
 
     def check_room(self) -> None:
-        """Check that every unit fits some device before anything else is placed.
+        """Check that every unit on its own fits some device beside the settled shards.
 
         Raises:
-            InfeasibleTask: one does not.
+            InfeasibleTask: a unit fits no device.
         """
         fits = (self.allowed & (self.used + self.bytes[:, None] <= self.memory)).any(axis=1)
         if not fits.all():
@@ -109,7 +109,7 @@ class PlacementArrays:
             )
 
     def able(self, unit: int, used: Ints, assignment: Ints) -> Bools:
-        """`(d,)` devices that may take a unit: it is allowed there, there is room, and no rival.
+        """`(d,)` whether a device may take a unit: the unit is allowed there, fits, and meets no rival.
 
         Args:
             unit: number of the unit.
@@ -122,12 +122,12 @@ class PlacementArrays:
         return able
 
     def left_over(self, unit: int, assignment: Ints, when: str) -> str:
-        """What to say of a unit for which no device was left, with the numbers and what would help.
+        """The error message for a unit for which no device was left: the sizes and the remedies.
 
         Args:
             unit: number of the unit.
-            assignment: `(n,)` device of each unit, negative where none was found.
-            when: as in "in the last of 64 tries".
+            assignment: `(n,)` device of each unit, negative for units without one.
+            when: for example "in the last of 64 tries".
         """
         used, done = self.used.copy(), assignment >= 0
         np.add.at(used, assignment[done], self.bytes[done])
@@ -139,19 +139,19 @@ class PlacementArrays:
         )
 
     def shards(self, assignment: Ints | Sequence[int]) -> list[Shard]:
-        """All shards when unit i lies on device `assignment[i]`."""
+        """All shards of the task if unit i lies on device `assignment[i]`."""
         placed = [
             shard for unit, device in zip(self.units.free, assignment, strict=True) for shard in unit.on(int(device))
         ]
         return [*self.units.fixed, *placed]
 
     def plan(self, assignment: Ints | Sequence[int], strategy: str, seed: int) -> Plan:
-        """The plan when unit i lies on device `assignment[i]`."""
+        """The plan that puts unit i on device `assignment[i]`."""
         return Plan(self.task, self.shards(assignment), strategy, seed)
 
 
 def _features(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(n, 21)` the papers' features of shards: see `TABLE_FEATURES`."""
+    """`(n, 21)` the papers' features of shards; `TABLE_FEATURES` names them."""
     if not shards:
         return np.zeros((0, len(TABLE_FEATURES)))
     return table_features(WorkArrays.of([shard_work(task, shard) for shard in shards]))

@@ -1,4 +1,4 @@
-"""Checkpoints: a training that was killed goes on where it was saved, to the same result. Safetensors and JSON; nothing is unpickled."""
+"""Checkpoints: a killed training resumes where it was saved, with the same result. Files hold safetensors and JSON, never pickles."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _REMEDY = "name a checkpoint that 'shardwright learn' wrote, or remove it to beg
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write a checkpoint; atomic: whenever the process ends, the last whole one is there.
+    """Write a checkpoint atomically: whenever the process ends, the last whole checkpoint remains.
 
     Args:
         path: the file.
         tensors: weights, optimizer state, replay buffer.
-        state: anything else, as plain data that JSON can hold; see `rng_state` for generators.
+        state: everything else, as plain data that JSON can hold; `rng_state` makes it of generators.
 
     Raises:
         InvalidInput: the path cannot be written to.
@@ -42,10 +42,10 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and the state of a checkpoint; None where there is no such file.
+    """Read the tensors and the state of a checkpoint; None if the file does not exist.
 
     Raises:
-        InvalidInput: the file cannot be read, is damaged, or no checkpoint of this format version.
+        InvalidInput: the file cannot be read, is damaged, or is not a checkpoint of this format version.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -78,11 +78,11 @@ def check_same_training(path: Path, found: Mapping[str, Any], wanted: Mapping[st
 
     Args:
         path: the checkpoint, for messages.
-        found: its state.
-        wanted: what must be equal in it, as plain data: strategy, options, digest of the tasks, world.
+        found: the checkpoint's state.
+        wanted: entries that the state must equal, as plain data: strategy, options, digest of the tasks, world.
 
     Raises:
-        InvalidInput: something differs; the message names it.
+        InvalidInput: an entry differs; the message names it.
     """
     for name, value in json.loads(json.dumps(wanted)).items():
         if found.get(name) != value:
@@ -94,10 +94,10 @@ def check_same_training(path: Path, found: Mapping[str, Any], wanted: Mapping[st
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Around what takes a checkpoint over: whatever does not fit the training, in shape or kind, is a damaged checkpoint.
+    """Wrap the restoring of a checkpoint, and report any value of a wrong shape or kind as an invalid checkpoint.
 
     Raises:
-        InvalidInput: something does not fit; the message names the file and what torch, NumPy or `check_tensor` said.
+        InvalidInput: a value does not fit the training; the message names the file and quotes torch, NumPy or `check_tensor`.
     """
     try:
         yield
@@ -110,13 +110,13 @@ def check_tensor(name: str, found: Tensor, like: Tensor, *, any_length: bool = F
     """Check that a tensor can take the place of another one.
 
     Args:
-        name: of the tensor, for messages.
+        name: name of the tensor, for messages.
         found: the tensor.
-        like: has the shape and the type that it must have.
+        like: a tensor with the required shape and type.
         any_length: whether the first size may differ.
 
     Raises:
-        ValueError: it cannot; see `restoring`.
+        ValueError: shape or type differ; see `restoring`.
     """
     first = 1 if any_length else 0
     if found.dtype != like.dtype or found.dim() != like.dim() or found.shape[first:] != like.shape[first:]:
@@ -126,20 +126,20 @@ def check_tensor(name: str, found: Tensor, like: Tensor, *, any_length: bool = F
 
 
 def check_range(name: str, found: Tensor, low: float, high: float) -> None:
-    """Check that all numbers of a tensor are from `low` to `high`, which NaN is not.
+    """Check that all numbers of a tensor are from `low` to `high`; NaN fails.
 
     Raises:
-        ValueError: one is not; see `restoring`.
+        ValueError: a number is outside; see `restoring`.
     """
     if not bool(((found >= low) & (found <= high)).all()):
         raise ValueError(f"{name} holds numbers that are not from {low:g} to {high:g}")
 
 
 def check_count(name: str, found: object) -> int:
-    """A number of steps made, checked.
+    """Return a count from a checkpoint after checking it.
 
     Raises:
-        ValueError: it is no whole number of at least 0; see `restoring`.
+        ValueError: the value is not a whole number of at least 0; see `restoring`.
     """
     if type(found) is not int or found < 0:
         raise ValueError(f"{name} is {found!r}, must be a whole number of at least 0")
@@ -150,7 +150,7 @@ def restore_network(network: nn.Module, tensors: Mapping[str, Tensor], prefix: s
     """Give a network the weights whose names begin with `prefix`.
 
     Raises:
-        RuntimeError, ValueError: one is missing, too many, or does not fit.
+        RuntimeError, ValueError: a weight is missing, unknown, or does not fit.
     """
     own = network.state_dict()
     named = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -160,7 +160,7 @@ def restore_network(network: nn.Module, tensors: Mapping[str, Tensor], prefix: s
 
 
 def optimizer_tensors(optimizer: Optimizer, prefix: str = "optimizer.") -> dict[str, Tensor]:
-    """What an optimizer knows, as tensors whose names begin with `prefix`: its state and the learning rates."""
+    """An optimizer's state and learning rates, as tensors whose names begin with `prefix`."""
     content = optimizer.state_dict()
     state = {
         f"{prefix}state.{index}.{name}": torch.as_tensor(value)
@@ -172,7 +172,7 @@ def optimizer_tensors(optimizer: Optimizer, prefix: str = "optimizer.") -> dict[
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], prefix: str = "optimizer.") -> None:
-    """Give an Adam over the same parameters what `optimizer_tensors` saved.
+    """Restore an Adam optimizer over the same parameters from the tensors of `optimizer_tensors`.
 
     Raises:
         KeyError: the tensors hold no optimizer of this prefix.
@@ -196,7 +196,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], prefi
 
 
 def rng_state(numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None) -> dict[str, Any]:
-    """The states of generators as plain data: of NumPy's alone, or of both by "numpy" and "torch"."""
+    """The states of generators as plain data: NumPy's alone, or both under the keys "numpy" and "torch"."""
     if torch_rng is None:
         return dict(numpy_rng.bit_generator.state)
     saved = base64.b64encode(torch_rng.get_state().numpy().tobytes()).decode("ascii")
@@ -206,7 +206,7 @@ def rng_state(numpy_rng: np.random.Generator, torch_rng: torch.Generator | None 
 def restore_rng(
     state: Mapping[str, Any], numpy_rng: np.random.Generator, torch_rng: torch.Generator | None = None
 ) -> None:
-    """Set generators to what `rng_state` saved."""
+    """Set generators to the states that `rng_state` returned."""
     numpy_rng.bit_generator.state = state if torch_rng is None else state["numpy"]
     if torch_rng is not None:
         torch_rng.set_state(torch.frombuffer(bytearray(base64.b64decode(state["torch"])), dtype=torch.uint8))

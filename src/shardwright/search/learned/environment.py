@@ -1,4 +1,4 @@
-"""The batched environment: many tasks placed at once, one unit of each per step. Torch tensors throughout.
+"""The batched environment: it places many tasks at once, one unit of each per step. All arrays are torch tensors.
 
 Shape suffixes: e episodes, u units (padded), b blocks (padded), d devices (padded), f features.
 """
@@ -24,13 +24,13 @@ class PlacementBatch:
     """Tasks padded to the same numbers of units, blocks, settled shards and devices.
 
     Attributes:
-        tasks: the tasks, one an episode; the same one may occur again. None where only tensors are kept.
+        tasks: one task per episode; a task may occur more than once.
         features_ebf: table features of the blocks; 0 in the padding.
-        unit_eb: unit of each block; the padding points one beyond the last unit, at `units`.
-        bytes_eu: memory a unit takes, int64.
-        unit_count_e: units of each task.
-        allowed_eud: where a unit may go; false in the padding.
-        rivals_euu: units to be kept apart.
+        unit_eb: unit of each block; padding blocks point to `units`, one beyond the last unit.
+        bytes_eu: memory that a unit takes, int64.
+        unit_count_e: number of units of each task.
+        allowed_eud: whether a unit may go on a device; false in the padding.
+        rivals_euu: whether two units must be kept apart.
         fixed_ecf: table features of settled shards.
         fixed_ecd: whether a settled shard lies on a device.
         used_ed: memory that settled shards take, int64.
@@ -82,21 +82,21 @@ class PlacementBatch:
 
     @property
     def units(self) -> int:
-        """Most units of a task."""
+        """Largest number of units in a task."""
         return self.bytes_eu.shape[1]
 
     @property
     def devices(self) -> int:
-        """Most devices of a task."""
+        """Largest number of devices in a task."""
         return self.memory_ed.shape[1]
 
     def rows(self, index: Tensor) -> PlacementBatch:
-        """The episodes that an index names, in its order, with repetition, padded as they are here."""
+        """The episodes that an index names, in the index's order and with its repetitions; the padding stays."""
         tensors = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return PlacementBatch(tuple(self.tasks[row] for row in index.tolist()), **tensors)
 
     def repeat(self, times: int) -> PlacementBatch:
-        """Every task `times` times, next to each other."""
+        """A batch with `times` adjacent copies of every task."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
         return PlacementBatch(tuple(task for task in self.tasks for _ in range(times)), **repeated)
@@ -108,31 +108,31 @@ class PlacementBatch:
         return sums.scatter_add(1, index, blocks_ebh)[:, :-1]
 
     def by_device(self, fixed_ech: Tensor) -> Tensor:
-        """`(e, d, h)` sums of `(e, c, h)` encodings of settled shards over each device: what devices hold before the first step."""
+        """`(e, d, h)` sums of `(e, c, h)` encodings of the settled shards on each device, which it holds before the first step."""
         return torch.einsum("ech,ecd->edh", fixed_ech, self.fixed_ecd.to(fixed_ech.dtype))
 
     def sums(self, units_euh: Tensor, assignment_eu: Tensor) -> Tensor:
-        """`(e, d, h)` sums of `(e, u, h)` unit encodings over the devices they lie on; unplaced units count nowhere."""
+        """`(e, d, h)` sums of the `(e, u, h)` encodings of the units on each device; unplaced units count nowhere."""
         sums = units_euh.new_zeros(self.episodes, self.devices + 1, units_euh.shape[2])
         index = torch.where(assignment_eu < 0, self.devices, assignment_eu)
         return sums.scatter_add(1, index[..., None].expand_as(units_euh), units_euh)[:, :-1]
 
 
 class Environment:
-    """Places the units of every episode in a given order, one a step.
+    """Places the units of every episode in a given order, one unit per step.
 
-    A unit that no device has room for stays unplaced; the episode goes on, and has failed.
+    A unit that no device may take stays unplaced; its episode goes on but has failed.
 
     Args:
         batch: the tasks.
-        order_eu: units in the order in which they are placed; beyond the task's own units, what it holds does not matter.
+        order_eu: units in the order of placement; entries beyond the task's own units are ignored.
 
     Attributes:
         batch: the tasks.
-        step_index: steps made.
+        step_index: number of steps made.
         assignment_eu: device of each unit, or `UNPLACED`.
-        used_ed: memory taken, int64.
-        excess_e: bytes by which units exceeded the room there was, over the memory of the largest device; 0 unless an episode failed.
+        used_ed: memory taken on each device, int64.
+        excess_e: bytes that unplaced units lacked, divided by the memory of the largest device; 0 unless the episode failed.
     """
 
     def __init__(self, batch: PlacementBatch, order_eu: Tensor) -> None:
@@ -151,7 +151,7 @@ class Environment:
 
     @property
     def current_e(self) -> Tensor:
-        """`(e,)` the unit of each episode whose turn it is; where `active_e` is false, any number."""
+        """`(e,)` the unit to place now in each episode; any number where `active_e` is false."""
         return self.order_eu[:, self.step_index]
 
     @property
@@ -160,7 +160,7 @@ class Environment:
         return self.step_index < self.batch.unit_count_e
 
     def mask(self) -> Tensor:
-        """`(e, d)` devices that may take the current unit: it is allowed there, there is room, and no rival."""
+        """`(e, d)` whether a device may take the current unit: the unit is allowed there, fits, and meets no rival."""
         batch, current = self.batch, self.current_e
         needed = batch.bytes_eu[self._rows, current]
         room = self.used_ed + needed[:, None] <= batch.memory_ed
@@ -175,8 +175,8 @@ class Environment:
         """Place the current unit of every episode.
 
         Args:
-            device_e: a device of each episode; ignored where no device may take the unit.
-            mask_ed: what `mask` returned for this step, if at hand.
+            device_e: chosen device of each episode; ignored where no device may take the unit.
+            mask_ed: the result of `mask` for this step, if the caller has it already.
 
         Returns:
             `(e,)` whether the unit was placed.
@@ -201,7 +201,7 @@ class Environment:
 
 
 class _Stack:
-    """Pads one array of every task and stacks them."""
+    """Pads the same array of every task to one shape and stacks the results."""
 
     def __init__(self, tasks: Sequence[PlacementArrays]) -> None:
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""Measured costs from the workers of a cluster, which measure on machines of one kind: costs must not depend on which of them did it."""
+"""Measured costs from the workers of a cluster. All workers run on machines of one kind, so that costs do not depend on the worker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.search.learned.arrays import Floats
 from shardwright.search.learned.worlds import Placed, measured_phases, measured_world_name
 
-_MOST_DEATHS = 3  # for each worker, when it is asked
-_MOST_AT_ONCE = 16  # devices of a job: few seconds of work, which is what a killed worker loses
+_MOST_DEATHS = 3  # per worker, while it is asked for its hardware
+_MOST_AT_ONCE = 16  # devices of a job: a killed worker loses only these, a few seconds of work
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class MeasuringJob:
     """Devices to measure once each.
 
     Attributes:
-        works: what each of them has to do.
-        largest: of all works that the process is to measure, the one that takes the most memory.
-        options: how the measuring process is set up; its arena is the least that is needed.
+        works: the work of each device.
+        largest: the work that takes the most memory, of all works that the process will measure.
+        options: settings of the measuring process; its arena may be larger, but not smaller.
     """
 
     works: Sequence[DeviceWork]
@@ -42,11 +42,11 @@ class MeasuringJob:
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """What was measured.
+    """The result of a measuring job.
 
     Attributes:
         visits: one visit to each work.
-        fingerprint: what it was measured on.
+        fingerprint: hardware and software that measured.
     """
 
     visits: list[Visit]
@@ -54,7 +54,7 @@ class MeasuredJob:
 
 
 class LearningNode:
-    """What a worker keeps: a measuring process, started when it is first needed, that ends with the worker because its pipe closes.
+    """The state of a worker: a measuring process that starts on first use. It ends with the worker, because its pipe closes.
 
     Args:
         device: "cpu" or "cuda".
@@ -68,10 +68,10 @@ class LearningNode:
         self._device = device
         self._worker: Worker | None = None
         self._options: WorkerOptions | None = None
-        self._largest = 0  # bytes that the memory was found to have room for
+        self._largest = 0  # bytes for which memory was found to have room
 
     def asked(self, _: None) -> tuple[str, Fingerprint]:
-        """The name of the machine, and what it measures with."""
+        """The name of the machine, and the hardware and software that it measures with."""
         return self.host, self.fingerprint
 
     @cached_property
@@ -95,7 +95,7 @@ class LearningNode:
         self._worker = self._options = None
 
     def _ready(self, job: MeasuringJob) -> Worker:
-        """The measuring process; that of earlier jobs, if it is set up like this and has room for these."""
+        """The measuring process: the existing one if its settings match and its memory suffices, else a new one."""
         wanted, worker = job.options, self._worker
         largest = job.largest.table_bytes + job.largest.buffer_bytes
         if worker is not None and self._options is not None and worker.alive and largest <= self._largest:
@@ -111,13 +111,13 @@ class LearningNode:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Workers of one kind.
+    """Workers on machines of one kind.
 
     Attributes:
         pool: the workers; the state of each is a `LearningNode`.
-        device: "cpu" or "cuda", what they measure on.
-        fingerprint: what each of them measures with.
-        left_out: host and processor of the machines that are of another kind.
+        device: device type that they measure on, "cpu" or "cuda".
+        fingerprint: hardware and software that each of them measures with.
+        left_out: host and processor of each machine of another kind.
     """
 
     pool: Pool[LearningNode]
@@ -127,7 +127,7 @@ class Fleet:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know."""
+        """Notes for the user: which machines are left out, and why."""
         if not self.left_out:
             return []
         return [
@@ -140,12 +140,12 @@ class Fleet:
 def open_fleet(cluster: Cluster, device: str = "cpu") -> Iterator[Fleet]:
     """Start workers on the machines of the most common kind.
 
-    Machines are of one kind if they agree in all that decides how long kernels take (`measure.hardware.DECISIVE`). Where two kinds
-    have equally many workers, that of the machine named first counts.
+    Machines are of one kind if they agree in everything that decides how long kernels take (`measure.hardware.DECISIVE`). If two kinds
+    have equally many workers, the kind of the machine named first is chosen.
 
     Args:
         cluster: the machines; `Cluster.places` says how many workers each has.
-        device: "cpu" or "cuda", what to measure on.
+        device: device type to measure on, "cpu" or "cuda".
 
     Raises:
         ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
@@ -162,7 +162,7 @@ def open_fleet(cluster: Cluster, device: str = "cpu") -> Iterator[Fleet]:
 
 
 def _asked(pool: Pool[LearningNode]) -> dict[int, tuple[str, Fingerprint]]:
-    """Host name and fingerprint of each worker, once all have started or were given up; one that dies is asked again."""
+    """Host name and fingerprint of each worker, once every worker has started or been given up. A worker that dies is asked again."""
     answers: dict[int, tuple[str, Fingerprint]] = {}
     while pool.starting or pool.busy or set(pool.idle) - answers.keys():
         for worker in set(pool.idle) - answers.keys():
@@ -178,18 +178,18 @@ def _asked(pool: Pool[LearningNode]) -> dict[int, tuple[str, Fingerprint]]:
 
 
 def _said(fingerprint: Mapping[str, str]) -> str:
-    """A fingerprint in short."""
+    """A short text for a fingerprint."""
     return f"{fingerprint['processor']}, {fingerprint['cores']} cores, torch {fingerprint['torch']}"
 
 
 @dataclass(frozen=True)
 class FleetWorld:
-    """What `MeasuredWorld` measures on this machine, measured by a fleet of workers of one kind.
+    """A world like `MeasuredWorld`, but measured by a fleet of workers of one kind.
 
-    As there, each device of each placement is measured in every round, in a new random order: whatever is slow for a minute, a machine or
-    one of its neighbours, touches all placements alike, and the median of the quiet rounds counts. A worker that is killed loses the
-    devices it had at hand, which others measure anew. Its name is that of a `MeasuredWorld` on such a machine, so that a training may be
-    begun with a cluster and go on without, or the other way round, on the same kind of machine, and on no other.
+    Every round measures each device of each placement, in a new random order. A machine or neighbour that is slow for a minute thus affects
+    all placements alike, and the median of the quiet rounds counts. If a worker is killed, other workers measure its current devices anew.
+    The name equals that of a `MeasuredWorld` on such a machine. A training may therefore start with a cluster and resume without one, or
+    the reverse, on machines of the same kind only.
 
     Attributes:
         fleet: the workers.
@@ -203,11 +203,11 @@ class FleetWorld:
 
     @property
     def name(self) -> str:
-        """As in "measured: fbgemm on AMD EPYC"."""
+        """For example "measured: fbgemm on AMD EPYC"."""
         return measured_world_name(self.fleet.fingerprint)
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
-        """Measured kernels, analytic communication.
+        """Phases of each placement, with measured kernels and analytic communication.
 
         Raises:
             MeasurementFailed: a device's shards do not fit a worker's memory, a kernel cannot run, or a worker has other hardware than
@@ -238,7 +238,7 @@ class FleetWorld:
         return {work: time_of(some, usual) for work, some in visits.items()}
 
     def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
-        """The works in order, a few in each job."""
+        """Jobs that cover the works in order, a few works each."""
         largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
         options = WorkerOptions(self.fleet.device, self.fleet.fingerprint["backend"], arena_bytes(works))
         at_once = min(_MOST_AT_ONCE, -(-len(works) // (2 * max(self.fleet.pool.size, 1))))

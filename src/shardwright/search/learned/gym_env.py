@@ -1,7 +1,7 @@
-"""The environment through Gymnasium's interface, so that any agent can be trained on it.
+"""The placement environment with Gymnasium's interface, so that any agent can be trained on it.
 
-An episode is a task: its units (tables that stay whole, blocks of those that do not) come up one after another, the heaviest first, and an
-action is the device of the unit. Observations have a fixed size; devices that the task does not have are zeros.
+An episode places one task. Its units (whole tables, or blocks of tables that are cut) come up one after another, the heaviest first. An
+action is the device of the current unit. Observations have a fixed size; devices that the task lacks are zeros.
 
 Shapes: u units, f features, d devices (of the largest task).
 """
@@ -26,15 +26,15 @@ from shardwright.task.task import Task
 
 
 class EpisodeTask:
-    """A task, the order in which its units come up, and what a greedy placement of it costs.
+    """A task, the order in which its units come up, and the cost of a greedy placement.
 
     Args:
         task: the task.
-        number: its number, for messages.
+        number: number of the task, for messages.
 
     Attributes:
         arrays: the task as arrays.
-        batch: the task alone as a batch.
+        batch: a batch of this task alone.
 
     Raises:
         InvalidInput: the task has nothing to place.
@@ -60,11 +60,11 @@ class EpisodeTask:
 
     @cached_property
     def order(self) -> torch.Tensor:
-        """`(1, u)` the heaviest unit first."""
+        """`(1, u)` units, the heaviest first."""
         return torch.from_numpy(np.argsort(-self.weights, kind="stable"))[None]
 
     def place_greedily(self) -> Ints:
-        """`(u,)` devices when each unit goes where the least weight lies so far, of those with room.
+        """`(u,)` device of each unit, if each goes to the device with the least weight so far among those with room.
 
         Raises:
             InfeasibleTask: a unit finds no room.
@@ -86,7 +86,7 @@ class EpisodeTask:
         return devices
 
     def greedy_ms(self, world: World) -> float:
-        """Step time of the greedy placement; asked of the world once."""
+        """Step time of the greedy placement; the world is asked only once."""
         if self._greedy_ms is None:
             (phases,) = world.costs([(self.arrays, self.place_greedily())])
             self._greedy_ms = step_ms(phases)
@@ -106,36 +106,36 @@ Observation: TypeAlias = dict[str, npt.NDArray[np.float32]]
 Reward: TypeAlias = Literal["balance", "step"]
 
 PENALTY = -1.0
-"""Reward of an episode that ends before all units are placed: below that of any placement."""
+"""Reward of an episode that ends before all units are placed; lower than the reward of any complete placement."""
 
-_LIMIT = 10.0  # standard deviations; features beyond are clipped, so that observations have finite bounds
+_LIMIT = 10.0  # standard deviations at which features are clipped, so that observations have finite bounds
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """Places the units of one task, drawn at random, per episode.
+    """A Gymnasium environment; each episode places the units of one task, drawn at random.
 
     Observations are a dictionary:
 
-    - unit `(f,)`: table features of the unit whose turn it is, standardised, summed over its blocks.
+    - unit `(f,)`: standardised table features of the current unit, summed over its blocks.
     - placed `(1,)`: share of the task's units that are placed.
-    - sums `(d, f)`: the same features, summed over what each device holds.
+    - sums `(d, f)`: the same features, summed over the blocks that each device holds.
     - used `(d,)`: share of each device's memory that is taken.
     - exists `(d,)`: 1 for devices that the task has.
-    - mask `(d,)`: 1 for devices that may take the unit; also `action_masks()` and `info["action_mask"]`, as booleans.
+    - mask `(d,)`: 1 for devices that may take the unit; `action_masks()` and `info["action_mask"]` give the same as booleans.
 
-    An action that the mask forbids, or a unit that no device may take, ends the episode with the reward `PENALTY`; all other steps but the
-    last have the reward 0.
+    An episode ends with the reward `PENALTY` if the mask forbids the action, or if no device may take the next unit. Every other step
+    before the last has the reward 0.
 
     Args:
-        tasks: tasks to draw episodes from; `reset(options={"task": n})` takes the n-th.
-        world: says what placements cost.
-        seed: seed of the draws until `reset` is given one.
-        reward: of the last step. "balance": the degree of balance, fastest over slowest device in kernel time, as in AutoShard. "step":
-            step time of a greedy placement, over that of this one, less 1.
-        like: another environment whose scales of features and numbers of devices to use: for test tasks, that of the training tasks.
+        tasks: tasks to draw episodes from; `reset(options={"task": n})` takes task n, counted from 0.
+        world: prices placements.
+        seed: seed of the draws until `reset` receives one.
+        reward: reward of the last step. "balance": the degree of balance, kernel time of the fastest over the slowest device, as in
+            AutoShard. "step": step time of the greedy placement over that of this placement, less 1.
+        like: environment whose feature scales and number of devices to use; for test tasks, the environment of the training tasks.
 
     Raises:
-        InvalidInput: there are no tasks, or one has nothing to place or more devices than `like`.
+        InvalidInput: there are no tasks, or a task has nothing to place or more devices than `like`.
         InfeasibleTask: a table of a task fits no device; or, for the reward "step", the greedy placement finds no room.
     """
 
@@ -179,10 +179,10 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode of a task drawn at random, or of number `options["task"]`.
+        """Begin an episode with a task drawn at random, or with task number `options["task"]`.
 
         Raises:
-            InvalidInput: there is no task of that number.
+            InvalidInput: there is no task with that number.
         """
         super().reset(seed=seed)
         number = (options or {}).get("task")
@@ -213,10 +213,10 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return mask
 
     def plan(self, strategy: str = "gymnasium", seed: int = 0) -> Plan:
-        """The plan that this episode has made.
+        """The plan that the finished episode made.
 
         Raises:
-            InvalidInput: the episode is not over, or has failed.
+            InvalidInput: the episode is not over, or it failed.
         """
         assignment = self._environment.assignment_eu[0].numpy()
         if (assignment < 0).any():

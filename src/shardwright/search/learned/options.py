@@ -1,6 +1,6 @@
-"""How the learned strategies train: an option is declared once, with its default and its bounds.
+"""Training options of the learned strategies; each option is declared once, with its default and its bounds.
 
-`published` sets the options of a strategy to its paper's. Figures not named in the papers are those of this package.
+`published` returns the options of a strategy's paper. Values that the papers do not give are this package's own.
 
 References:
     [autoshard] Zha et al., AutoShard: Automated Embedding Table Sharding for Recommender Systems, KDD 2022.
@@ -18,10 +18,10 @@ from shardwright.errors import InvalidInput
 from shardwright.options import Options, number, whole
 
 Objective: TypeAlias = Literal["step", "embedding"]
-"""What the overall cost is: step time, or the papers' embedding cost."""
+"""Meaning of the overall cost: step time, or the papers' embedding cost."""
 
 Method: TypeAlias = Literal["shardwright", "paper"]
-"""Whose networks, losses and rewards: this package's, or the paper's."""
+"""Whose networks, losses and rewards to use: this package's, or the paper's."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class LearningOptions(Options):
     """Options of a training.
 
     Attributes:
-        strategy: whose they are.
-        published_values: the paper's, where they differ from the defaults.
+        strategy: name of the strategy that they belong to.
+        published_values: the paper's values that differ from the defaults.
     """
 
     strategy: ClassVar[str]
@@ -38,37 +38,37 @@ class LearningOptions(Options):
 
     @classmethod
     def published(cls, **changes: Any) -> Self:
-        """The paper's options, but for changes."""
+        """The paper's options, with these changes."""
         return cls(**{**cls.published_values, **changes})
 
     def plain(self) -> dict[str, Any]:
-        """The options as JSON has them; the method only where it is the paper's, as files from before there was a choice lack it."""
+        """The options as JSON can hold them. The method is left out unless it is the paper's, as files of older versions lack it."""
         return {name: value for name, value in vars(self).items() if (name, value) != ("method", "shardwright")}
 
 
 @dataclass(frozen=True)
 class AutoShardOptions(LearningOptions):
-    """How AutoShard learns; the defaults not named here are those of the paper and its public code.
+    """How AutoShard learns. Unless noted, the defaults are those of the paper and its public code.
 
     Attributes:
-        steps: environment steps of the whole training. The paper makes 100,000; a million suit a simulated
-            world, and 25,000 placements of 50 tables are more than one cares to measure.
-        unroll: steps of an actor's unroll. An unroll holds whole episodes here, as many as come nearest.
-        batch: unrolls of a learner step.
-        lag: learner steps from one round of episodes to the next: so old may the policy be that they were played by.
+        steps: environment steps of the whole training. The paper makes 100,000. The default suits a simulated
+            world; its roughly 25,000 placements of 50 tables are too many to measure.
+        unroll: steps of an actor's unroll. Here an unroll holds whole episodes, as many as come closest to this number of steps.
+        batch: unrolls per learner step.
+        lag: learner steps between two rounds of episodes. Episodes come from a policy up to this many steps old.
         buffer: device shards in the replay buffer.
-        buffer_batch: device shards of an update of the cost model.
-        cost_updates: updates of the cost model in a learner step.
-        scattered: random placements of very unequal devices that are measured for the cost model beside the policy's, in each round of
-            `lag` learner steps. The paper has none; they are sets of all sizes, which a good policy no longer makes.
-        variations: varied copies of each training task that are learned from as well, see `variations`. The paper has none; without, the
-            cost model is about twice as wrong about tables it has not seen.
-        learning_rate: of Adam, for both; falls linearly to 0.
-        entropy_weight: of the entropy in the loss.
-        value_weight: of the value's squared error in the loss.
-        gradient_norm: gradients are scaled down to this norm.
-        seed: of the weights, the tasks drawn, the actions.
-        method: "shardwright", or "paper": costs are learned and seen in ms, and one Adam steps for both losses.
+        buffer_batch: device shards per update of the cost model.
+        cost_updates: updates of the cost model per learner step.
+        scattered: random placements of very unequal devices that each round of `lag` learner steps prices for the cost model, beside the
+            policy's own. The paper has none. They yield sets of all sizes, which a good policy no longer makes.
+        variations: number of varied copies of each training task to learn from as well; see `with_variations`. The paper has none. Without
+            them, the cost model errs about twice as much on tables that it has not seen.
+        learning_rate: learning rate of Adam for policy and cost model; falls linearly to 0.
+        entropy_weight: weight of the entropy in the loss.
+        value_weight: weight of the value's squared error in the loss.
+        gradient_norm: norm to which larger gradients are scaled down.
+        seed: seed of the weights, the tasks drawn and the actions.
+        method: "shardwright", or "paper": the networks learn and see costs in ms, and one Adam serves both losses.
     """
 
     prefix: ClassVar[str] = "autoshard: "
@@ -98,7 +98,7 @@ class AutoShardOptions(LearningOptions):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the training: episodes are played, then the learner makes `lag` steps."""
+        """Number of rounds; each plays episodes, then makes `lag` learner steps."""
         learner_steps = -(-self.steps // (self.unroll * self.batch))
         return -(-learner_steps // self.lag)
 
@@ -107,28 +107,28 @@ class AutoShardOptions(LearningOptions):
 class DreamShardOptions(LearningOptions):
     """How DreamShard learns.
 
-    The paper's values take 20 s on tasks of 50 unseen tables on 4 devices and close a tenth of the distance from the best heuristic to
-    the bound; the defaults here take under two minutes and close half of it.
+    On tasks of 50 unseen tables on 4 devices, the paper's values train in 20 s and close a tenth of the distance from the best heuristic
+    to the bound. The defaults here train in under two minutes and close half of it.
 
     Attributes:
-        iterations: rounds of collecting costs, updates of the cost network and updates of the policy.
+        iterations: rounds; each collects costs, updates the cost network and updates the policy.
         collected: placements of training tasks, sampled from the policy, that the world prices in each iteration.
-        explored: random placements of training tasks and variants that it prices as well.
+        explored: random placements of training tasks and variants that the world prices as well.
         cost_updates: updates of the cost network in each iteration.
-        cost_batch: placements an update of the cost network learns from.
+        cost_batch: placements per update of the cost network.
         policy_updates: REINFORCE updates in each iteration.
-        policy_tasks: tasks whose episodes an update plays.
-        episodes: episodes an update plays of each task; two or more, as their rewards are compared.
-        variants: tasks made of each training task, with rows, pooling factors and access profiles of its tables changed at random; see
-            `variants`.
+        policy_tasks: tasks per policy update.
+        episodes: episodes of each task per policy update; two or more, as their rewards are compared.
+        variants: variants made of each training task: some of its tables, with rows, pooling factors and access profiles changed at
+            random; see `dreamshard.buffer`.
         cost_rate: learning rate of Adam for the cost network; falls linearly to 0 over the iterations.
         policy_rate: the same for the policy.
-        entropy_weight: how much a policy that stays undecided is preferred.
-        trace_decay: how much the outcome of later steps counts for a step, each further step by this factor less; the paper's is 1.
-        objective: what the overall cost is: "step", the sum over phases of the slowest device's time, or "embedding", the papers'
-            embedding cost, the slowest device's sum.
-        seed: the same seed gives the same policy, on one thread.
-        method: "shardwright", or "paper": its logits, first weights, losses and rewards; see `network`.
+        entropy_weight: weight of the policy's entropy in the loss; a larger weight keeps the policy undecided for longer.
+        trace_decay: factor by which each further step counts less for the advantage of a step; the paper's is 1.
+        objective: the overall cost: "step", the sum over phases of the slowest device's time, or "embedding", the papers'
+            embedding cost, the sum over phases of the slowest device.
+        seed: on one thread, the same seed gives the same policy.
+        method: "shardwright", or "paper": the paper's logits, first weights, losses and rewards; see `dreamshard.network`.
     """
 
     prefix: ClassVar[str] = "dreamshard: "
@@ -157,21 +157,21 @@ class DreamShardOptions(LearningOptions):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the training."""
+        """Number of rounds, which are the iterations."""
         return self.iterations
 
 
 @dataclass(frozen=True)
 class RnnOptions(Options):
-    """How long and how the network of a task is trained.
+    """How the network of a task is trained, and for how long.
 
     Attributes:
         updates: gradient steps.
-        episodes: plans drawn for each of them.
+        episodes: plans drawn per gradient step.
         hidden: width of encoder and decoder; even, as the encoder reads in both directions.
-        learning_rate: of Adam, falling linearly to a tenth.
+        learning_rate: learning rate of Adam; falls linearly to a tenth.
         entropy: weight of the entropy bonus.
-        decay: weight of the past in the moving average that plans are compared with; less than 1.
+        decay: weight of the past in the moving average of costs that plans are compared with; less than 1.
     """
 
     prefix: ClassVar[str] = "rnn: "

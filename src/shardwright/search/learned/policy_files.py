@@ -1,4 +1,4 @@
-"""Learned policies on disk: safetensors with a versioned header that says what the policy learned from."""
+"""Save and load learned policies: safetensors files whose versioned header says what the policy learned from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SavedPolicy:
     Attributes:
         strategy: name of the strategy that learned it.
         weights: float32 arrays by name.
-        metadata: what it learned from: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
+        metadata: what the policy learned from: "world", "features" (set on saving), "options" (JSON), "tasks", "seed", "date".
     """
 
     strategy: str
@@ -38,7 +38,7 @@ class SavedPolicy:
 
 
 def save_policy(policy: SavedPolicy, path: Path) -> None:
-    """Write a policy as safetensors; atomic.
+    """Write a policy as a safetensors file, atomically.
 
     Raises:
         InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
@@ -59,8 +59,8 @@ def load_policy(path: Path, strategy: str) -> SavedPolicy:
         strategy: name of the strategy whose policy it must be.
 
     Raises:
-        InvalidInput: the file cannot be read, is damaged or too large, is of another format version, feature set or strategy, or a
-            weight is NaN or infinite.
+        InvalidInput: the file cannot be read, is damaged or too large, has another format version, feature set or strategy, or holds a
+            weight that is NaN or infinite.
     """
     learn = f"learn one with 'shardwright learn {strategy}'"
 
@@ -76,19 +76,19 @@ def load_policy(path: Path, strategy: str) -> SavedPolicy:
 
 
 def bundled_policy(strategy: str, device: str) -> Path | None:
-    """The policy of a strategy that comes with the package for a device type; None where there is none."""
+    """Path of the policy that the package bundles for a strategy and a device type; None if it bundles none."""
     folder = Path(str(resources.files("shardwright.search.learned") / "policies"))
     known = {path.stem: path for path in folder.glob("*.safetensors")}
     return known.get(f"{strategy}-{device}")
 
 
 def policy_file(task: Task, path: Path | None, strategy: str) -> Path | None:
-    """A policy's file: the one that was named, or the bundled one for the task's device; None where there is none."""
+    """The policy file to use: the named one, else the bundled one for the task's device type; None if there is neither."""
     return path or bundled_policy(strategy, task.topology.device)
 
 
 def why_not_placed(task: Task, path: Path | None, strategy: str) -> str | None:
-    """Why a policy cannot place a task; None if it can. Arguments as in `policy_file`."""
+    """The reason why a policy cannot place a task; None if it can. The arguments are those of `policy_file`."""
     if policy_file(task, path, strategy) is None:
         return (
             f"no policy for device '{task.topology.device}' is bundled; learn one with 'shardwright learn {strategy}' and name it "

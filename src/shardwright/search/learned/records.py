@@ -1,4 +1,4 @@
-"""The record of a training: figures of every step as TensorBoard event files and, beside them, as JSON lines."""
+"""The record of a training: the figures of every step, as TensorBoard event files and as JSON lines."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Progress = Callable[[int, int, str], None]
 
 
 class TrainingRecord:
-    """Writes the figures of a training's steps, and shows them.
+    """Writes and shows the figures of each training step.
 
-    Without a folder nothing is written. A training that goes on from a checkpoint adds to the files: rows of steps that are made again are
-    replaced.
+    Without a folder, nothing is written. A training that resumes from a checkpoint adds to the existing files and replaces the rows of the
+    steps that it repeats.
 
     Args:
-        folder: where the files go; made if need be.
-        progress: called with the step's number, the number of steps and a short text of its figures.
+        folder: where the files go; created if missing.
+        progress: called with the step's number, the number of steps and a short text of the step's figures.
 
     Attributes:
-        rows: "iteration" and the figures of each step that was made since the record was opened.
+        rows: "iteration" and the figures of each step made since the record was opened.
     """
 
     def __init__(self, folder: Path | None = None, progress: Progress | None = None) -> None:
@@ -54,11 +54,11 @@ class TrainingRecord:
         Args:
             iteration: the step's number, from 1.
             total: number of steps of the whole training.
-            figures: figures by name, as in "reward", "cost_error", "entropy", "latency_ms".
+            figures: figures by name, for example "reward", "cost_error", "entropy", "latency_ms".
 
         Raises:
             InvalidInput: the folder cannot be made or written to.
-            MissingDependency: there is a folder, but TensorBoard is not installed.
+            MissingDependency: a folder was given, but TensorBoard is not installed.
         """
         self.rows.append({"iteration": iteration, **_plain(figures)})
         if self._folder is not None:
@@ -67,7 +67,7 @@ class TrainingRecord:
             self._progress(iteration, total, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
     def close(self) -> None:
-        """Finish the files."""
+        """Close the files."""
         if self._events is not None:
             self._events.close()
         if self._lines is not None:
@@ -85,7 +85,7 @@ class TrainingRecord:
 
 
 def read_figures(folder: Path) -> list[dict[str, float | None]]:
-    """The rows of a record, in order: "iteration" and the figures; None where a figure was not finite.
+    """Read the rows of a record in order: "iteration" and the figures. A figure that was not finite is None.
 
     Raises:
         InvalidInput: the folder holds no record.
@@ -104,7 +104,7 @@ def read_figures(folder: Path) -> list[dict[str, float | None]]:
 
 
 def _open(folder: Path, iteration: int) -> tuple[SummaryWriter, TextIO]:
-    """The writers, set to go on at a step: what an earlier run, killed after its last checkpoint, wrote of later steps is dropped."""
+    """Open the writers at a step. Drop rows from that step on: an earlier run wrote them after its last checkpoint and was then killed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -126,6 +126,6 @@ def _open(folder: Path, iteration: int) -> tuple[SummaryWriter, TextIO]:
 
 
 def _plain(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """The figures as JSON has them: what is not finite becomes null."""
+    """The figures as JSON can hold them: a value that is not finite becomes null."""
     numbers = {name: float(value) for name, value in figures.items()}
     return {name: value if abs(value) < float("inf") else None for name, value in numbers.items()}

@@ -1,7 +1,7 @@
-"""Learning a policy: rounds in which placements are made, priced and learned from, with the state of every round on disk.
+"""The training loop of a policy: each round makes placements, prices them, learns from them and saves a checkpoint.
 
-What a strategy adds is a `Trainer`: its networks, its buffer, and what one round is. On one thread the policy depends on the seed alone,
-and a training that goes on from a checkpoint ends as if it had never stopped.
+Each strategy adds a `Trainer` with its networks, its buffer and its round. On one thread the policy depends only on the seed, and a
+training resumed from a checkpoint ends as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ from shardwright.workload.training_tasks import TrainingTasks, training_tasks
 
 
 class Buffer(Protocol):
-    """What a cost network learns from."""
+    """The priced placements that a cost network learns from."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything in it, for a checkpoint."""
+        """The buffer's content, for a checkpoint."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """What else a checkpoint has to hold."""
+        """Counters that a checkpoint must hold beside the tensors."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint holds.
+        """Replace the buffer's content with that of a checkpoint.
 
         Raises:
-            KeyError, ValueError: it is of other tasks, or no buffer.
+            KeyError, ValueError: the checkpoint holds no buffer, or one of other tasks.
         """
         ...
 
 
 class Trainer(ABC):
-    """A training between two rounds.
+    """The state of a training between two rounds; subclasses define the round.
 
     Args:
-        world: says what placements cost.
+        world: prices placements.
         rng: draws tasks and actions.
-        generator: the same in torch, where a strategy uses it.
+        generator: does the same in torch, if the strategy draws there.
 
     Attributes:
-        counter: name of the rounds made, in checkpoints.
+        counter: name under which checkpoints store the number of rounds made.
         network: the networks.
-        optimizers: by their names in checkpoints.
+        optimizers: optimizers by their names in checkpoints.
         buffer: what the cost network learns from.
-        round: rounds made.
+        round: number of rounds made.
     """
 
     counter: ClassVar[str]
@@ -87,10 +87,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def make_round(self) -> dict[str, float]:
-        """Place, price and learn.
+        """Make placements, price them and learn from them.
 
         Returns:
-            The round's figures.
+            The round's figures by name.
 
         Raises:
             ShardwrightError: the world failed, or a cost or a reward is not a number.
@@ -98,15 +98,15 @@ class Trainer(ABC):
         """
 
     def digest(self, known: TrainingTasks) -> str:
-        """A text that trainings on other tasks do not have."""
+        """A digest that differs between trainings on different tasks."""
         return known.digest
 
     def weights(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-        """What was learned so far."""
+        """The weights learned so far, by name."""
         return {name: value.numpy().copy() for name, value in self.network.state_dict().items()}
 
     def save(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Write a checkpoint; `identity` says which training it is of."""
+        """Write a checkpoint; `identity` says which training it belongs to."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         for name, optimizer in self.optimizers.items():
             tensors |= optimizer_tensors(optimizer, f"{name}.")
@@ -114,10 +114,10 @@ class Trainer(ABC):
         save_checkpoint(path, tensors | self.buffer.tensors(), {**identity, **state, **self.buffer.counts()})
 
     def go_on_from(self, path: Path, identity: Mapping[str, Any]) -> bool:
-        """Take up a checkpoint; whether there is such a file.
+        """Resume from a checkpoint, and return whether the file exists.
 
         Raises:
-            InvalidInput: it cannot be read, or is of another training.
+            InvalidInput: the file cannot be read, or belongs to another training.
         """
         found = load_checkpoint(path)
         if found is None:
@@ -134,7 +134,7 @@ class Trainer(ABC):
         return True
 
     def _priced(self, placed: Sequence[Placed]) -> list[Floats]:
-        """`(devices, 4)` ms of placements in the world."""
+        """The world's `(devices, 4)` ms of each placement, checked to be finite."""
         costs = self._world.costs(placed)
         if not all(np.isfinite(phases).all() for phases in costs):
             raise ShardwrightError(
@@ -144,7 +144,7 @@ class Trainer(ABC):
         return costs
 
     def _descend(self, name: str, loss: Tensor, most_norm: float | None = None) -> None:
-        """One update of an optimizer."""
+        """Make one update with the optimizer of that name."""
         descend(self.network, self.optimizers[name], loss, most_norm)
 
     def _set_rate(self, name: str, rate: float) -> None:
@@ -152,7 +152,7 @@ class Trainer(ABC):
 
 
 def trainer(tasks: Sequence[Task], world: World, options: AutoShardOptions | DreamShardOptions) -> Trainer:
-    """A training of these options before its first round."""
+    """The trainer for these options, before its first round."""
     arrays = [PlacementArrays.of(task) for task in tasks]
     if isinstance(options, AutoShardOptions):
         from shardwright.search.autoshard.training import AutoShardTrainer
@@ -174,17 +174,17 @@ def learn(
     """Learn the policy of a strategy.
 
     Args:
-        tasks: the training tasks, of any numbers of tables and devices.
-        world: says what placements cost.
-        options: how to learn; their type says which strategy.
-        record: gets the figures of every round: "reward", "entropy", "latency_ms", "cost_error", of AutoShard "value_error", and of
-            DreamShard "cost_error_NAME" of each output of its cost network.
-        checkpoint: written before the first and after every round; where the file exists already, the training goes on from it.
+        tasks: the training tasks; numbers of tables and devices may differ between them.
+        world: prices placements.
+        options: how to learn; their type selects the strategy.
+        record: receives the figures of every round: "reward", "entropy", "latency_ms", "cost_error"; AutoShard adds "value_error", and
+            DreamShard adds "cost_error_NAME" for each output of its cost network.
+        checkpoint: file written before the first round and after every round; if it exists already, the training resumes from it.
 
     Raises:
         InvalidInput: there is no task to learn from, or the checkpoint belongs to another training.
         InfeasibleTask: a training task has a table that fits no device, or memory is too tight for sampled placements.
-        ShardwrightError: the world failed, or a cost or a reward is not a number; the state before the round is in the checkpoint.
+        ShardwrightError: the world failed, or a cost or a reward is not a number; the checkpoint holds the state before the round.
     """
     known = training_tasks(tasks)
     training = trainer(known.tasks, world, options)

@@ -1,4 +1,4 @@
-"""Where the true cost of a placement comes from while a policy learns: a cost model, or kernels measured on this machine."""
+"""Worlds: where the true cost of a placement comes from while a policy learns. A cost model, or kernels measured on this machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from shardwright.sharding.work import numbered_calls, shard_work
 FORWARD, FORWARD_COMMUNICATION, BACKWARD_COMMUNICATION, BACKWARD = range(4)
 
 Placed = tuple[PlacementArrays, Ints]
-"""A task and the device of each of its units."""
+"""A placement: a task and the device of each of its units."""
 
 
 class World(Protocol):
-    """Says what placements cost."""
+    """Tells the true cost of placements."""
 
     @property
     def name(self) -> str:
@@ -32,17 +32,17 @@ class World(Protocol):
         ...
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
-        """`(devices, 4)` ms of forward, forward communication, backward communication and backward, for each placement."""
+        """For each placement, `(devices, 4)` ms of forward, forward communication, backward communication and backward."""
         ...
 
 
 def step_ms(phases: Floats) -> float:
-    """Step time from `(devices, 4)` phases: devices wait for each other after each phase."""
+    """Step time from `(devices, 4)` phases: the slowest device of each phase, summed, as devices wait for each other after each phase."""
     return float(phases.max(axis=0).sum())
 
 
 def embedding_cost_ms(phases: Floats) -> float:
-    """The papers' cost from `(devices, 4)` phases: the slowest device's sum."""
+    """The papers' cost from `(devices, 4)` phases: the sum over phases of the slowest device."""
     return float(phases.sum(axis=1).max())
 
 
@@ -53,10 +53,10 @@ def compute_ms(phases: Floats) -> Floats:
 
 @dataclass(eq=False)
 class SimulatedWorld:
-    """A cost model as the world; saved policies say so.
+    """A world whose costs a cost model predicts; its name, saved with a policy, says so.
 
     Attributes:
-        cost_model: prices of sets of shards.
+        cost_model: prices sets of shards.
     """
 
     cost_model: CostModel
@@ -64,7 +64,7 @@ class SimulatedWorld:
 
     @property
     def name(self) -> str:
-        """As in "simulated: cpu/convex"."""
+        """For example "simulated: cpu/convex"."""
         return f"simulated: {self.cost_model.name}"
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
@@ -101,13 +101,13 @@ class _Encoded:
     """What a task's units and settled shards add to their devices.
 
     Attributes:
-        blocks: `(b, latent)` of the blocks of all units.
-        call: `(b,)` the fused call of each, as a number.
-        served: `(n, 2)` bytes of values and of ids of each unit.
-        fixed: `(d, calls, latent)` of settled shards.
-        fixed_calls: `(d, calls)` in which calls those are.
-        fixed_held: `(2, d)` bytes that settled shards on single devices serve.
-        replicated: the other settled shards.
+        blocks: `(b, latent)` encodings of the blocks of all units.
+        call: `(b,)` number of the fused call of each block.
+        served: `(n, 2)` bytes of values and of ids that each unit serves.
+        fixed: `(d, calls, latent)` summed encodings of the settled shards.
+        fixed_calls: `(d, calls)` whether settled shards use the call on the device.
+        fixed_held: `(2, d)` bytes that settled shards on a single device serve.
+        replicated: settled shards that lie on more than one device.
     """
 
     blocks: Floats
@@ -144,7 +144,7 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
 
 @dataclass(frozen=True)
 class MeasuredWorld:
-    """Kernels measured on this machine, and communication from the topology; many placements a call cost least.
+    """A world that measures kernels on this machine and derives communication from the topology.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -158,7 +158,7 @@ class MeasuredWorld:
 
     @property
     def name(self) -> str:
-        """As in "measured: fbgemm on AMD EPYC"."""
+        """For example "measured: fbgemm on AMD EPYC"."""
         from shardwright.measure.backend import default_backend
         from shardwright.measure.hardware import fingerprint
 
@@ -166,7 +166,7 @@ class MeasuredWorld:
         return measured_world_name(fingerprint(self.device, backend))
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
-        """Measured kernels, analytic communication.
+        """Phases of each placement, with measured kernels and analytic communication; one call for many placements is cheapest.
 
         Raises:
             MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
@@ -179,7 +179,7 @@ class MeasuredWorld:
 
 
 def measured_world_name(hardware: Mapping[str, str]) -> str:
-    """Where measured costs come from, by the fingerprint of the machines; written into saved policies and checkpoints."""
+    """The name of a measured world, from the fingerprint of its machines; written into saved policies and checkpoints."""
     return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
 
 

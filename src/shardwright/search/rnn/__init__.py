@@ -1,4 +1,4 @@
-"""`rnn` as a strategy: trains a network on the task itself, and returns the best plan that training saw."""
+"""The strategy `rnn`: it trains a network on the task itself and returns the best plan that training saw."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Rnn", "RnnOptions"]
 class Rnn:
     """Device placement by a sequence-to-sequence network (Mirhoseini et al., ICML 2017), the RNN baseline of DreamShard.
 
-    Nothing is learned beforehand and nothing is kept: each search trains anew, and its plan is the cheapest of all that training drew,
-    not only the trained network's last word. Needs torch.
+    Each search trains anew; nothing is learned beforehand, and nothing is kept. The search returns the cheapest plan that training drew,
+    which need not be the trained network's own plan. The strategy needs torch.
 
     Attributes:
         options: how long and how to train.
-        world: says what plans cost; by default the cost model that the search is given.
+        world: prices plans; by default the cost model that the search receives.
         name: name of the strategy.
     """
 
@@ -37,16 +37,16 @@ class Rnn:
     name: str = "rnn"
 
     def supports(self, task: Task) -> str | None:
-        """Any task whose tables may be whole, cut into columns or rows, or replicated."""
+        """Why the task is not supported; None for tasks whose tables may be whole, cut into columns or rows, or replicated."""
         return why_not_counted(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Train on the task until the updates are made or the deadline comes, and return the best plan seen.
+        """Train on the task until all updates are made or the deadline passes, and return the best plan seen.
 
         Raises:
-            InfeasibleTask: no plan that was drawn keeps memory and constraints.
+            InfeasibleTask: no plan drawn keeps memory and constraints.
             MissingDependency: torch is not installed.
-            ShardwrightError: the world's answer is not a finite number.
+            ShardwrightError: the world returned a cost that is not finite.
         """
         arrays = PlacementArrays.of(task)
         if not len(arrays):

@@ -1,13 +1,13 @@
-"""REINFORCE on one task: draw plans from a sequence-to-sequence network, ask the world what they cost, make cheap ones likelier.
+"""REINFORCE on one task: draw plans from a sequence-to-sequence network, price them in the world, and make cheap plans likelier.
 
-The network reads the units of a task in both directions, with attention, and says a device for each.
+The encoder reads the units of a task in both directions. The decoder, with attention, chooses a device for each unit.
 
-Shape suffixes: e episodes, t steps, u units, b blocks, d devices, f features, h hidden. All episodes place the same task, so that what
-the encoder makes of it has no e.
+Shape suffixes: e episodes, t steps, u units, b blocks, d devices, f features, h hidden. All episodes place the same task, so encodings
+have no e.
 
 References:
     [placement] Mirhoseini et al., Device Placement Optimization with Reinforcement Learning, ICML 2017: the architecture and its training.
-    [dreamshard] Zha et al., DreamShard, NeurIPS 2022: the same as a baseline, on table features.
+    [dreamshard] Zha et al., DreamShard, NeurIPS 2022: the same network as a baseline, on table features.
     [attention] Luong et al., Effective Approaches to Attention-based Neural Machine Translation, EMNLP 2015: the "general" score.
 """
 
@@ -35,15 +35,15 @@ State = tuple[Tensor, Tensor]
 class SequenceToSequence(nn.Module):
     """Encoder, decoder and attention over one task.
 
-    The decoder sees the device that it chose last, as in [placement], and also the unit whose turn it is: otherwise attention would first
-    have to learn which unit that is. Each unit has an embedding that is trained, as kinds of operations have in [placement], beside its
-    features. Both are in favour of the baseline: without them it hardly learns in some thousand plans.
+    As in [placement], the decoder sees the device that it chose last. It also sees the current unit; otherwise attention would first have
+    to learn which unit is current. Beside its features, each unit has a trained embedding, as kinds of operations have in [placement]. Both
+    additions favour the baseline: without them it hardly learns within some thousand plans.
 
     Args:
-        features: f.
-        units: u.
-        devices: d; each unit and device has weights of its own, so that a network serves one task only.
-        hidden: h, even.
+        features: number of features, f.
+        units: number of units, u.
+        devices: number of devices, d. Each unit and device has its own weights, so a network serves one task only.
+        hidden: width h of the hidden layers, even.
     """
 
     def __init__(self, features: int, units: int, devices: int, hidden: int) -> None:
@@ -72,13 +72,13 @@ class SequenceToSequence(nn.Module):
     def decode(
         self, encoded_uh: Tensor, first: int, device_et: Tensor, state: State | None = None
     ) -> tuple[Tensor, State]:
-        """`(e, t, d)` logits of the units from `first` on, and the decoder's state after them.
+        """`(e, t, d)` logits of t units from step `first` on, and the decoder's state after them.
 
         Args:
-            encoded_uh: what `encode` returned.
+            encoded_uh: the result of `encode`.
             first: step at which the first of the t units is placed.
-            device_et: device that was chosen before each of them; `start` before the first of all.
-            state: the decoder's state after the steps before; None at the start.
+            device_et: device chosen before each of these steps; `start` before the task's first step.
+            state: the decoder's state after the earlier steps; None at the start.
         """
         episodes, steps = device_et.shape
         turn_eth, unit_eth = (
@@ -94,13 +94,13 @@ class SequenceToSequence(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A task as the network reads it: units in the order in which they are placed, largest memory first.
+    """A task as the network reads it: units in the order of placement, largest memory first.
 
     Attributes:
-        batch: the task, once an episode.
-        order_u: units in the order of their turns.
+        batch: the task, once per episode.
+        order_u: units in the order of placement.
         features_bf: features of the blocks, standardised over the task.
-        unit_b: turn of each block's unit.
+        unit_b: step at which the unit of each block is placed.
     """
 
     batch: PlacementBatch
@@ -125,19 +125,19 @@ class Sequence:
         )
 
     def encode(self, network: SequenceToSequence) -> Tensor:
-        """`(u, h)` encodings of the units in the order of their turns."""
+        """`(u, h)` encodings of the units in the order of placement."""
         return network.encode(self.features_bf, self.unit_b)
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """One plan an episode.
+    """Plans drawn from the network, one per episode.
 
     Attributes:
-        device_eu: the devices chosen, by turn; where a unit found no device, what it holds does not matter.
-        mask_eud: devices that could be chosen.
+        device_eu: the device chosen at each step; any number if the unit found no device.
+        mask_eud: whether a device could be chosen at each step.
         assignment_eu: the device of each unit of the task.
-        excess_e: bytes that did not fit, over the memory of the largest device; 0 where everything was placed.
+        excess_e: bytes that did not fit, divided by the memory of the largest device; 0 if every unit was placed.
     """
 
     device_eu: Tensor
@@ -148,7 +148,7 @@ class Rollout:
 
 @torch.no_grad()
 def roll_out(network: SequenceToSequence, sequence: Sequence, generator: torch.Generator | None) -> Rollout:
-    """Place the units of every episode, by chance with a generator, else always the likeliest device."""
+    """Place the units of every episode: on drawn devices with a generator, else on the likeliest devices."""
     batch = sequence.batch
     environment = Environment(batch, sequence.order_u.expand(batch.episodes, -1))
     encoded_uh = sequence.encode(network)
@@ -169,7 +169,7 @@ def roll_out(network: SequenceToSequence, sequence: Sequence, generator: torch.G
 
 
 def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """`(e,)` log-probability of each plan and `(e,)` entropy of its choices, both a unit; all turns in one pass."""
+    """`(e,)` log-probability of each plan and `(e,)` entropy of its choices, both averaged over units; one pass covers all steps."""
     start_e1 = torch.full_like(rollout.device_eu[:, :1], network.start)
     before_eu = torch.cat([start_e1, rollout.device_eu[:, :-1]], dim=1)
     logits_eud, _ = network.decode(sequence.encode(network), 0, before_eu)
@@ -181,7 +181,7 @@ def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits with minus infinity where the mask is false; unchanged where it is false for all devices."""
+    """Logits with minus infinity where the mask is false; unchanged where the mask is false for all devices."""
     return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
 
 
@@ -194,16 +194,16 @@ _MOST_NORM = 1.0
 
 
 class PlanLedger:
-    """What plans cost: each is asked for once, and the cheapest is kept.
+    """Costs of the plans drawn so far; it prices each plan once and keeps the cheapest.
 
     Args:
         arrays: the task.
-        world: says what plans cost.
+        world: prices plans.
 
     Attributes:
-        best: the cheapest plan's devices by unit; None before any.
-        best_ms: its step time.
-        worst_ms: the dearest plan's step time; 0 before any.
+        best: device of each unit in the cheapest plan; None before the first plan.
+        best_ms: step time of the cheapest plan.
+        worst_ms: step time of the most expensive plan; 0 before the first plan.
     """
 
     def __init__(self, arrays: PlacementArrays, world: World) -> None:
@@ -213,10 +213,10 @@ class PlanLedger:
         self.best_ms, self.worst_ms = np.inf, 0.0
 
     def costs(self, rollout: Rollout) -> Floats:
-        """`(e,)` step time of each plan; where units were left over, the dearest plan's, and more by what did not fit.
+        """`(e,)` step time of each plan. A plan with unplaced units costs the most expensive plan's time, times 1 + its excess.
 
         Raises:
-            ShardwrightError: the world's answer is not a finite number.
+            ShardwrightError: the world returned a cost that is not finite.
         """
         excess = rollout.excess_e.numpy().astype(np.float64)
         plans = [
@@ -244,14 +244,14 @@ class PlanLedger:
 def train_placement(
     arrays: PlacementArrays, world: World, options: RnnOptions, *, seed: int, deadline: float | None
 ) -> Ints | None:
-    """Train on one task, and return the best plan of all that training saw; the last one is the trained network's own.
+    """Train on one task, and return the best plan that training saw. The last plan considered is the trained network's own.
 
-    At least one batch of plans is drawn, whatever the deadline.
+    Training draws at least one batch of plans, whatever the deadline.
 
     Args:
         arrays: the task, with at least one unit.
-        world: says what plans cost.
-        options: options.
+        world: prices plans.
+        options: how long and how to train.
         seed: seed of the first weights and of the choices.
         deadline: `time.monotonic()` at which to stop; None for no limit.
 
@@ -259,7 +259,7 @@ def train_placement(
         The device of each unit; None if no plan kept memory and constraints.
 
     Raises:
-        ShardwrightError: the world's answer is not a finite number.
+        ShardwrightError: the world returned a cost that is not finite.
     """
     ledger = PlanLedger(arrays, world)
     with one_thread(), torch.random.fork_rng(devices=[]):
@@ -280,7 +280,7 @@ def _learn(
     generator: torch.Generator,
     deadline: float | None,
 ) -> bool:
-    """Make the updates; whether the deadline allowed all of them."""
+    """Make the updates, and return whether the deadline allowed all of them."""
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
     baseline = _Baseline(options.decay)
     slowest = 0.0
@@ -302,7 +302,7 @@ def _learn(
 
 
 class _Baseline:
-    """Moving average of costs and of their spread, so that advantages have a size of about 1 on every task."""
+    """Moving averages of costs and of their spread; they scale advantages to a size of about 1 on every task."""
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
@@ -310,7 +310,7 @@ class _Baseline:
         self._spread = 0.0
 
     def advantage(self, cost: Floats) -> Floats:
-        """`(e,)` how much cheaper than the average plans are, in units of the spread."""
+        """`(e,)` how much cheaper each plan is than the average, in units of the spread."""
         mean = float(cost.mean()) if self._mean is None else self._mean
         spread = float(np.abs(cost - mean).mean())
         first = self._mean is None
