@@ -42,27 +42,28 @@ def run(
     *,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Experiments; without a name, they are listed.", show_default=False),
+        typer.Argument(metavar="[NAME...]", help="Experiments to run; without a name, list them.", show_default=False),
     ] = None,
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Pages, rows and pictures go here; rows that are there are used."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for pages, rows and pictures; rows stored there are reused.",
         ),
     ] = Path("benchmarks/results"),
-    quick: Annotated[bool, typer.Option("--quick", help="A part of it, in five minutes at most.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run only a part, in five minutes at most.")] = False,
     seconds: Annotated[
         float | None,
-        option("--seconds", metavar="N", text="Begin nothing after this time; the same command again goes on."),
+        option("--seconds", metavar="N", text="Start nothing new after N seconds; the same command resumes."),
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            "--jobs", min=1, help="Processes; with several, search times are not those of a machine of its own."
-        ),
+        typer.Option("--jobs", min=1, help="Processes; more than one lengthens measured search times."),
     ] = 1,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Run nothing: write pages anew from all rows that are there.")
+        bool, typer.Option("--stored", help="Run nothing; write pages anew from all stored rows.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -38,5 +38,7 @@ def experiment_named(name: str) -> Experiment:
     """
     known = {one.name: one for one in _EXPERIMENTS}
     if name not in known:
-        raise InvalidInput(f"unknown experiment {name!r}; known experiments are {', '.join(known)}")
+        raise InvalidInput(
+            f"unknown experiment {name!r}; known are {', '.join(known)}; 'python -m experiments' lists them"
+        )
     return known[name]

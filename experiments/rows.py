@@ -87,7 +87,7 @@ def _read_parquet(path: Path) -> list[Row]:
         rows: list[Row] = pq.read_table(path).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(
-            f"{path}: is no Parquet file ({error}); move it away, or name another folder with -o"
+            f"{path}: is not a Parquet file of results ({error}); move it away, or name another folder with -o"
         ) from None
     return _checked(rows, path)
 
@@ -95,19 +95,24 @@ def _read_parquet(path: Path) -> list[Row]:
 def _read_journal(path: Path) -> list[Row]:
     if is_missing(path):
         return []
-    text = read_bytes(path, "journal of results", None).decode("utf-8", "replace")
+    written = read_bytes(path, "journal of results", None)
+    whole = written[: written.rfind(b"\n") + 1]
+    if whole != written:  # else the next row would be appended to the unfinished line
+        write_atomically(path, whole)
     rows: list[Row] = []
-    for line in text[: text.rfind("\n") + 1].splitlines():
+    for line in whole.decode("utf-8", "replace").splitlines():
         try:
             rows += json.loads(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(
-                f"{path}: is no journal of results ({error}); remove it, or name another folder with -o"
+                f"{path}: is not a journal of results ({error}); remove it, or name another folder with -o"
             ) from None
     return _checked(rows, path)
 
 
 def _checked(rows: list[Row], path: Path) -> list[Row]:
     if any(not isinstance(row, dict) or VERSION not in row for row in rows):
-        raise InvalidInput(f"{path}: its rows have no column {VERSION!r}; move it away, or name another folder with -o")
+        raise InvalidInput(
+            f"{path}: its rows lack the column {VERSION!r}; move it away, or name another folder with -o"
+        )
     return rows

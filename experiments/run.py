@@ -103,9 +103,13 @@ def write_stored(experiment: Experiment, folder: Path, *, quick: bool = False, c
     rows = RowStore(folder, name).rows
     if not rows:
         raise InvalidInput(f"{folder} holds no rows of {name}; run it first, or name its folder with -o")
+    pieces = experiment.pieces(quick)
+    columns = tuple(pieces[0].key) if pieces else ()
+    stored = {tuple(row.get(column) for column in columns) for row in rows}
+    there = sum(tuple(piece.key.values()) in stored for piece in pieces)
     page = experiment.page(rows, quick)
-    files = write_page(folder, name, page, rows=rows, share=(len(rows), len(rows)), command=command)
-    return Outcome(name, files, len(rows), len(rows), 0, 0.0)
+    files = write_page(folder, name, page, rows=rows, share=(there, len(pieces)), command=command)
+    return Outcome(name, files, there, len(pieces), 0, 0.0)
 
 
 def _whole_row(piece: Piece, row: Row, made_by: Row) -> Row:

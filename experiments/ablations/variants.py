@@ -54,7 +54,9 @@ class UncachedNeuroShard(NeuroShard):
         )
         found = beam.search()
         if np.isinf(found.ticks):
-            raise InfeasibleTask("no device is left for a table, and no split that was tried makes room")
+            raise InfeasibleTask(
+                "no device is left for a table, and no split that was tried makes room; allow row_wise, or use devices with more memory"
+            )
         return Plan(
             task, shards_of(task, units, pieces, cuts.calls, found, cost_model, embedding_ticks), self.name, seed
         )

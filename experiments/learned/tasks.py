@@ -159,8 +159,8 @@ def compute_bound(task: Task, cost_model: CostModel) -> float:
     blocks = [block for unit in arrays.units.free for block in unit.blocks]
     if not cost_model.pricing.convex or len(blocks) != len(task.tables):
         raise InvalidInput(
-            "the bound on kernel times is for convex cost models and tables that stay whole; choose such a model, and take away sharding "
-            "types that cut tables"
+            "the bound on kernel times needs a convex cost model and tables that stay whole; choose a convex model, and allow "
+            "table_wise alone"
         )
     works = [shard_work(task, block) for block in blocks]
     call = np.array(numbered_calls(works), dtype=np.int64)

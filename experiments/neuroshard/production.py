@@ -140,7 +140,7 @@ class NeuroShardProduction:
             for seed in range(QUICK_SEEDS if quick else SEEDS)
             for world in WORLDS
             for name in self.strategies
-            if name != TORCHREC and (name not in LEARNED or bundled_policy("dreamshard", world.name) is not None)
+            if name != TORCHREC and (name not in LEARNED or bundled_policy(name.rstrip("+"), world.name) is not None)
         ]
         if TORCHREC in self.strategies and torchrec_installed() and not quick:
             seeds = range(TORCHREC_SEEDS)

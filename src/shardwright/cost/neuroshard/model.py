@@ -1,23 +1,22 @@
-"""NeuroShard's three networks as plain arrays, and the cost model that they make.
+"""NeuroShard's three networks as plain arrays, and the cost model made of them.
 
     encoder   21 features → 128 → 32, ReLU after both      one table
     sum       over the tables of a device
     head      32 → 64 → 1, ReLU between                    fused forward + backward ms of the device
 
-The compute network knows the SUM of forward and backward only. In this package's terms `forward_ms` carries both and `backward_ms` is 0:
-the sum over the phases, and the papers' embedding cost, are right; the split is not known. The head is not convex, so no lower bound
-follows from it.
+The compute network predicts only the SUM of forward and backward time. Here `forward_ms` carries both and `backward_ms` is 0: the sum of
+the phases, and the papers' embedding cost, are right, but the split is unknown. The head is not convex, so no lower bound follows.
 
     forward    [dim sum of each device, start delay of each device] (2 D) → 128 → 64 → 32 → 16 → ms of each device (D)
     backward   [dim sum of each device]                               (D) → 128 → 64 → 32 → 16 → ms of each device (D)
 
-A communication network serves the number of devices that it was trained for; a model may hold networks for several numbers. A dim sum
-enters as MB of pooled values, 4 bytes × batch size × dim sum, so that the batch size may differ from the measured one. Start delays count
+A communication network serves only the number of devices that it was trained for; a model may hold networks for several numbers. A dim
+sum enters as MB of pooled values, 4 bytes × batch size × dim sum, so the batch size may differ from the measured one. Start delays count
 from the first device to start. In a search they are differences of compute + backward communication.
 
-A table is described by 21 numbers: rows, dim, pooling factor, size, and shares of its distinct rows in 17 reuse bins. Rows, dim, pooling
-and size span decades, so they enter as logarithms: on 8,000 sets measured on a CPU that made the mean error on test sets 4.9%, plain
-numbers 5.4%. The batch size is not among them, as in the paper.
+A table is described by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. Rows, dim,
+pooling factor and size span decades, so they enter as logarithms: on 8,000 sets measured on a CPU, the mean error on test sets was 4.9%,
+with plain numbers 5.4%. As in the paper, the batch size is not a feature.
 """
 
 from __future__ import annotations
@@ -51,32 +50,37 @@ def table_features(works: WorkArrays) -> Floats:
 
 Weights: TypeAlias = dict[str, npt.NDArray[np.float32]]
 Layers: TypeAlias = tuple[tuple[Floats, Floats], ...]
-"""`(out, in)` weights and `(out,)` biases of each layer; a ReLU stands between layers, none after the last."""
+"""`(out, in)` weights and `(out,)` biases of each layer; a ReLU follows each layer except the last."""
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def layer_shapes(prefix: str, sizes: Sequence[int]) -> Shapes:
-    """Names and shapes of the arrays of layers with these sizes, inputs first."""
+    """Names and shapes of the arrays of layers with these sizes; the first size is that of the inputs."""
     shapes: Shapes = {}
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         shapes |= {f"{prefix}.{index}.weight": (outputs, inputs), f"{prefix}.{index}.bias": (outputs,)}
     return shapes
 
 
-def check_weights(weights: Mapping[str, npt.NDArray[np.float32]], shapes: Shapes) -> None:
-    """Check that arrays are there, have the right shapes, and are finite.
+def check_weights(
+    weights: Mapping[str, npt.NDArray[np.float32]],
+    shapes: Shapes,
+    what: str = "cost model",
+    remedy: str = "train the model again",
+) -> None:
+    """Check that arrays are present, have the right shapes, and are finite.
 
     Raises:
-        InvalidInput: one is not so.
+        InvalidInput: an array fails the check.
     """
     for name, shape in shapes.items():
         found = weights.get(name)
         if found is None or found.shape != shape:
             held = "is missing" if found is None else f"has shape {found.shape}"
-            raise InvalidInput(f"cost model: {name} {held}, must be an array of shape {shape}; train the model again")
+            raise InvalidInput(f"{what}: {name} {held}, must be an array of shape {shape}; {remedy}")
         if not np.isfinite(found).all():
-            raise InvalidInput(f"cost model: {name} holds NaN or infinite values; train the model again")
+            raise InvalidInput(f"{what}: {name} holds NaN or infinite values; {remedy}")
 
 
 def layers_of(weights: Mapping[str, npt.NDArray[np.float32]], prefix: str, count: int) -> Layers:
@@ -88,7 +92,7 @@ def layers_of(weights: Mapping[str, npt.NDArray[np.float32]], prefix: str, count
 
 
 def standardised(layers: Layers, mean: Floats, std: Floats) -> Layers:
-    """Layers for raw inputs x that do what `layers` do for (x − mean) / std."""
+    """Layers that give for raw inputs x what `layers` give for (x − mean) / std."""
     weight, bias = layers[0]
     scaled = weight / std
     return ((scaled, bias - scaled @ mean), *layers[1:])
@@ -110,10 +114,10 @@ _MB_PER_VALUE = 4e-6
 
 @dataclass(frozen=True)
 class PassLayers:
-    """Layers on raw inputs (dim sums, delays in ms from the first to start), to be evaluated without torch; a negative output means 0.
+    """Layers for raw inputs (dim sums; delays in ms from the first start), evaluated without torch; a negative output means 0.
 
     Attributes:
-        forward: from `(2 D,)` dim sums, then delays, to `(D,)` ms.
+        forward: from `(2 D,)` dim sums followed by delays, to `(D,)` ms.
         backward: from `(D,)` dim sums to `(D,)` ms.
     """
 
@@ -132,7 +136,7 @@ def communication_shapes(devices: int) -> Shapes:
 
 
 def megabytes(dims: npt.ArrayLike, batch_size: npt.ArrayLike) -> Floats:
-    """MB of the values of all samples, from dim sums: what the networks see of both."""
+    """MB of the pooled values of all samples: the networks' input for dim sums and batch size."""
     return np.asarray(np.multiply(dims, batch_size) * _MB_PER_VALUE, dtype=np.float64)
 
 
@@ -141,9 +145,9 @@ class CommunicationNetworks:
     """The networks for one or several numbers of devices.
 
     Attributes:
-        weights: arrays by the names and shapes of `communication_shapes`, of every number of devices.
-        devices: numbers of devices there are networks for.
-        batch_size: samples a step that dim sums are meant for unless a call says otherwise: the most frequent of the training.
+        weights: arrays with the names and shapes of `communication_shapes`, for every number of devices.
+        devices: numbers of devices that have networks.
+        batch_size: default samples per step of a call: the most frequent batch size in training.
     """
 
     weights: Weights
@@ -163,12 +167,12 @@ class CommunicationNetworks:
                 raise InvalidInput("cost model: a std must be greater than 0; train the model again")
 
     def forward_ms(self, dims: npt.ArrayLike, delays: npt.ArrayLike, batch_size: int | None = None) -> Floats:
-        """Forward all-to-all from each device's own start to its end, so with the wait for devices that start late.
+        """Forward all-to-all ms from each device's own start to its end, so the wait for devices that start late is included.
 
         Args:
             dims: `(..., D)` dim sums.
-            delays: `(..., D)` ms; only differences count.
-            batch_size: samples a step over all devices; None for the attribute's.
+            delays: `(..., D)` start delays in ms; only differences count.
+            batch_size: samples per step over all devices; None for the attribute.
 
         Returns:
             `(..., D)` ms.
@@ -182,12 +186,12 @@ class CommunicationNetworks:
         return np.maximum(evaluate(layers, np.concatenate([sums, late], axis=-1)), 0.0)
 
     def backward_ms(self, dims: npt.ArrayLike, batch_size: int | None = None) -> Floats:
-        """Backward all-to-all of devices that start together: `(..., D)` ms from `(..., D)` dim sums; see `forward_ms`."""
+        """Backward all-to-all if all devices start together: `(..., D)` ms from `(..., D)` dim sums; see `forward_ms`."""
         sums = np.asarray(dims, dtype=np.float64)
         return np.maximum(evaluate(self.layers(sums.shape[-1], batch_size).backward, sums), 0.0)
 
     def layers(self, devices: int, batch_size: int | None = None) -> PassLayers:
-        """Layers that take dim sums and delays as they are: scaling and standardisation are part of the first.
+        """Layers for raw dim sums and delays; the first layer includes scaling and standardisation.
 
         Raises:
             InvalidInput: there are no networks for this number of devices.
@@ -202,7 +206,7 @@ class CommunicationNetworks:
         """Check that there are networks for a number of devices.
 
         Raises:
-            InvalidInput: there are none.
+            InvalidInput: there are no networks for this number.
         """
         if devices not in self.devices:
             raise InvalidInput(
@@ -236,9 +240,9 @@ class NeuroShardModel:
     """The three networks, evaluated with numpy.
 
     Attributes:
-        weights: arrays of the compute network, by the names and shapes of `SHAPES`.
-        communication: networks of the all-to-alls; None where no collectives were measured.
-        metadata: where the model comes from: hardware, optimizer, samples, accuracy.
+        weights: arrays of the compute network, with the names and shapes of `SHAPES`.
+        communication: networks of the all-to-alls; None if no collectives were measured.
+        metadata: origin of the model: hardware, optimizer, samples, accuracy.
     """
 
     weights: Weights
@@ -252,7 +256,7 @@ class NeuroShardModel:
 
     @property
     def name(self) -> str:
-        """Device and kind, as in "cpu/neuroshard"."""
+        """Name in the metadata, else device and kind, as in "cpu/neuroshard"."""
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/neuroshard")
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
@@ -260,12 +264,12 @@ class NeuroShardModel:
         return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, LATENT))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 32)` encodings of n shards given as columns."""
+        """`(n, 32)` encodings of n shards given as arrays."""
         return np.maximum(evaluate(self.encoder, table_features(works)), 0.0)
 
     @cached_property
     def encoder(self) -> Layers:
-        """The encoder on raw features; a ReLU follows its last layer too."""
+        """The encoder for raw features; a ReLU follows its last layer too."""
         mean, std = (self.weights[f"feature_{part}"].astype(np.float64) for part in ("mean", "std"))
         return standardised(layers_of(self.weights, "encoder", 2), mean, std)
 
@@ -284,7 +288,7 @@ class NeuroShardModel:
 
 KIND = "neuroshard"
 HEADER = ("kind", "features", "devices", "communication_batch_size")
-"""Header entries that are the format's, not the model's metadata."""
+"""Header entries that belong to the file format, not to the model's metadata."""
 
 _MOST_NETWORKS = 64
 
@@ -304,7 +308,7 @@ def arrays_of(model: NeuroShardModel) -> Weights:
 
 
 def wanted_arrays(header: Mapping[str, str]) -> set[str]:
-    """Names of the arrays that a model with this header has.
+    """Names of the arrays that a model with this header must have.
 
     Raises:
         InvalidInput: the header is damaged, or made for other features.
@@ -332,7 +336,7 @@ def model_of(
 
 
 def _devices(header: Mapping[str, str]) -> tuple[int, ...]:
-    """Numbers of devices that the file has communication networks for."""
+    """Numbers of devices with communication networks, from a file's header."""
     text = header.get("devices", "")
     found = tuple(_count(header, "devices", part, MAX_DEVICES) for part in text.split(",")) if text else ()
     if len(set(found)) < len(found) or len(found) > _MOST_NETWORKS:

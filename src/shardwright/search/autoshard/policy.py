@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.neuroshard.model import check_weights, evaluate, layer_shapes, layers_of
-from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 
@@ -74,12 +73,7 @@ class AutoShardWeights:
     """
 
     def __init__(self, policy: SavedPolicy) -> None:
-        try:
-            check_weights(policy.weights, SHAPES)
-        except InvalidInput as error:
-            raise InvalidInput(
-                f"the file is not a whole policy of 'autoshard' ({error}); learn it again with 'shardwright learn autoshard'"
-            ) from None
+        check_weights(policy.weights, SHAPES, "autoshard policy", "learn it again with 'shardwright learn autoshard'")
         self.published = policy.metadata.get("method") == "paper"
         self._weights = w = {name: array.astype(np.float64) for name, array in policy.weights.items()}
         self._encoder, self._cost, self._share, self._device, policy_layers = (

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.neuroshard.model import check_weights
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
@@ -83,17 +84,13 @@ def checked(policy: SavedPolicy) -> Mapping[str, npt.NDArray[Any]]:
     """Return the arrays of a policy after checking them.
 
     Raises:
-        InvalidInput: an array is missing or has another shape, or a standard deviation is not positive.
+        InvalidInput: an array is missing, has another shape or is not finite, or a standard deviation is not positive.
     """
-    for name, shape in SHAPES.items():
-        found = policy.weights.get(name)
-        if found is None or found.shape != shape:
-            held = "is missing" if found is None else f"has shape {found.shape}"
-            raise InvalidInput(
-                f"dreamshard policy: {name} {held}, must be an array of shape {shape}; learn the policy again"
-            )
+    check_weights(policy.weights, SHAPES, "dreamshard policy", "learn it again with 'shardwright learn dreamshard'")
     if not (policy.weights["feature_std"] > 0).all():
-        raise InvalidInput("dreamshard policy: feature_std must be positive; learn the policy again")
+        raise InvalidInput(
+            "dreamshard policy: feature_std must be positive; learn it again with 'shardwright learn dreamshard'"
+        )
     return policy.weights
 
 
@@ -130,7 +127,7 @@ class Policy:
         saved: the policy.
 
     Raises:
-        InvalidInput: an array is missing or has another shape, or a standard deviation is not positive.
+        InvalidInput: an array is missing, has another shape or is not finite, or a standard deviation is not positive.
     """
 
     def __init__(self, saved: SavedPolicy) -> None:

@@ -35,9 +35,14 @@ _SAMPLES = 16  # placements sampled before a task is given up
 
 
 def policy_for(path: Path | None, task: Task) -> Policy:
-    """The policy of a file, or the bundled policy for the task's device type."""
+    """The policy of a file, or the bundled policy for the task's device type.
+
+    Raises:
+        InfeasibleTask: there is neither.
+    """
     chosen = policy_file(task, path, NAME)
-    assert chosen is not None, "a strategy's supports() names devices without a policy"
+    if chosen is None:
+        raise InfeasibleTask(f"strategy 'dreamshard' cannot plan this task: {why_not_placed(task, path, NAME)}")
     found = None if is_missing(chosen) else status(chosen)
     return _read(chosen, 0 if found is None else found.st_mtime_ns)
 

@@ -95,8 +95,8 @@ class DreamShardTrainer(Trainer):
             if sum(len(part) for part in found) >= count:
                 return torch.cat(found)[:count], torch.cat(assignments)[:count]
         raise InfeasibleTask(
-            f"of {_TRIES * count} sampled placements of the training tasks fewer than {count} kept memory and constraints; "
-            "train on tasks with more memory"
+            f"of {_TRIES * count} sampled placements of the training tasks only {sum(map(len, found))} kept memory and constraints, but "
+            f"{count} are needed; train on tasks with more memory or fewer constraints"
         )
 
     def _learn_costs(self) -> None:

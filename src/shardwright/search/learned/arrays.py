@@ -135,7 +135,7 @@ class PlacementArrays:
         return (
             f"no device is left for table '{', '.join(self.units.free[unit].tables)}', which needs "
             f"{format_bytes(int(self.bytes[unit]))}: {when} the devices it may use had at most {format_bytes(left)} left, or held a table "
-            "it is to be kept apart from; allow column_wise or row_wise for it, use more devices or memory, or plan with certified"
+            "that it must be kept apart from; allow column_wise or row_wise for it, use more devices or memory, or strategy 'certified'"
         )
 
     def shards(self, assignment: Ints | Sequence[int]) -> list[Shard]:

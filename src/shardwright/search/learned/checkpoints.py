@@ -58,8 +58,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | No
             found = header.get("format"), header.get("kind")
             if found != (FORMAT, KIND):
                 raise InvalidInput(
-                    f"{path}: the file is of format {found[0]!r}, kind {found[1]!r}; "
-                    f"this version reads files of kind {KIND!r} of format {FORMAT!r}: {_REMEDY}"
+                    f"{path}: not a checkpoint of format {FORMAT!r} (it says kind {found[1]!r}, format {found[0]!r}); {_REMEDY}"
                 )
             state = json.loads(header.get("state", ""))
             if not isinstance(state, dict):

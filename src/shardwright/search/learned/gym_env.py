@@ -188,14 +188,14 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         number = (options or {}).get("task")
         if number is None:
             number = int(self.np_random.integers(len(self._tasks)))
-        if not 0 <= number < len(self._tasks):
-            raise InvalidInput(f"options: task is {number!r}, must be from 0 to {len(self._tasks) - 1}")
+        if not isinstance(number, int) or not 0 <= number < len(self._tasks):
+            raise InvalidInput(f"options: task is {number!r}, must be a whole number from 0 to {len(self._tasks) - 1}")
         self._start(self._tasks[number])
         return self._observation(), self._info()
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Put the current unit on a device."""
-        if not self.action_masks()[int(action)]:
+        if not 0 <= int(action) < self._devices or not self.action_masks()[int(action)]:
             return self._observation(), PENALTY, True, False, self._info()
         self._sums[int(action)] += self._scaled[int(self._environment.current_e[0])]
         self._environment.step(torch.tensor([int(action)]), self._mask)
@@ -220,7 +220,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         """
         assignment = self._environment.assignment_eu[0].numpy()
         if (assignment < 0).any():
-            raise InvalidInput(f"{int((assignment < 0).sum())} units are not placed; a plan needs a device for each")
+            raise InvalidInput(
+                f"{int((assignment < 0).sum())} units are not placed, so there is no plan; call step until the episode ends"
+            )
         return self._now.arrays.plan(assignment, strategy, seed)
 
     def _start(self, task: EpisodeTask) -> None:
@@ -238,7 +240,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def _take_scales(self, like: PlacementEnv) -> None:
         if self._devices > like._devices:
             raise InvalidInput(
-                f"a task has {self._devices} devices, the environment to be like has {like._devices}; make that one with as many"
+                f"a task has {self._devices} devices, but the environment passed as like has {like._devices}; "
+                f"make that one with a task of at least {self._devices} devices"
             )
         self._mean, self._deviation, self._devices = like._mean, like._deviation, like._devices
 

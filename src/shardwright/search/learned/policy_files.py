@@ -91,7 +91,7 @@ def why_not_placed(task: Task, path: Path | None, strategy: str) -> str | None:
     """The reason why a policy cannot place a task; None if it can. The arguments are those of `policy_file`."""
     if policy_file(task, path, strategy) is None:
         return (
-            f"no policy for device '{task.topology.device}' is bundled; learn one with 'shardwright learn {strategy}' and name it "
+            f"no policy is bundled for device '{task.topology.device}'; learn one with 'shardwright learn {strategy}' and pass it "
             "with --policy"
         )
     return why_not_counted(task)
@@ -101,12 +101,11 @@ def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
     found = header.get("format"), header.get("kind")
     if found != (FORMAT, KIND):
         raise InvalidInput(
-            f"the file is of format {found[0]!r}, kind {found[1]!r}; "
-            f"this version reads files of kind {KIND!r} of format {FORMAT!r}: {learn}"
+            f"the file is not a policy of format {FORMAT!r} (it says kind {found[1]!r}, format {found[0]!r}); {learn}"
         )
     if header.get("strategy") != strategy:
         raise InvalidInput(
-            f"the policy is one of strategy {header.get('strategy')!r}, not of {strategy!r}; "
+            f"the policy was learned by strategy {header.get('strategy')!r}, not by {strategy!r}; "
             f"plan with the strategy that learned it, or {learn}"
         )
     if header.get("features") != _FEATURES:

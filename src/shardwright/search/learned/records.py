@@ -92,13 +92,16 @@ def read_figures(folder: Path) -> list[dict[str, float | None]]:
     """
     path = folder / FIGURES_FILE
     rows: list[dict[str, float | None]] = []
-    for line in read_text(path, "record of 'learn --log'").splitlines():
+    text = read_text(path, "record of 'learn --log'")
+    for line in text[: text.rfind("\n") + 1].splitlines():  # a killed process may have left the last line unfinished
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            break  # the process was killed while it wrote this line
+            row = None
         if not isinstance(row, dict) or not isinstance(row.get("iteration"), (int, float)):
-            raise InvalidInput(f"{path}: line {len(rows) + 1} is no figures of an iteration; name another folder")
+            raise InvalidInput(
+                f"{path}: line {len(rows) + 1} is not a row of training figures; name a folder that 'learn --log' wrote"
+            )
         rows.append(row)
     return rows
 
