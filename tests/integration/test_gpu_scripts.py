@@ -205,7 +205,7 @@ def test_a_strategy_without_a_policy_ends_the_preparation_before_it_searches(
         plans.main(["prepare", str(folder)])
     assert ended.value.code == 1
     told = capsys.readouterr().err
-    assert "autoshard, dreamshard, dreamshard+: no policy for device 'h200' is bundled" in told
+    assert "autoshard, dreamshard, dreamshard+: no policy is bundled for device 'h200'" in told
     assert "learn autoshard.safetensors and dreamshard.safetensors" in told
     assert not folder.exists()
 

@@ -232,7 +232,7 @@ def test_plan_refuses_a_policy_that_does_not_fit(learn, cli, task_file, model_fi
     for strategy, says in {
         "greedy": "strategy 'greedy' takes no policy",
         "auto": "strategy 'auto' takes no policy",
-        "autoshard": "the policy is one of strategy 'dreamshard', not of 'autoshard'",
+        "autoshard": "the policy was learned by strategy 'dreamshard', not by 'autoshard'",
     }.items():
         outcome = cli(*given, "--strategy", strategy, "--policy", policy)
         assert outcome.code == 2

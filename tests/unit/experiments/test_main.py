@@ -16,7 +16,7 @@ def test_without_a_name_they_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["no-such"], "unknown experiment 'no-such'; known experiments are neuroshard-table"),
+        (["no-such"], "unknown experiment 'no-such'; known are neuroshard-table"),
         (["ablations", "--seconds", "0"], "--seconds is 0.0, must be greater than 0"),
         (["ablations", "--seconds", "nan"], "--seconds is nan, must be greater than 0"),
         (["ablations", "--jobs", "0"], "--jobs"),

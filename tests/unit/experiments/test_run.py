@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from experiments.experiment import Page, Piece, ResultTable
 from experiments.pages import hardware
-from experiments.run import run_experiment
+from experiments.run import run_experiment, write_stored
 
 from shardwright.errors import InvalidInput
 
@@ -63,10 +63,20 @@ def test_a_killed_run_goes_on(tmp_path):
         go(Squares(stop_at=2), tmp_path)
     with (tmp_path / "squares.journal.jsonl").open("a") as file:
         file.write('[{"number": 2, "squ')  # what a kill in the middle of a line leaves
+    with pytest.raises(KeyboardInterrupt):
+        go(Squares(stop_at=3), tmp_path)
     second = Squares()
-    assert go(second, tmp_path).made == 2
-    assert second.ran == [2, 3]
+    assert go(second, tmp_path).made == 1
+    assert second.ran == [3]
     assert pl.read_parquet(tmp_path / "squares.parquet")["number"].to_list() == [0, 1, 2, 3]
+
+
+def test_a_page_of_stored_rows_says_how_many_pieces_they_are_of(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(Squares(stop_at=2), tmp_path)
+    outcome = write_stored(Squares(), tmp_path, command="python -m experiments squares --stored")
+    assert (outcome.pieces, outcome.wanted, outcome.made) == (2, 4, 0)
+    assert "not finished" in (tmp_path / "squares.md").read_text()
 
 
 def test_a_finished_run_only_writes_its_page(tmp_path):

@@ -36,7 +36,7 @@ def test_other_strategies_refuse_a_policy(name):
 def test_without_a_policy_for_the_device_the_reason_says_how_to_learn_one(name):
     task = sw.Task([sw.Table("t", 100, 16)], sw.Topology(devices_per_host=2, device="abacus"), 64)
     assert name not in strategy_names(task)
-    with pytest.raises(InfeasibleTask, match="no policy for device 'abacus' is bundled.*shardwright learn.*--policy"):
+    with pytest.raises(InfeasibleTask, match="no policy is bundled for device 'abacus'.*shardwright learn.*--policy"):
         sw.plan(task, strategy=name, cost_model=SimpleCostModel())
 
 

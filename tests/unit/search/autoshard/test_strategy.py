@@ -159,7 +159,7 @@ def test_without_a_policy_the_strategy_says_how_to_get_one():
     task = replace(varied_task(0), topology=Topology(devices_per_host=3, device="none-such"))
     says = AutoShard().supports(task)
     assert says is not None
-    assert "no policy for device 'none-such' is bundled" in says
+    assert "no policy is bundled for device 'none-such'" in says
     assert "shardwright learn autoshard" in says
     with pytest.raises(InfeasibleTask, match="--policy"):
         search(AutoShard(), task)

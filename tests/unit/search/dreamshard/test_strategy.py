@@ -114,8 +114,10 @@ def test_what_cannot_be_placed_is_told_with_numbers_and_a_remedy(policy):
 def test_without_a_policy_the_strategy_says_how_to_get_one(kind):
     task = sw.Task(task_of(3, 2).tables, sw.Topology(device="nothing-like-it", memory="4 GB"), 64)
     assert "learn one with 'shardwright learn dreamshard'" in kind().supports(task)
-    with pytest.raises(InfeasibleTask, match="no policy for device 'nothing-like-it' is bundled"):
+    with pytest.raises(InfeasibleTask, match="no policy is bundled for device 'nothing-like-it'"):
         plan(task, kind())
+    with pytest.raises(InfeasibleTask, match="'nothing-like-it'"):
+        kind().search(task, MODEL, seed=0, deadline=None)
 
 
 def test_a_policy_of_another_strategy_is_refused(tmp_path):

@@ -108,11 +108,12 @@ def test_units_come_heaviest_first():
     assert found == sorted(found, reverse=True)
 
 
-def test_an_action_outside_the_mask_ends_the_episode():
+@pytest.mark.parametrize("action", [3, 5, -4, -1])
+def test_an_action_outside_the_mask_ends_the_episode(action):
     env = PlacementEnv([task_of(4, 2), task_of(4, 5)], WORLD)
     env.reset(options={"task": 0})
     assert env.action_masks().tolist() == [True, True, False, False, False]
-    _, reward, terminated, truncated, _ = env.step(np.int64(3))
+    _, reward, terminated, truncated, _ = env.step(np.int64(action))
     assert (reward, terminated, truncated) == (PENALTY, True, False)
     with pytest.raises(InvalidInput, match="4 units are not placed"):
         env.plan()
@@ -143,7 +144,7 @@ def test_test_tasks_are_seen_as_training_tasks_are():
     seen, again = train.reset(options={"task": 1})[0], test.reset()[0]
     for name, part in seen.items():
         np.testing.assert_array_equal(part, again[name])
-    with pytest.raises(InvalidInput, match="a task has 5 devices, the environment to be like has 4"):
+    with pytest.raises(InvalidInput, match="a task has 5 devices, but the environment passed as like has 4"):
         PlacementEnv([task_of(3, 5)], WORLD, like=train)
 
 

@@ -68,6 +68,15 @@ def test_a_folder_that_is_a_file_and_one_without_a_record_are_refused(tmp_path):
         read_figures(tmp_path)
 
 
+def test_a_damaged_line_is_refused_and_an_unfinished_last_one_is_dropped(tmp_path):
+    path = tmp_path / FIGURES_FILE
+    path.write_text('{"iteration": 1, "reward": 1.0}\n{"iteration": 2, "rew')
+    assert read_figures(tmp_path) == [{"iteration": 1, "reward": 1.0}]
+    path.write_text('{"iteration": 1, "rew\n{"iteration": 2, "reward": 1.0}\n')
+    with pytest.raises(InvalidInput, match="line 1 is not a row of training figures"):
+        read_figures(tmp_path)
+
+
 def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with (
