@@ -1,9 +1,9 @@
-"""Step time against search time: what `certified`, NeuroShard's beam and a mixed-integer program have found after each time limit.
+"""Step time against search time: the plans that `certified`, NeuroShard's beam and a mixed-integer program find by each time limit.
 
     python -m benchmarks.anytime [--limits 0.3 1 3 10 60] [--sizes 20x4 50x4 100x8 200x8]
 
-All search by the step, under the learned CPU model. A limit is given to the search as such; one that ends before is not run again for
-longer limits. Gaps are to the best bound that `certified` proved of the task.
+All strategies minimise the step under the learned CPU model. The limit applies to the search itself; a search that ends earlier is not run
+again for longer limits. Gaps are relative to the best bound that `certified` proved for the task.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Found:
-    """What one search found.
+    """The result of one search.
 
     Attributes:
-        step_ms: step of its plan; infinite without one.
-        bound_ms: what it proved; 0 for nothing.
-        seconds: how long it took.
+        step_ms: step of its plan; infinite without a plan.
+        bound_ms: its proven bound; 0 if it proved nothing.
+        seconds: duration of the search.
     """
 
     step_ms: float
@@ -87,13 +87,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def warm_up(strategies: Sequence[Strategy]) -> None:
-    """Load the libraries."""
+    """Load the libraries by planning a small task."""
     for strategy in strategies:
         sw.plan(random_task(1, tables=6, devices=2, device="cpu"), strategy=strategy, time_limit=0.3)
 
 
 def searched(task: Task, strategy: Strategy, limits: Sequence[float]) -> dict[float, Found]:
-    """What a strategy finds within each limit; `certified` goes on until then, unless it has proven its plan."""
+    """Return what a strategy finds within each limit; `certified` uses all of it, unless it proves its plan earlier."""
     model, found = resolve_cost_model(None, task), {}
     for limit in limits:
         began = time.perf_counter()
@@ -105,7 +105,7 @@ def searched(task: Task, strategy: Strategy, limits: Sequence[float]) -> dict[fl
         seconds = time.perf_counter() - began
         assert plan.cost is not None
         found[limit] = Found(plan.cost.step_ms, plan.bound_ms or 0.0, seconds)
-        if seconds < 0.9 * limit:  # it ended by itself
+        if seconds < 0.9 * limit:  # the search ended by itself
             return dict.fromkeys(limits, found[limit]) | found
     return found
 

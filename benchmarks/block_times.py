@@ -1,14 +1,14 @@
-"""What the blocks of a table cost: why a gap may be wider than any search can close.
+"""Block costs of a table: why a gap may be wider than any search can close.
 
-A block's time here is what it adds to a device that holds nothing else: forward and backward kernels beyond an empty launch, and its own
-bytes over the links in both passes, without latency. A *way* cuts a table into equal blocks: none (whole), columns by halving down to
-multiples of 4, 2, 4, 8, … or as many row blocks as there are devices (16 at least), a replica on every device; as far as constraints and
-the memory of the roomiest device allow it. Two things about a task follow:
+A block's time here is what it adds to an otherwise empty device: forward and backward kernels beyond an empty launch, and its own
+bytes over the links in both passes, without latency. A *way* cuts a table into equal blocks: the whole table; columns, halved down to
+multiples of 4; 2, 4, 8, … row blocks, up to the number of devices (at least 16); a replica on every device. Constraints and the memory
+of the roomiest device limit the ways. Two facts about a task follow:
 
-- A table *binds* where the block of its finest way takes at least half (`HALF`) of the step: a device holds one of them at most, whatever a
-  search does.
-- A table *must be cut dearly* where the block of its cheapest way, by the sum over its blocks, takes at least half of the step. The bound
-  charges about that sum, but most plans that balance have to cut the table further, and pay for it.
+- A table *binds* if the block of its finest way takes at least half (`HALF`) of the step. A device then holds at most one such block,
+  whatever a search does.
+- A table *must be cut dearly* if the block of its cheapest way, by the sum over its blocks, takes at least half of the step. The bound
+  charges about that sum, but most balanced plans must cut the table further, and pay for it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Floats = npt.NDArray[np.float64]
 HALF = 0.5  # of the step
 _COLUMNS = 4  # a narrower block is not aligned to 16 bytes
 _ROW_PARTS = 16
-_ROWS_TO_CUT = 64 * _ROW_PARTS  # tables with fewer rows are cut into a block a device at most
+_ROWS_TO_CUT = 64 * _ROW_PARTS  # tables with fewer rows are cut into at most one block a device
 
 
 @dataclass(frozen=True)
 class Heaviest:
-    """The table whose block is the heaviest of its kind.
+    """The table with the heaviest block.
 
     Attributes:
-        table: its name.
-        ms: what the block adds to an empty device.
+        table: name of the table.
+        ms: time that the block adds to an empty device.
     """
 
     table: str
@@ -48,7 +48,7 @@ class Heaviest:
 
 
 def block_ms(task: Task, shards: Sequence[Shard], model: CostModel) -> Floats:
-    """`(n,)` ms that each shard adds to an empty device."""
+    """Return `(n,)` ms that each shard adds to an empty device."""
     works = [shard_work(task, shard) for shard in shards]
     latents = model.encode(works)
     price = model.pricing.price
@@ -58,7 +58,7 @@ def block_ms(task: Task, shards: Sequence[Shard], model: CostModel) -> Floats:
 
 
 def heaviest_blocks(task: Task, model: CostModel) -> tuple[Heaviest, Heaviest]:
-    """Over all tables, the heaviest block of a finest way and the heaviest of a cheapest way."""
+    """Return the heaviest block over all tables' finest ways, and the heaviest over their cheapest ways."""
     ways = [(index, shard, count) for index, table in enumerate(task.tables) for shard, count in _ways(task, table)]
     times = block_ms(task, [shard for _, shard, _ in ways], model)
     finest, cheapest = np.full((2, len(task.tables)), np.inf)
@@ -71,12 +71,12 @@ def heaviest_blocks(task: Task, model: CostModel) -> tuple[Heaviest, Heaviest]:
 
 
 def _heaviest(task: Task, ms: Floats) -> Heaviest:
-    known = np.where(np.isfinite(ms), ms, 0.0)  # no way at all: nothing to say about the table
+    known = np.where(np.isfinite(ms), ms, 0.0)  # a table without any way counts as 0
     return Heaviest(task.tables[int(known.argmax())].name, float(known.max()))
 
 
 def _ways(task: Task, table: Table) -> list[tuple[Shard, int]]:
-    """A block of every allowed way of a table, on device 0, and how many blocks the way has."""
+    """Return a block of every allowed way of a table, on device 0, and the number of blocks of the way."""
     limits, devices = task.constraints.of(table.name), task.topology.devices
     whole = Shard.whole(table, 0)
     most = limits.max_shards or table.rows * table.dim
@@ -104,7 +104,7 @@ def _fits(task: Task, shard: Shard) -> bool:
 
 
 def _links_ms(task: Task, shard: Shard, work: ShardWork) -> float:
-    """Ms of both passes on the links of the first holder, were there no latency; see `shardwright.cost.score`."""
+    """Return the ms of both passes on the links of the first holder, without latency; see `shardwright.cost.score`."""
     topology = task.topology
     if len(shard.devices) > 1:
         free = replace(task, topology=replace(topology, intra_latency_ms=0.0, inter_latency_ms=0.0))

@@ -11,19 +11,19 @@ from shardwright.task import Table, Task, Topology
 from shardwright.workload import random_task
 
 DEVICES_PER_HOST = 8
-HOT_SHARE = 0.01  # of the tables, at least 2 of them
-HOT_LEAST, HOT_MOST = 10.0, 50.0  # times the lookups
+HOT_SHARE = 0.01  # share of hot tables; at least 2 tables are hot
+HOT_LEAST, HOT_MOST = 10.0, 50.0  # factors on the lookups of hot tables
 SPREAD = 1.0  # standard deviation of the logarithm of the factors on rows and pooling
 MOST_POOLING = 2000.0
 FILL = 0.8
 
 
 def cluster_task(seed: int, *, tables: int, devices: int, device: str, batch_size: int, heavy_tail: bool) -> Task:
-    """A task of tables from the pool "dlrm-2021" (dims 4 to 128), on hosts of 8 devices.
+    """Return a task of tables from the pool "dlrm-2021" (dims 4 to 128), on hosts of 8 devices.
 
-    With a heavy tail every table's rows and pooling factor are multiplied by lognormal numbers (σ = 1), and one table in a hundred, two
-    at least, by a further 10 to 50 in its pooling factor (log-uniform, at most 2,000 lookups a sample). A few tables then
-    cost more than the mean device.
+    A heavy tail multiplies the rows and pooling factor of every table by lognormal numbers (σ = 1). One table in a hundred, at least two,
+    gets a further factor of 10 to 50 on its pooling factor (log-uniform, at most 2,000 lookups a sample). A few tables then cost more than
+    the mean device.
 
     Args:
         seed: seed.
@@ -45,7 +45,7 @@ def cluster_task(seed: int, *, tables: int, devices: int, device: str, batch_siz
 
 
 def with_heavy_tail(tables: Sequence[Table], seed: int, memory: int) -> tuple[Table, ...]:
-    """The tables with lognormal factors and a few hot ones; rows shrink where the weights would fill over 80% of the memory."""
+    """Apply lognormal factors and make a few tables hot; rows shrink if the weights would fill over 80% of the memory."""
     rng = np.random.default_rng([seed, 1])
     more_rows, more_lookups = np.exp(SPREAD * rng.standard_normal((2, len(tables))))
     hot = rng.choice(len(tables), max(2, round(HOT_SHARE * len(tables))), replace=False)

@@ -1,4 +1,4 @@
-"""How fast samples are collected, and how much a sample differs when it is measured again.
+"""Speed of collecting samples, and difference between two measurements of one sample.
 
 python -m benchmarks.collect_speed --samples 400
 """

@@ -1,4 +1,4 @@
-"""How well compute models predict held-out samples, by head, by what the sets hold and by the number of samples, beside repeat noise.
+"""Accuracy of compute models on held-out samples, by head, by content of the sets and by number of samples, beside repeat noise.
 
 python -m benchmarks.cost_model samples/cpu
 """
@@ -19,7 +19,7 @@ from shardwright.cost.training import TrainingOptions, split, train
 from shardwright.measure.samples import read_samples
 
 SIZES = (1000, 2000, 4000, 8000)
-FEWEST = 10  # sets that an error is stated of
+FEWEST = 10  # fewest sets for which an error is stated
 RANGES = ("1-3", "4-7", "8-11", "12-15", "16+")
 HEADS = (
     "sets",
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def kinds(model: ComputeModel, samples: Samples) -> list[tuple[str, ...]]:
-    """Errors by what the sets hold."""
+    """Errors by content of the sets."""
     samples = samples.select(samples.repeat == 0)
     error = predict(model, samples).sum(axis=1) / samples.times.sum(axis=1) - 1
     works, first = samples.works, samples.starts[:-1]
@@ -105,7 +105,7 @@ def row(result: Accuracy) -> tuple[str, ...]:
 
 
 def linear_error(samples: Samples) -> Accuracy:
-    """A non-negative linear model of the sums of sizes, fitted to relative error: no encoder, no head."""
+    """Accuracy of a non-negative linear model of the sums of sizes, fitted to relative error, without encoder and head."""
     from scipy.optimize import nnls
 
     parts, _, test = split(samples, 0)

@@ -1,10 +1,10 @@
-"""What a machine that no model knows can expect, before a calibration and after one of more and more sets.
+"""Prediction errors on a machine that no model knows, before calibration and after calibrations with more and more sets.
 
     python -m benchmarks.cost_transfer
 
-Every file of data/costs is held out in turn. A quarter of its sets is the test, by whole pairs; n of the others are what a calibration
-would have measured. Models start from the other processors' files, as the bundled model does from all files, or from nothing. So the
-first row is what a stranger sees, and the later ones are what measuring gives.
+Every file of data/costs is held out in turn. A quarter of its sets, by whole pairs, is the test; n of the others stand for the sets of a
+calibration. Models start from the other processors' files, as the bundled model starts from all files, or from nothing. So the first row
+shows an unknown machine without calibration, and the later rows show what measuring gains.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _rows(table: pa.Table, others: Sequence[Samples], sizes: Sequence[int], seeds: int) -> Iterator[list[object]]:
-    """One row for each number of sets and each way to come by a model: medians over the seeds of the errors' columns."""
+    """Yield a row for each number of sets and each way to obtain a model, with medians of the errors over the seeds."""
     samples, kinds = samples_of(table), np.array(table["kind"].to_pylist())
     starts = {"other processors": train(join(others), caches=COMMON_CACHES).model} if others else {}
     for size in [0, *(size for size in sizes if size <= (1 - TEST_SHARE) * len(samples))]:
@@ -72,7 +72,7 @@ def _rows(table: pa.Table, others: Sequence[Samples], sizes: Sequence[int], seed
 
 
 def _split(samples: Samples, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """`(n,)` whether a set is a test, and whether it is one of those to learn from; the sets of a pair stay together."""
+    """Return `(n,)` whether a set is for testing, and whether it is for learning; the sets of a pair stay together."""
     group = pairs_of(list(samples.labels)).group
     names, member = np.unique(group, return_inverse=True)
     place = np.random.default_rng(seed).permutation(len(names))[member]

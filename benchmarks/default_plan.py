@@ -1,10 +1,10 @@
-"""Is the default the best there is? Every strategy of at most three seconds beside `auto`, on usual and on odd tasks.
+"""Is the default the best strategy? Compare `auto` with every strategy of at most three seconds, on usual and on odd tasks.
 
     python -m benchmarks.default_plan --tasks 500                  # results/default_plan.md
     python -m benchmarks.default_plan --tasks 500 --part 1/2       # half of the tasks; run 2/2 beside it, the second to end writes the page
 
-All plans are priced by the same cost model, and are for the same runtime. A finished task is a line of a journal, so a run goes on where it
-was stopped. A task is a number: `--only 17` plans that one and prints all steps.
+One cost model prices all plans, and all are for the same runtime. Each finished task is a line of a journal, so a stopped run can go on.
+A task is a number: `--only 17` plans task 17 and prints all steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RIVALS = (
     "flexshard", "recshard", "row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel", "exact",
 )  # fmt: skip
 SLOW = ("rnn", "torchrec")
-"""Asked on every tenth task: they take longer than they may, or need a process of their own."""
+"""Run on every tenth task only: they exceed the time limit, or need a process of their own."""
 JOURNAL = Path("default_plan.jsonl")
 
 
@@ -69,7 +69,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome(number: int) -> dict[str, Any]:
-    """Step of each strategy, in ms; None where it found no plan."""
+    """Return the step of each strategy, in ms; None if it found no plan."""
     kind, task, runs_on = task_of(number)
     row: dict[str, Any] = {"task": number, "kind": kind, "runs_on": runs_on, "steps": {}}
     names = (*RIVALS, *(SLOW if number % 10 == 0 else ()))
@@ -87,7 +87,7 @@ def outcome(number: int) -> dict[str, Any]:
 
 
 def task_of(number: int) -> tuple[str, sw.Task, str]:
-    """The task of a number: half of them as the papers draw them or on clusters of hosts, half odd ones."""
+    """Return the task of a number. Even numbers are as in the papers or on clusters of hosts; odd numbers are odd tasks."""
     rng = np.random.default_rng([2026, number])
     device, batch = (("cpu", 1024), ("h100", 65_536))[number // 2 % 2]
     if number % 2 == 0:
@@ -104,7 +104,7 @@ def task_of(number: int) -> tuple[str, sw.Task, str]:
 
 
 def odd_task(rng: np.random.Generator, device: str, batch: int) -> tuple[str, sw.Task, str]:
-    """Few or many tables, sequences, slow links, long latencies, tight or unequal memory, constraints."""
+    """Draw an odd task: few or many tables, sequences, slow links, long latencies, tight or unequal memory, constraints."""
     hosts, near = (int(rng.choice(choice)) for choice in ([1, 1, 2, 4], [2, 4, 8]))
     devices = hosts * near
     tables = [odd_table(rng, index, batch) for index in range(int(rng.choice([2, 5, 12, 30, 60])))]
@@ -151,7 +151,7 @@ def odd_limits(rng: np.random.Generator, devices: int) -> sw.TableConstraint | N
 
 
 def worst(row: dict[str, Any]) -> tuple[float, str]:
-    """How far the default is above the best other plan, and whose that is; infinite where only another has a plan."""
+    """How far the default is above the best other plan, and that plan's strategy; infinite if only another strategy has a plan."""
     others = {name: step for name, step in row["steps"].items() if name != "auto" and step is not None}
     if not others:
         return -math.inf, "none"

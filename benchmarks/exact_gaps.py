@@ -1,4 +1,4 @@
-"""How much of the gap to the bound is the bound's and how much the plan's, on tasks that are small enough for `exact` to tell.
+"""How much of the gap to the bound comes from the bound and how much from the plan, on tasks small enough for `exact` to tell.
 
 python -m benchmarks.exact_gaps
 """
@@ -44,7 +44,7 @@ LOSSES = (
     "+ kernels and links apart",
     "+ forward and backward apart: the step",
 )
-"""Objectives that come closer and closer to the step; what each gains is the most that a bound can which sees it."""
+"""Objectives ever closer to the step. The gain of each is the most that a bound can gain by taking it into account."""
 OBJECTIVES = ((), ((0, 1, 2, 3),), ((0, 3), (1, 2)), EACH_PHASE)
 
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
-    """One setting: of the tasks that were proven, the shares of the gap."""
+    """Return the row of one setting: the shares of the gap over the proven tasks."""
     (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
     tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
     found = [one for task in tasks if (one := _shares(task, limit)) is not None]
@@ -97,7 +97,7 @@ def _row(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
 
 
 def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:
-    """Optimum over bound − 1, `certified` over optimum − 1, seconds of the proof; None where there is no proof in time."""
+    """Return optimum / bound − 1, `certified` / optimum − 1, and seconds of the proof; None without a proof in time."""
     try:
         best = sw.plan(task, strategy="exact", time_limit=limit)
         own = sw.plan(task, strategy="certified")
@@ -110,7 +110,7 @@ def _shares(task: sw.Task, limit: float) -> tuple[float, float, float] | None:
 
 
 def _losses(size: str, model: str, count: int, limit: float) -> tuple[object, ...]:
-    """One setting: by how much each objective exceeds the one before it."""
+    """Return the row of one setting: how much each objective exceeds the one before it."""
     (tables, devices), (name, batch_size) = map(int, size.split("x")), MODELS[model]
     tasks = paper_tasks(count, devices=devices, tables=tables, seed=SEED, device=model, batch_size=batch_size)
     found = [one for task in tasks if (one := _steps_of(task, limit)) is not None]
@@ -119,7 +119,7 @@ def _losses(size: str, model: str, count: int, limit: float) -> tuple[object, ..
 
 
 def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
-    """What each objective's best value gains on the one before; None where one was not proven in time."""
+    """Return how much each objective's best value exceeds the previous one; None if one was not proven in time."""
     model = resolve_cost_model(None, task)
     try:
         values = [sw.plan(task, strategy="certified").bound_ms or 0.0]
@@ -136,7 +136,7 @@ def _steps_of(task: sw.Task, limit: float) -> list[float] | None:
 
 
 def _two(values: Sequence[float], spec: str) -> tuple[str, str]:
-    """Median and largest value."""
+    """Return the median and the largest value."""
     return (format(statistics.median(values), spec), format(max(values), spec)) if values else ("–", "–")
 
 

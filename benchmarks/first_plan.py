@@ -1,8 +1,8 @@
-"""How long a newcomer's way takes, from a log to a plan: every block of docs/tutorials/first-plan.md, timed.
+"""How long a newcomer takes from a log to a plan: time every block of docs/tutorials/first-plan.md.
 
     python -m benchmarks.first_plan
 
-The blocks run in their order in an empty folder, twice. Takes half a minute.
+The blocks run in order in an empty folder, twice. This takes half a minute.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def timed() -> list[tuple[str, float]]:
-    """What each command of the page took in seconds."""
+    """Return the seconds of each command of the page."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": programs}
     found = []
@@ -58,7 +58,7 @@ def timed() -> list[tuple[str, float]]:
 
 
 def steps(block: Block) -> list[tuple[str, list[str]]]:
-    """The commands of a block, each with what to call it: a line of bash, or all of a block of Python."""
+    """Return the commands of a block with their names: each line of bash, or a whole block of Python."""
     if block.action == "python":
         return [("the log is made", [*_PROGRAMS["python"], block.code])]
     if block.action == "bash":

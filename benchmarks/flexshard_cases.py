@@ -1,4 +1,4 @@
-"""Sequence models for `flexshard_measured.py`: tables, rank maps, and the batches of every rank, which follow from the case alone."""
+"""Sequence models for `flexshard_measured.py`: tables, rank maps, and every rank's batches, which depend on the case alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Jagged: TypeAlias = dict[str, tuple[Ints, Ints]]
 """By table, `(n,)` ids and `(samples,)` lengths."""
 
 SPREAD = 2.0
-"""Rows and lengths of synthetic tables lie within this factor of the case's."""
+"""Rows and lengths of synthetic tables differ from the case's by at most this factor."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Case:
     """A sequence model and its batches.
 
     Attributes:
-        name: as the page calls it.
-        dim: of all tables.
+        name: name on the page.
+        dim: dim of all tables.
         batch: samples of each rank in a step.
         log: file of `user item` lines in time order per user; None for synthetic tables.
-        longest: most ids of a sample of the log: its last ones.
+        longest: most ids of a sample of the log; the last ones are kept.
         tables: number of synthetic tables.
-        rows: of a synthetic table, about.
-        zipf: exponent of their accesses.
-        length: mean ids of a sample, about.
-        seed: another seed, other batches.
+        rows: approximate rows of a synthetic table.
+        zipf: Zipf exponent of the accesses of synthetic tables.
+        length: approximate mean number of ids of a sample.
+        seed: seed of the batches.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Case:
     seed: int = 0
 
     def data(self) -> Log | Synthetic:
-        """Tables and batches."""
+        """Return the tables and batches."""
         return Log(self) if self.log is not None else Synthetic(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for `Case(**…)`."""
+        """Return plain data for `Case(**…)`."""
         return asdict(self)
 
 
 class Log:
-    """Histories of users, a sample each. Ids are permuted, as hashing does: numbered in order of first use they would be half sorted."""
+    """Histories of users, one sample each. Ids are permuted, as hashing does: numbered by first use they would be half sorted."""
 
     def __init__(self, case: Case) -> None:
         assert case.log is not None
@@ -81,17 +81,17 @@ class Log:
         return np.bincount(self._items[kept], minlength=self.permutation.size)
 
     def tables(self) -> list[Table]:
-        """One table, of items, with the accesses of the histories as they are cut."""
+        """Return the table of items, with the accesses of the shortened histories."""
         pooling = float(self._kept.mean())
         access = AccessProfile.from_counts(self._counts)
         return [Table("item", self.permutation.size, self._case.dim, pooling, pooled=False, access=access)]
 
     def rank_maps(self) -> dict[str, RankMap]:
-        """Items by number of accesses, then id."""
+        """Return the items by number of accesses, then id."""
         return {"item": RankMap(self.permutation.size, np.argsort(-self._counts, kind="stable"))}
 
     def batch(self, step: int, rank: int, ranks: int) -> Jagged:
-        """The users of a rank: all are passed through in a new order each time."""
+        """Return the users of a rank: every epoch visits all users in a new order."""
         size = self._case.batch * ranks
         epoch, place = divmod(step, self._kept.size // size)
         order = np.random.default_rng((self._case.seed, epoch)).permutation(self._kept.size)
@@ -101,19 +101,19 @@ class Log:
 
 
 class Synthetic:
-    """Tables whose r-th hottest row is looked up in proportion to r ** -zipf, ids scattered; lengths even from 0 to twice the mean."""
+    """Tables whose r-th hottest row has accesses proportional to r ** -zipf; ids scattered, lengths uniform from 0 to twice the mean."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
 
     @cached_property
     def _shapes(self) -> list[tuple[int, int]]:
-        """Rows and mean length of each table."""
+        """Return rows and mean length of each table."""
         factors = SPREAD ** np.random.default_rng(self._case.seed).uniform(-1, 1, (self._case.tables, 2))
         return [(max(2, round(self._case.rows * a)), max(1, round(self._case.length * b))) for a, b in factors]
 
     def tables(self) -> list[Table]:
-        """The tables."""
+        """Return the tables."""
         case = self._case
         return [
             Table(f"t{i:03}", rows, case.dim, float(length), pooled=False, access=AccessProfile.zipf(rows, case.zipf))
@@ -121,7 +121,7 @@ class Synthetic:
         ]
 
     def rank_maps(self) -> dict[str, RankMap]:
-        """All ids by hotness."""
+        """Return all ids by hotness."""
         return {
             f"t{i:03}": RankMap(rows, scattered(np.arange(rows, dtype=np.int64), rows))
             for i, (rows, _) in enumerate(self._shapes)
@@ -133,7 +133,7 @@ class Synthetic:
         return [one / one[-1] for one in mass]
 
     def batch(self, step: int, rank: int, ranks: int) -> Jagged:
-        """The samples of a rank."""
+        """Return the samples of a rank."""
         draw = np.random.default_rng((self._case.seed, step, rank))
         result = {}
         for i, (rows, length) in enumerate(self._shapes):
@@ -144,7 +144,7 @@ class Synthetic:
 
 
 def scattered(ranks: Ints, rows: int) -> Ints:
-    """Ids of ranks: a multiple modulo the rows and a shift, other ones for other rows, so that hot rows lie anywhere."""
+    """Ids of ranks: multiply modulo the rows and shift. Factor and shift depend on the rows, so hot rows lie anywhere."""
     factor = round(rows * 0.6180339887)
     while gcd(factor, rows) != 1:
         factor += 1
@@ -153,15 +153,15 @@ def scattered(ranks: Ints, rows: int) -> Ints:
 
 
 def cases(log: str | None, *, quick: bool, production: bool) -> Iterator[Case]:
-    """The cases of a page.
+    """Yield the cases of a page.
 
-    Synthetic tables have few rows, so that a step of this machine looks up each as often as the step of a cluster does: with 1.3 lookups a
-    row and device on 4 devices as many as 64 devices with 4,096 samples of 200 ids in 10 million rows.
+    Synthetic tables have few rows, so that a step on this machine looks up each row as often as a step of a cluster does. With 1.3
+    lookups a row and device, 4 devices match 64 devices with 4,096 samples of 200 ids in 10 million rows.
 
     Args:
         log: the file of the log; None to leave it out.
-        quick: few and small ones.
-        production: also 100 tables, and sequences of a thousand.
+        quick: whether to yield few and small cases.
+        production: whether to add 100 tables, and sequences of a thousand.
     """
     if log is not None:
         real = Case("Amazon video games, dim 64", 64, 1024 if quick else 2048, log=str(Path(log).resolve()))

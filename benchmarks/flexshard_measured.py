@@ -1,11 +1,11 @@
-"""Tiered plans of sequence tables on hosts with a slow link between them: traffic and time, measured and predicted.
+"""Tiered plans of sequence tables on hosts with a slow link between them: measured and predicted traffic and time.
 
     python -m benchmarks.flexshard_measured --log amazon_video_sequences.txt
 
-Hosts are network namespaces (`benchmarks/hosts`), which need root. Strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times what
-the tables take unreplicated, beside equal room for buffers. Two hosts of two devices are the default; --hosts 4 writes a page of its own.
-What is measured is kept in a journal (--journal): a run that was stopped goes on, with
-the calibration it began with. --quick takes some minutes, the whole page about an hour.
+Hosts are network namespaces (`benchmarks/hosts`), which need root. All strategies get equal memory: 1.0, 1.1, 1.25 and 1.5 times the
+tables without replicas, plus equal room for buffers. The default is two hosts of two devices; --hosts 4 writes a page of its own.
+A journal (--journal) keeps all measurements, so a stopped run goes on, with the
+calibration it began with. --quick takes some minutes, the whole page about an hour.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ EXCHANGES = (Exchange("none", "whole"), Exchange("device", "cheaper"), Exchange(
 MEMORIES = (1.0, 1.1, 1.25, 1.5)
 
 STEPS = ("forward_ms", "backward_ms", "step_ms", "metered", "counted")
-"""What is measured of every step."""
+"""Measurements of every step."""
 
 _AMPLE = "64 GB"
-_AT_ONCE = 12  # plans a start of the ranks
-_START_S, _JOB_S = 90.0, 60.0  # most seconds
+_AT_ONCE = 12  # plans per start of the ranks
+_START_S, _JOB_S = 90.0, 60.0  # seconds allowed for a start, and for each plan
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Job:
     """A plan to measure.
 
     Attributes:
-        key: what tells it from others.
+        key: unique key.
         plan: the plan.
-        facts: for the page.
+        facts: facts for the page.
     """
 
     key: str
@@ -118,7 +118,7 @@ def say(text: str) -> None:
 
 
 class Journal:
-    """Lines of JSON, each with a key; the last of a key counts, and a last line that was cut short does not."""
+    """Lines of JSON, each with a key. The last line of a key counts; a last line that was cut short does not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,11 +131,11 @@ class Journal:
         path.write_text(text[: text.rfind("\n") + 1])
 
     def one(self, key: str) -> dict[str, Any] | None:
-        """What is known under a key."""
+        """Return the facts under a key; None if there are none."""
         return self._found.get(key)
 
     def add(self, key: str, **facts: Any) -> dict[str, Any]:
-        """Keep facts, on disk at once."""
+        """Store facts, on disk at once."""
         self._found[key] = {"key": key, **facts}
         with self.path.open("a") as file:
             file.write(json.dumps(self._found[key]) + "\n")
@@ -143,7 +143,7 @@ class Journal:
 
 
 def calibrated(options: argparse.Namespace, journal: Journal) -> Topology:
-    """The bed's links: of the journal, or measured now."""
+    """Return the bed's links: from the journal, or measured now."""
     setting = [options.hosts, options.devices_per_host, options.rate]
     known = journal.one("calibration")
     if known is None or known["setting"] != setting:
@@ -160,7 +160,7 @@ def calibrated(options: argparse.Namespace, journal: Journal) -> Topology:
 def measured_case(
     case: Case, topology: Topology, options: argparse.Namespace, journal: Journal
 ) -> tuple[Case, list[dict[str, Any]]]:
-    """All plans of a case, measured."""
+    """Measure all plans of a case."""
     bed = [options.hosts, options.devices_per_host, options.rate, options.steps]
     known = journal.one("calibration") or {}
     stem = json.dumps([case.to_dict(), bed, known.get("topology")])
@@ -182,7 +182,7 @@ def measured_case(
 
 
 def merged(visits: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the steps of all visits; losses are the same in each."""
+    """Return medians over the steps of all visits; losses are the same in every visit."""
     steps = {name: [step for visit in visits for step in visit[name]] for name in STEPS}
     both = [sum(step) for step in zip(steps["forward_ms"], steps["backward_ms"], strict=True)]
     medians = {name: np.median(found, axis=0).tolist() for name, found in steps.items()}
@@ -190,13 +190,13 @@ def merged(visits: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def planned(case: Case, topology: Topology, memories: Sequence[float], stem: str) -> Iterator[Job]:
-    """The plans of every strategy, exchange and memory; those that do not fit are left out."""
+    """Yield the plans of every strategy, exchange and memory; strategies without a plan that fits are left out."""
     data = case.data()
     tables, maps = data.tables(), data.rank_maps()
     for exchange in EXCHANGES:
         ample = Task(tables, topology, case.batch * topology.devices, exchange=exchange)
         account = sw.plan(ample, strategy="row_wise").memory
-        base = int(account.total.max()) + sum(row_bytes(table) for table in tables)  # tiers that do not divide evenly
+        base = int(account.total.max()) + sum(row_bytes(table) for table in tables)  # tiers may not divide evenly
         unreplicated = int((account.weights + account.optimizer).sum() / topology.devices)
         seen = set()
         for memory in memories:
@@ -209,7 +209,7 @@ def planned(case: Case, topology: Topology, memories: Sequence[float], stem: str
                     continue
                 way = f"{exchange.deduplicate}/{exchange.replica_gradients}"
                 if (strategy, plan.shards) in seen:
-                    continue  # no use for more memory
+                    continue  # more memory does not change the plan
                 seen.add((strategy, plan.shards))
                 facts = {"strategy": strategy, "exchange": way, "memory": memory, **predicted(limited, plan)}
                 shards = hashlib.sha256(repr(plan.shards).encode()).hexdigest()[:12]
@@ -217,12 +217,12 @@ def planned(case: Case, topology: Topology, memories: Sequence[float], stem: str
 
 
 def row_bytes(table: Table) -> int:
-    """Bytes of a row and its state of row-wise Adagrad."""
+    """Bytes of a row and its row-wise Adagrad state."""
     return 4 * table.dim + 4
 
 
 def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
-    """What the model says of a plan."""
+    """Return what the cost model predicts for a plan."""
     flows = traffic(task, plan.shards)
     sent = (flows.forward.sent + flows.backward.sent)[INTER].reshape(task.topology.hosts, -1).sum(axis=1)
     forward, backward = communication_ms(task, plan.shards)
@@ -240,7 +240,7 @@ def predicted(task: Task, plan: sw.Plan) -> dict[str, Any]:
 
 
 def run_jobs(case: Case, visit: int, jobs: Sequence[Job], options: argparse.Namespace, journal: Journal) -> None:
-    """Measure plans in one start of the ranks; what was done before one fails is kept."""
+    """Measure plans in one start of the ranks; if one fails, earlier results are kept."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="flexshard-") as name:
         folder = Path(name)

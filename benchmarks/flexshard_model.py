@@ -1,7 +1,7 @@
 """A small next-item model on sequences of embeddings, and its training without sharding.
 
-The state after each item is the mean of the embeddings so far; it should be closer to the next item than to another one of the batch. There
-are no dense weights, so all that travels between hosts is embeddings.
+The state after each item is the mean of the embeddings so far. It should be closer to the next item than to another item of the batch.
+There are no dense weights, so only embeddings travel between hosts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from benchmarks.flexshard_cases import Case
 from shardwright.runtime import UniformRows
 
 LEARNING_RATE = 0.05
-EPS = 1e-5  # gradients that cancel but for rounding should not become whole steps
+EPS = 1e-5  # gradients that cancel up to rounding should not become whole steps
 SEED = 5
-_SCALE = 100.0  # of products of embeddings, which begin at 1 / √rows
+_SCALE = 100.0  # factor on products of embeddings, which start at 1 / √rows
 
 
 def loss_of(sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Sum of the losses of all items that have a next one, in thousands.
+    """Return the sum of the losses of all items that have a next one, in thousands.
 
     Args:
         sequences: by table, `(n, dim)` embeddings and `(samples,)` lengths.
@@ -45,7 +45,7 @@ def loss_of(sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> torch
 
 
 def losses_unsharded(case: Case, ranks: int, steps: int) -> list[float]:
-    """The losses of each step of plain embeddings in one process, with the batches of all ranks and row-wise Adagrad."""
+    """Return the losses of each step of unsharded embeddings in one process, with the batches of all ranks and row-wise Adagrad."""
     torch.set_num_threads(1)
     data, initial = case.data(), UniformRows(SEED)
     weights = {table.name: torch.from_numpy(initial(table, np.arange(table.rows))) for table in data.tables()}

@@ -21,7 +21,7 @@ _MB = 1e6
 
 
 def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, command: str) -> None:
-    """Write `results/flexshard_measured.md` and `.svg`; for a bed other than two hosts of two, as in `flexshard_measured_4x2`."""
+    """Write `results/flexshard_measured.md` and `.svg`; for a bed other than two hosts of two, the name is as `flexshard_measured_4x2`."""
     assert calibration is not None
     hosts, devices, _ = calibration["setting"]
     name = "flexshard_measured" if (hosts, devices) == (2, 2) else f"flexshard_measured_{hosts}x{devices}"
@@ -34,7 +34,7 @@ def write_page(found: Sequence[Found], calibration: Mapping[str, Any] | None, co
 
 
 def base_of(rows: Sequence[Mapping[str, Any]], exchange: str = "none/whole") -> Mapping[str, Any] | None:
-    """row_wise with an exchange, by default the usual one."""
+    """Return the measured row of row_wise with an exchange; None if there is none."""
     return next(
         (row for row in rows if row["strategy"] == "row_wise" and row["exchange"] == exchange and measured(row)), None
     )
@@ -55,12 +55,12 @@ def metered(row: Mapping[str, Any], hosts: int) -> float:
 
 
 def model_ms(row: Mapping[str, Any]) -> float:
-    """What the cost model says: one latency a pass."""
+    """Return the cost model's prediction, with one latency a pass."""
     return float(row["predicted_forward_ms"] + row["predicted_backward_ms"])
 
 
 def predicted_ms(row: Mapping[str, Any]) -> float:
-    """The same with a latency for every further exchange of the runtime: sizes, ids and rows come one after the other."""
+    """Add a latency for every further exchange of the runtime: sizes, ids and rows come one after the other."""
     return model_ms(row) + sum(count - 1 for count in row["exchanges"].values()) * float(row["latency_ms"])
 
 
@@ -156,7 +156,7 @@ def _links(calibration: Mapping[str, Any]) -> tuple[str, tuple[str, ...], Rows]:
 
 
 def draw(found: Sequence[Found], name: str) -> None:
-    """Traffic and time against memory, a column a case; written to the picture of this name."""
+    """Draw traffic and time against memory, a column a case, and save the figure under this name."""
     titles = [case.name for case, _ in found]
     figure, axes = plots.panels([titles, titles])
     colours = {"row_wise": "#777777", "table_row_wise": "#4062bb", "recshard": "#c1440e", "flexshard": "#0b6e4f"}
@@ -168,7 +168,7 @@ def draw(found: Sequence[Found], name: str) -> None:
                 mine = [r for r in rows if measured(r) and (r["strategy"], r["exchange"]) == (strategy, exchange)]
                 if not mine:
                     continue
-                # A plan that more memory would not change is measured once: its line goes on.
+                # A plan that more memory does not change is measured once; extend its line.
                 at = [*(r["memory"] for r in mine), *([memories[-1]] if mine[-1]["memory"] < memories[-1] else [])]
                 last = len(at) - len(mine)
                 traffic = [counted(r) / _MB for r in mine]

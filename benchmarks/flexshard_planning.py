@@ -1,10 +1,10 @@
-"""How long tiers of 500 sequence tables take to plan, and how far they are from the bound: writes results/flexshard_planning.md.
+"""How long planning tiers of 500 sequence tables takes, and how far the plans are from the bound.
 
     python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 
-Every table has 10 million rows and its access profile; memory is a multiple of the rows of a row-wise plan. A search makes the bound, the
-boundaries and the blocks; scoring and checking the plan come after it and are timed apart. Times are medians; processor time is
-beside the clock's, for the machine may be shared.
+Writes results/flexshard_planning.md. Every table has 10 million rows and its own access profile; memory is a multiple of the rows of a
+row-wise plan. A search finds the bound, the boundaries and the blocks; scoring and checking the plan follow and are timed separately.
+Times are medians. Processor time stands beside wall time, since the machine may be shared.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def unequal(task: Task) -> Task:
-    """The task with devices that have 5% less or more room for rows."""
+    """Return the task with 5% less or more room for rows on some devices."""
     memory = np.array(task.topology.memory_bytes)
     rows = sum(table.rows * (4 * table.dim + 4) for table in task.tables) / task.topology.devices
     memory = memory + (rows * np.resize([-0.05, 0.05, 0.0, 0.05], memory.size)).astype(np.int64)
@@ -88,7 +88,7 @@ def unequal(task: Task) -> Task:
 
 
 def figures(task: Task, repeats: int) -> list[str]:
-    """Seconds by the clock and of the processor, seconds of scoring, and the gaps."""
+    """Return wall seconds, processor seconds, seconds of scoring, and the gaps."""
     clock, processor, scoring, gaps = [], [], [], (0.0, 0.0)
     for _ in range(repeats):
         start = time.perf_counter(), time.process_time()

@@ -1,7 +1,7 @@
 """Rank program of `flexshard_measured.py`: runs plans on batches, times their exchanges and steps, reads the link's counters.
 
-Every exchange of an instrumented step begins on all ranks at once, so that its time is that of the link and not the wait for a slower
-rank; other steps run as they are.
+Every exchange of an instrumented step begins on all ranks at once. So its time is that of the link, without the wait for a slower rank.
+Other steps run unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WARM_UP = 1
 
 
 class Exchanges:
-    """Takes the place of the runtime's all-to-all: times it where that is wanted.
+    """Replaces the runtime's all-to-all, and times it on request.
 
     Attributes:
-        ms: of each exchange of the step, by phase.
-        timing: whether to.
+        ms: ms of each exchange of the step, by phase.
+        timing: whether to time exchanges.
         phase: "forward" or "backward".
     """
 
@@ -44,7 +44,7 @@ class Exchanges:
         self.timing, self.phase = False, "forward"
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
-        """Exchange."""
+        """Run one exchange."""
         if not self.timing:
             self._call(*arguments, **named)
             return
@@ -53,7 +53,7 @@ class Exchanges:
         self.ms.setdefault(self.phase, []).append(1e3 * (perf_counter() - started))
 
     def slowest(self) -> dict[str, list[float]]:
-        """By phase, ms of each exchange until the last rank had its part; then forgets them."""
+        """Return, by phase, the ms of each exchange until the last rank had its part; then forget them."""
         result = {}
         for phase, times in self.ms.items():
             all_times = torch.tensor(times, dtype=torch.float64)
@@ -76,13 +76,13 @@ def main() -> None:
             print(json.dumps({"key": job["key"], **found}), flush=True)
             with Path(settings["output"]).open("a") as file:
                 file.write(json.dumps({"key": job["key"], **found}) + "\n")
-    with suppress(RuntimeError):  # a rank that is gone already
+    with suppress(RuntimeError):  # a rank may be gone already
         dist.barrier()
     dist.destroy_process_group()
 
 
 def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges, steps: int) -> dict[str, Any]:
-    """Steps that are only timed as a whole and instrumented ones in turn; bytes are those of the former."""
+    """Run plain steps, timed only as a whole, and instrumented steps in turn; bytes are those of plain steps."""
     module = TieredEmbedding(
         Plan.load(job["plan"]), learning_rate=LEARNING_RATE, eps=EPS, initial=SEED, timeout=TIMEOUT_S
     )
@@ -117,7 +117,7 @@ def run_job(job: Mapping[str, Any], data: Log | Synthetic, exchanges: Exchanges,
 
 
 def one_step(module: TieredEmbedding, data: Log | Synthetic, exchanges: Exchanges, step: int) -> tuple[float, float]:
-    """Ms of the step on this rank, and its part of the loss."""
+    """Return the ms of the step on this rank, and its part of the loss."""
     features = {
         table: tuple(torch.from_numpy(part) for part in parts)
         for table, parts in data.batch(step, dist.get_rank(), dist.get_world_size()).items()

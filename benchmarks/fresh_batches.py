@@ -1,4 +1,4 @@
-"""What a step takes on fresh batches against one batch repeated, by how much the batch reads.
+"""Step time on fresh batches against one repeated batch, by the bytes that a batch reads.
 
     python -m benchmarks.fresh_batches --sets 120
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def timed(session: Session, drawn: TableSet) -> tuple[float, bool, float, float]:
-    """Bytes of distinct rows in a batch, whether all visits were quiet, fresh over repeated time, and fresh over fresh."""
+    """Return bytes of distinct rows in a batch, whether all visits were quiet, fresh / repeated time, and fresh / fresh."""
     first, repeated, again = (visit(session, drawn, batches) for batches in (None, 1, None))
     read = sum(work.access.distinct_rows(work.lookups) * row_bytes(work.dtype, work.dim) for work in drawn.works)
     times = [one.forward_ms + one.backward_ms for one in (first, repeated, again)]
@@ -66,7 +66,7 @@ def timed(session: Session, drawn: TableSet) -> tuple[float, bool, float, float]
 
 
 def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
-    """A visit with so many batches, or as many as it takes."""
+    """Visit a set with this many batches; None for the usual number."""
     usual = fused.fresh_batches
     if batches is not None:
         fused.fresh_batches = lambda works, cache_bytes: batches
@@ -77,7 +77,7 @@ def visit(session: Session, drawn: TableSet, batches: int | None) -> Visit:
 
 
 def row_of(found: Sequence[tuple[float, bool, float, float]], low: float, high: float) -> tuple[str, ...] | None:
-    """The row of sets that read between two multiples of the cache."""
+    """Return the row of the sets that read between two multiples of the cache; None without such sets."""
     cache = cache_bytes()[1]
     inside = np.array([(ratio, again) for read, _, ratio, again in found if low <= read / cache < high])
     if not len(inside):

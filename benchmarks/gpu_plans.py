@@ -1,12 +1,12 @@
-"""Plans of every strategy on one GPU of another machine, each device's shards one after another: predicted against measured.
+"""Measure plans of every strategy on one GPU of another machine, device by device, and compare with predictions.
 
     python -m benchmarks.gpu_plans prepare out/gpu_plans --policies out/policies                     # here
     python -m benchmarks.gpu_plans measure out/gpu_plans --device cuda --seconds 500                 # on the machine with the GPU
     python -m benchmarks.gpu_plans page out/gpu_plans --model model.safetensors                      # here
 
-`measure` needs torch, FBGEMM and numpy only, reads requests.json.gz, writes results.jsonl, and goes on where it stopped. `page` predicts
-with the model that it is given, else with the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536;
-for flexshard, and the strategies that it is compared to, as many more of which a third of the tables are sequence tables.
+`measure` needs only torch, FBGEMM and numpy, and goes on where it stopped. It reads requests.json.gz and writes results.jsonl. `page` uses
+the given model, else the one that made the plans. Tasks are NeuroShard's (T in [10, 60) on 4 devices), batch 65,536. flexshard and the
+strategies it is compared to get as many tasks again, in which a third of the tables are sequence tables.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 REQUESTS, RESULTS, PLANS = "requests.json.gz", "results.jsonl", "plans"
 SEED = 17
 LEAST = 20
-"""Plans wanted of each strategy."""
+"""Fewest plans wanted of each strategy."""
 
 SEQUENCES = "flexshard"
-"""The strategy that plans tasks with sequence tables only."""
+"""The strategy that plans only tasks with sequence tables."""
 
 _RIVALS = ("random", "neuroshard", "certified")
 _SEQUENCE_EVERY = 3  # a third of the tables
 _SEQUENCE_MEMORY = (
-    "24 GB"  # a device's; every looked-up row of a sequence table is put out, beside tables of at most 4 GB a device
+    "24 GB"  # per device: a sequence table outputs every looked-up row, beside tables of at most 4 GB a device
 )
 
 
@@ -88,7 +88,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(options: argparse.Namespace) -> int:
-    """Plan, and write plans and requests; returns 1 where a strategy has fewer plans than wanted."""
+    """Plan, and write plans and requests; returns 1 if a strategy has fewer plans than wanted."""
     import shardwright as sw
     from shardwright.cost.choice import cost_model_for, given_cost_model
     from shardwright.errors import ShardwrightError
@@ -110,7 +110,7 @@ def prepare(options: argparse.Namespace) -> int:
                 continue
             plan.save(folder / f"{number:03d}-{name}.json")
         print(f"task {number} planned", file=sys.stderr, flush=True)
-    plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order in which `page` reads them
+    plans = [load(path) for path in sorted(folder.glob("*.json"))]  # in the order of `page`
     requests = requests_of(plans)
     save_requests(requests, options.folder / REQUESTS)
     (options.folder / RESULTS).unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def matches(options: argparse.Namespace, strategies: Sequence[str]) -> Iterator[tuple[Task, list[str]]]:
-    """Each task with the strategies that are to plan it."""
+    """Yield each task with the strategies that should plan it."""
     from shardwright.workload import paper_tasks
 
     settings = {"devices": options.devices, "seed": SEED, "batch_size": options.batch_size, "scale": options.scale}
@@ -135,7 +135,7 @@ def matches(options: argparse.Namespace, strategies: Sequence[str]) -> Iterator[
 
 
 def with_sequences(task: Task) -> Task:
-    """The task with every third table a sequence table, and room for what such tables put out."""
+    """Return the task with every third table a sequence table, and memory for the outputs of such tables."""
     from dataclasses import replace
 
     tables = [replace(table, pooled=place % _SEQUENCE_EVERY > 0) for place, table in enumerate(task.tables)]
@@ -143,7 +143,7 @@ def with_sequences(task: Task) -> Task:
 
 
 def check_policies(entrants: dict[str, Strategy], device: str) -> None:
-    """End, before anything is searched, where a strategy that places by a policy has none."""
+    """Exit before any search if a strategy needs a policy and has none."""
     from shardwright.search.learned.policy_files import bundled_policy
     from shardwright.search.registry import takes_policy
 
@@ -165,7 +165,7 @@ def check_policies(entrants: dict[str, Strategy], device: str) -> None:
 
 
 def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) -> int:
-    """Print how many plans each strategy has; returns 1 where one has fewer than wanted."""
+    """Print how many plans each strategy has; returns 1 if one has fewer than wanted."""
     found = Counter(plan.strategy for plan in plans)
     for name in strategies:
         print(f"{name:12} {found[name]:4} plans")
@@ -180,12 +180,12 @@ def count_plans(plans: Sequence[Plan], strategies: Sequence[str], least: int) ->
 
 
 def learner(name: str) -> str:
-    """The strategy whose policy a strategy places by: dreamshard+ searches on from dreamshard's."""
+    """Return the strategy whose policy a strategy uses: dreamshard+ continues from dreamshard's plans."""
     return name.removesuffix("+")
 
 
 def entrant(name: str, policies: Path | None) -> Strategy:
-    """A strategy, with its policy from a folder where one lies there."""
+    """Return a strategy, with its policy from a folder if the folder has one."""
     from shardwright.search import strategy_named
     from shardwright.search.registry import with_policy
 
@@ -195,7 +195,7 @@ def entrant(name: str, policies: Path | None) -> Strategy:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure; returns 0 also where time was too short, and says what is missing."""
+    """Measure, and print what is missing; returns 0 even if the time was too short."""
     runs = options.runs
     policy = runs and TimingPolicy(TimingPolicy.of(options.device).statistic, warm_up=1, passes=runs, runs=runs)
     missing = measure_requests(
@@ -216,7 +216,7 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def page(options: argparse.Namespace) -> None:
-    """Write `results/<name>.parquet` with a row a device, and the page."""
+    """Write `results/<name>.parquet` with one row per device, and the page."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -247,7 +247,7 @@ def page(options: argparse.Namespace) -> None:
 
 
 def kind_tables(found: Sequence[Measurement], compared: str) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
-    """What strategies reach and gain, of each kind of tasks apart: means over both would not compare strategies that planned one."""
+    """Yield what strategies reach and gain, for each kind of task apart: a mean over both would mix strategies that planned only one."""
     from benchmarks.measured_tables import gain_table, main_table
 
     gains = (
@@ -266,7 +266,7 @@ def has_sequences(one: Measurement) -> bool:
 
 
 def measurements(folder: Path, requests: Requests, results: Results, model: Path | None) -> list[Measurement]:
-    """The plans of which every device was measured, with their times."""
+    """Return the plans whose devices were all measured, with their times."""
     import numpy as np
 
     from benchmarks.measured_tables import Measurement
@@ -289,7 +289,7 @@ def measurements(folder: Path, requests: Requests, results: Results, model: Path
 
 
 def device_rows(found: Sequence[Measurement]) -> list[dict[str, object]]:
-    """A row a device of a plan."""
+    """Return a row for each device of each plan."""
     rows: list[dict[str, object]] = []
     for one in found:
         plan = one.result.plan
@@ -308,7 +308,7 @@ def device_rows(found: Sequence[Measurement]) -> list[dict[str, object]]:
 
 
 def device_table(found: Sequence[Measurement]) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Errors of single devices, forward and backward apart."""
+    """Return the errors of single devices, for forward and backward."""
     import numpy as np
 
     caption = "Single devices that hold something: predicted / measured − 1."

@@ -1,8 +1,8 @@
-"""Bytes that fused calls must move, over the time they take, against what the device copies: a roofline of a sample store.
+"""Roofline of a sample store: bytes that fused calls must move, over their time, against the copy bandwidth of the device.
 
     python -m benchmarks.gpu_roofline data/costs/h200/rowwise_adagrad data/costs/h200/sgd
 
-A store that `scripts/collect_gpu.sh` made has the copy bandwidth in its checks.json; for others give --ceiling.
+A store made by `scripts/collect_gpu.sh` has the copy bandwidth in its checks.json; for other stores give --ceiling.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Floats = npt.NDArray[np.float64]
 PHASES = ("forward", "backward")
 TABLES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 15), (16, 30), (31, 60))
 STATE_BYTES = {"sgd": 0, "rowwise_adagrad": 4}
-"""Bytes of optimizer state of a row."""
+"""Bytes of optimizer state per row."""
 
-_SECTOR = 32  # bytes: the least that a GPU reads of its memory
-_SMALLEST = 20  # sets whose time is taken as that of a launch without work
-FEWEST = 5  # sets that a figure is stated of
+_SECTOR = 32  # bytes: the least that a GPU reads from its memory
+_SMALLEST = 20  # sets whose median time stands for a launch without work
+FEWEST = 5  # fewest sets for which a figure is stated
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """n sets on one device.
+    """Measured times and moved bytes of n sets on one device.
 
     Attributes:
         moved: `(n, 2)` bytes that forward and backward must move at least.
@@ -48,7 +48,7 @@ class Roofline:
         tables: `(n,)` shards of each set.
         calls: `(n,)` fused calls of each set.
         batch_size: `(n,)` samples of the batch.
-        ceiling: bytes a second that a copy reads and writes.
+        ceiling: bytes per second that a copy reads and writes.
     """
 
     moved: Floats
@@ -60,19 +60,19 @@ class Roofline:
 
     @property
     def share(self) -> Floats:
-        """`(n, 2)` share of the ceiling that is reached."""
+        """`(n, 2)` share of the ceiling that each set reaches."""
         return self.moved / (self.times / 1e3) / self.ceiling
 
     @property
     def launch_ms(self) -> Floats:
-        """`(2,)` time of a fused call with next to no work: the median of those single calls that must move least."""
+        """`(2,)` ms of a fused call with next to no work: the median over the single calls that must move least."""
         single = np.flatnonzero(self.calls == 1)
         smallest = [single[np.argsort(self.moved[single, phase])[:_SMALLEST]] for phase in range(2)]
         return np.array([np.median(self.times[chosen, phase]) for phase, chosen in enumerate(smallest)])
 
     @property
     def latency_bound(self) -> npt.NDArray[np.bool_]:
-        """`(n, 2)` whether the bytes would take less time at the ceiling than the launches of the set's calls take."""
+        """`(n, 2)` whether moving the bytes at the ceiling would take less time than launching the set's calls."""
         return 1e3 * self.moved / self.ceiling < self.launch_ms * self.calls[:, None]
 
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measured_ceiling(stores: Sequence[Path]) -> float:
-    """Bytes a second of the fastest copy of memory, measured before the samples were; copies that a cache holds do not count."""
+    """Return bytes per second of the fastest memory copy, measured before the samples; copies that a cache holds do not count."""
     for store in stores:
         path = (store if store.is_dir() else store.parent) / CHECKS
         if path.exists():
@@ -107,7 +107,7 @@ def measured_ceiling(stores: Sequence[Path]) -> float:
 
 
 def roofline_of(table: Any, ceiling: float) -> Roofline:
-    """The sets of a store, repeats left out."""
+    """Return the sets of a store, without repeats."""
     samples = samples_of(table)
     optimizers = table["optimizer"].to_pylist()
     unknown = sorted(set(optimizers) - STATE_BYTES.keys())
@@ -131,12 +131,12 @@ def roofline_of(table: Any, ceiling: float) -> Roofline:
 def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
     """`(m, 2)` bytes that the lookups and the update of m shards must move at least.
 
-    Each input is read once and each output written once: ids, offsets, every distinct row in whole sectors, and the looked-up values, or
-    their gradients; backward writes the rows too, and reads and writes their state, in whole sectors as well.
+    Each input is read once and each output is written once: ids, offsets, every distinct row in whole sectors, and the looked-up values or
+    their gradients. Backward also writes the rows, and reads and writes their state, in whole sectors too.
 
     Args:
         works: the shards.
-        state: `(m,)` bytes of optimizer state of a row.
+        state: `(m,)` bytes of optimizer state per row.
     """
     outputs = 4 * np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
     ids = 8 * works.lookups + 8 * works.samples
@@ -145,9 +145,9 @@ def bytes_moved(works: WorkArrays, state: Floats) -> Floats:
 
 
 def in_sectors(works: WorkArrays, size: Floats) -> Floats:
-    """`(m,)` bytes of the sectors with `size` bytes of each distinct row.
+    """Return `(m,)` bytes of the sectors that hold `size` bytes of each distinct row.
 
-    Looked-up rows lie scattered, so that none shares a sector with another; but all sectors of the table are the most.
+    Looked-up rows lie scattered, so no two share a sector; but the count is never above all sectors of the table.
     """
     return _SECTOR * np.minimum(works.distinct * np.ceil(size / _SECTOR), np.ceil(works.rows * size / _SECTOR))
 
@@ -163,7 +163,7 @@ def fused_calls(samples: Samples) -> npt.NDArray[np.int64]:
 
 
 def joined(parts: Sequence[Roofline]) -> Roofline:
-    """The sets of several stores."""
+    """Join the sets of several stores."""
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("moved", "times", "tables", "calls", "batch_size")
@@ -219,13 +219,13 @@ def batch_table(found: Roofline, phase: int) -> tuple[str, tuple[str, ...], list
 
 
 def share_bound(found: Roofline, phase: int, batch: int, low: int, high: int) -> float | None:
-    """Share of latency-bound sets among those of a batch size and a range of tables; None of too few sets."""
+    """Share of latency-bound sets among those of a batch size and a range of tables; None if there are too few sets."""
     inside = (found.batch_size == batch) & (found.tables >= low) & (found.tables <= high)
     return float(found.latency_bound[inside, phase].mean()) if inside.sum() >= FEWEST else None
 
 
 def bound_until(shares: Sequence[float | None]) -> str:
-    """The first range of tables from which on fewer than half of the sets are latency-bound."""
+    """Return the first range of tables from which fewer than half of the sets are latency-bound."""
     known = [(position, share) for position, share in enumerate(shares) if share is not None]
     later = [position for position, share in known if share >= 0.5]
     first = next((position for position, _ in known if not later or position > later[-1]), None)
@@ -233,7 +233,7 @@ def bound_until(shares: Sequence[float | None]) -> str:
 
 
 def draw(found: Roofline, name: str) -> None:
-    """Bytes a second over bytes, with the ceiling and the line of launches."""
+    """Draw bytes per second over bytes, with the ceiling and the line of launches."""
     figure, ((forward, backward),) = plots.panels([PHASES], width=4.2, height=3.4)
     for phase, axis in enumerate((forward, backward)):
         draw_phase(axis, found, phase)

@@ -1,10 +1,10 @@
-"""How far cost networks are off on devices they never saw, beside the pre-trained cost model and repeat noise.
+"""Errors of cost networks on devices they never saw, beside the pre-trained cost model and repeat noise.
 
     python -m benchmarks.learned_costs                     # against the bundled cost model: what the policies learned from
     python -m benchmarks.learned_costs --measured 40       # against kernels measured on this machine, twice
 
-Tables are from the half of the pool for testing. Placements: one by `size_lookup` and others at random with unequal devices, of each task.
-In a simulated world the pre-trained model is the world itself, and its error is 0 by definition.
+Tables come from the test half of the pool. Each task has one placement by `size_lookup` and others at random with unequal devices.
+In a simulated world the pre-trained model is the world itself, so its error is 0 by definition.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Rows = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """A placement and what is said of it.
+    """A placement, its true costs, and predictions of them.
 
     Attributes:
-        balanced: whether a heuristic made it.
+        balanced: whether a heuristic made the placement.
         occupied: `(d,)` devices that hold something.
-        true: what it costs.
-        said: what others say, by name.
+        true: true costs of the placement.
+        said: predicted costs, by the name of the predictor.
     """
 
     balanced: bool
@@ -95,14 +95,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def predictors(options: argparse.Namespace) -> dict[str, Predictor]:
-    """The cost networks by name and policy."""
+    """Return the cost networks by name and policy."""
     makers = {"dreamshard": dreamshard_predictor, "autoshard": autoshard_predictor}
     paths = {name: getattr(options, name) for name in options.networks}
     return {f"{name}, {policy_version(name, 'cpu', path)}": makers[name](path) for name, path in paths.items()}
 
 
 def placements(options: argparse.Namespace, of_task: int = 4) -> list[tuple[bool, Placed]]:
-    """Placements, each with whether it is balanced; a quarter of them are."""
+    """Return placements, each with whether it is balanced; about a quarter of them are."""
     count = options.measured or options.placements
     tasks = -(-count // (of_task * len(options.settings)))
     found: list[tuple[bool, Placed]] = []
@@ -148,7 +148,7 @@ def write_page(cases: list[Case], options: argparse.Namespace, world: str, comma
 
 
 def error_rows(kind: str, cases: list[Case]) -> Rows:
-    """Errors of every output by everyone who predicts it."""
+    """Return the errors of every output, for each of its predictors."""
     rows: Rows = []
     for output in OUTPUTS:
         for name in cases[0].said if cases else ():
@@ -166,7 +166,7 @@ def error_rows(kind: str, cases: list[Case]) -> Rows:
 
 
 def values_of(case: Case, name: str, output: str) -> tuple[Floats, Floats]:
-    """True and predicted values, of the devices that hold something, or of the whole placement."""
+    """Return true and predicted values of the devices that hold something, or of the whole placement."""
     true, said = case.true[output], case.said[name][output]
     chosen = case.occupied if true.size > 1 or case.occupied.size == 1 else np.ones(1, dtype=bool)
     counted = chosen & (true > 0)

@@ -1,9 +1,9 @@
-"""How policies get better as they learn: figures of every round, and what the policy of the moment makes of validation tasks.
+"""Learning curves of policies: figures of every round, and the cost of validation tasks under the policy after it.
 
     python -m benchmarks.learned_curves --seeds 3
 
-Trained on the tasks of `policies.yaml` with the bundled CPU model as the world; validated on tasks of the other half of the pool. Every
-round is some rows of `results/learned_curves.csv`; trainings that were finished are not made again.
+Policies train on the tasks of `policies.yaml`, with the bundled CPU model as the world. Validation tasks come from the other half of the
+pool. Every round adds some rows to `results/learned_curves.csv`; finished trainings are not repeated.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def version(training: TrainingTasks, strategy: str, options: argparse.Namespace) -> str:
-    """What a training's rows depend on besides the seed."""
+    """Return what a training's rows depend on besides the seed."""
     return " ".join(
         [
             training.digest,
@@ -96,7 +96,7 @@ def train(
     validation: Sequence[Task],
     options: argparse.Namespace,
 ) -> None:
-    """Train with one seed; rows that an earlier run left of the same training are replaced."""
+    """Train with one seed; replaces rows that an earlier run left of the same training."""
     journal.keep(lambda row: (row["strategy"], row["version"], row["seed"]) != (strategy, known_as, str(seed)))
     chosen = options_of(strategy, seed, options)
     rounds, spent, begin = chosen.rounds, 0.0, time.monotonic()
@@ -111,7 +111,7 @@ def train(
 
 
 def rounds_of(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
-    """Figures and policy after each round."""
+    """Yield figures and policy after each round."""
     from shardwright.search.learned.trainer import trainer
 
     training = trainer(tasks, SimulatedWorld(cost_model_for("cpu")), options)
@@ -122,7 +122,7 @@ def rounds_of(tasks: Sequence[Task], options: Any) -> Iterator[Round]:
 
 
 def validated(strategy: str, policy: SavedPolicy, tasks: Sequence[Task]) -> float:
-    """Mean cost of the validation tasks that the policy places, of the strategy's kind; NaN where it places none."""
+    """Mean cost, of the strategy's kind, of the validation tasks that the policy places; NaN if it places none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         save_policy(policy, path)

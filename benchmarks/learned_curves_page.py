@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 COLUMNS = ("strategy", "version", "seed", "round", "rounds", "figure", "value")
 VALIDATION = "validation_ms"
 SHOWN = (VALIDATION, "reward", "cost_error", "entropy", "latency_ms")
-"""Figures in the pictures; those that a learner does not have are left out."""
+"""Figures in the pictures; figures that a learner does not have are left out."""
 _TITLES = {
     VALIDATION: "mean cost of validation tasks, ms",
     "reward": "reward",
@@ -41,7 +41,7 @@ def curve(rows: list[Row], figure: str) -> Floats:
 def tables(
     rows: list[Row], validation: Sequence[Task], tested: str, trained: str
 ) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """First, best and last values of every strategy."""
+    """Return the table of first, best and last values of every strategy."""
     heads: tuple[str, ...] = (
         "strategy", "seeds", "rounds", "first", "best", "last, mean over seeds", "last, least to most", "best heuristic",
         "within 1% of the last from round", "training s, mean", "longest",
@@ -67,13 +67,13 @@ def tables(
 
 
 def settled(values: Floats) -> int:
-    """The first round from which on all values are at most 1% above the last."""
+    """Return the first round from which all values are at most 1% above the last."""
     above = np.flatnonzero(values > 1.01 * values[-1])
     return int(above[-1]) + 2 if above.size else 1
 
 
 def plot(rows: list[Row], strategy: str, validation: Sequence[Task], name: str) -> None:
-    """A panel a figure: mean over the seeds, each seed, and the range between them."""
+    """Draw a panel for each figure: mean over the seeds, each seed, and the range between them."""
     shown = [figure for figure in SHOWN if curve(rows, figure).size]
     figure, axes = plots.panels([[_TITLES[each] for each in shown]], width=3.0, height=2.7)
     for axis, each in zip(axes[0], shown, strict=True):

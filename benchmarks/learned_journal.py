@@ -1,4 +1,4 @@
-"""A CSV file to which rows are added as they are found, so that a long run goes on where it was stopped."""
+"""A CSV file of rows added as they are found, so that a stopped run can go on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Journal:
     A last line that a killed run left unfinished is dropped.
 
     Args:
-        path: the file; made if need be.
-        columns: heads of the columns; a file with other ones is begun anew.
+        path: the file; created if needed.
+        columns: heads of the columns; a file with other columns is started afresh.
 
     Attributes:
         rows: all rows, in order.
@@ -36,7 +36,7 @@ class Journal:
         self._write()
 
     def keep(self, wanted: Callable[[Row], bool]) -> None:
-        """Drop the rows that are not wanted."""
+        """Keep only the wanted rows."""
         self.rows = [row for row in self.rows if wanted(row)]
         self._write()
 

@@ -1,9 +1,9 @@
-"""Plans of learned strategies and all others on real kernels of this machine.
+"""Measure plans of learned strategies and all others on real kernels of this machine.
 
     python -m benchmarks.learned_measured --settings 40x4 80x8 --tasks 5 --rounds 5
 
 The tasks are the first ones of `python -m experiments dreamshard-tables` with unseen tables. Links are not measured. Every device of every
-plan is one visit a round, some two a second: --estimate says how many there are.
+plan takes one visit a round, at about two visits a second; --estimate says how many visits there are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def plans(task: Task, number: int, options: argparse.Namespace) -> list[Plan]:
-    """The plans of all strategies that place a task, under the strategies' names."""
+    """Return the plans of all strategies that place a task, under the strategies' names."""
     found = []
     for entrant in entrants(options):
         try:
@@ -90,7 +90,7 @@ def write_page(found: dict[Setting, list[Measurement]], options: argparse.Namesp
 
 
 def against_heuristic(found: list[Measurement]) -> HeadsAndRows:
-    """Measured ratios to the best heuristic, and what was predicted."""
+    """Return measured ratios to the best heuristic, and the predicted ratios."""
     heads = ("strategy", "heuristic", "tasks", "measured ratio, median", "range", "faster", "predicted ratio, median")
     groups = by_strategy(found)
     means = {name: np.mean([one.measured_ms for one in groups[name].values()]) for name in SORTED if name in groups}

@@ -1,4 +1,4 @@
-"""What cost networks say of placements, and the placements they are asked about."""
+"""Predictions of cost networks for placements, and the placements to predict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shardwright.task import Task
 
 Floats = npt.NDArray[np.float64]
 Outputs = dict[str, Floats]
-"""`(d,)` ms of each output by device, or `(1,)` where it is of the whole placement."""
+"""`(d,)` ms of each output by device, or `(1,)` if the output belongs to the whole placement."""
 
 Predictor = Callable[[PlacementArrays, npt.NDArray[np.int64]], Outputs]
 
@@ -41,7 +41,7 @@ OUTPUTS = (
 
 
 def true_outputs(phases: Floats) -> Outputs:
-    """The outputs from `(d, 4)` phases of a world."""
+    """Return the outputs for `(d, 4)` phases of a world."""
     values = (
         phases[:, FORWARD],
         phases[:, BACKWARD],
@@ -54,7 +54,7 @@ def true_outputs(phases: Floats) -> Outputs:
 
 
 def dreamshard_predictor(path: Path | None) -> Predictor:
-    """The cost network of a DreamShard policy."""
+    """Return the cost network of a DreamShard policy."""
     import torch
 
     from shardwright.search.dreamshard.mdp import encode
@@ -76,7 +76,7 @@ def dreamshard_predictor(path: Path | None) -> Predictor:
 
 
 def autoshard_predictor(path: Path | None) -> Predictor:
-    """The cost model of an AutoShard policy."""
+    """Return the cost model of an AutoShard policy."""
     weights = AutoShardWeights(load_policy(_file(path, "autoshard"), "autoshard"))
 
     def predict(arrays: PlacementArrays, assignment: npt.NDArray[np.int64]) -> Outputs:
@@ -88,7 +88,7 @@ def autoshard_predictor(path: Path | None) -> Predictor:
 
 
 def random_placement(arrays: PlacementArrays, rng: np.random.Generator) -> npt.NDArray[np.int64] | None:
-    """Units on random devices, some devices much likelier than others; None where a unit found no room."""
+    """Place units on random devices, some devices much likelier than others; None if a unit finds no room."""
     chances = rng.dirichlet(np.ones(arrays.devices))
     used, assignment = arrays.used.copy(), np.zeros(len(arrays), dtype=np.int64)
     for unit in np.argsort(-arrays.bytes, kind="stable"):
@@ -102,14 +102,14 @@ def random_placement(arrays: PlacementArrays, rng: np.random.Generator) -> npt.N
 
 
 def sorted_placement(task: Task, arrays: PlacementArrays, model: CostModel) -> npt.NDArray[np.int64]:
-    """Where `size_lookup` puts whole tables."""
+    """Return where `size_lookup` puts whole tables."""
     plan = HEURISTICS[3].search(task, model, seed=0, deadline=None)
     device = {shard.table: shard.devices[0] for shard in plan.shards}
     return np.array([device[unit.tables[0]] for unit in arrays.units.free])
 
 
 def held(placed: Placed) -> npt.NDArray[np.bool_]:
-    """`(d,)` devices that hold something."""
+    """`(d,)` whether each device holds something."""
     arrays, assignment = placed
     return np.asarray((np.bincount(assignment, minlength=arrays.devices) > 0) | arrays.fixed_on.any(axis=0))
 

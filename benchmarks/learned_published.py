@@ -1,9 +1,9 @@
-"""The learned strategies as here and as published, on the same tasks: writes results/learned_published.md.
+"""The learned strategies as bundled here and as published, on the same tasks: writes results/learned_published.md.
 
     python -m benchmarks.learned_published --tasks 10
 
-"here" is the bundled policy, learned with the defaults on `policies.yaml`. "published" is learned now on the same tasks, with
-`--option preset=published`, and kept in out/learned/policies. Every policy places the same test tasks, of tables that it has not seen.
+"here" is the bundled policy, learned with the defaults on `policies.yaml`. "published" is learned now on the same tasks with
+`--option preset=published`, and kept in out/learned/policies. Every policy places the same test tasks, with tables it has not seen.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def row(strategy: str, method: str, seconds: str, policy: Path, tasks: Sequence[Task]) -> tuple[str, ...]:
-    """What a policy makes of the tasks."""
+    """Return the row with a policy's mean cost on the tasks."""
     found = costs(strategy, policy, tasks, cost_model_for("cpu"))
     mean = f"{np.mean(list(found.values())):.3f}" if found else "—"
     return strategy, method, seconds, mean, str(len(found))

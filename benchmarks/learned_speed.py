@@ -1,9 +1,9 @@
-"""Inference of learned policies as a call: writes results/learned_speed.md.
+"""Time of one placement by learned policies: writes results/learned_speed.md.
 
     python -m benchmarks.learned_speed [--repeats 9]
 
-From a task to a plan, by the bundled policies or those named; every repeat places a task of its own, drawn with replacement from the half
-of the pool for testing. Compiled code and policy are loaded before the first.
+Timed is the call from a task to a plan, with the bundled policies or those named. Every repeat places its own task, drawn with
+replacement from the test half of the pool. Compiled code and policy are loaded before the first call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def drawn(setting: Setting, number: int) -> Task:
-    """A task of any size, with room for it."""
+    """Return a task of any size, with enough memory for it."""
     task = random_task(
         number, pool=halves()[1], tables=setting.tables, devices=setting.devices, dims=(DIM,), memory="16 GB", batch_size=BATCH,
         device="cpu", replacement=True, fill=None,
@@ -59,7 +59,7 @@ def drawn(setting: Setting, number: int) -> Task:
 
 
 def row(entrant: Entrant, setting: Setting, repeats: int, model: CostModel) -> tuple[str, ...]:
-    """Times of one size."""
+    """Return the times of one size."""
     from shardwright.search.learned.arrays import PlacementArrays
 
     tasks = [drawn(setting, number) for number in range(repeats)]

@@ -1,4 +1,4 @@
-"""Options that say which strategies a program about learned placement runs, and how."""
+"""Command-line options for the strategies that a program about learned placement runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from experiments.learned.tasks import NAMES, UPDATES, learned_entrant
 
 
 def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:
-    """Add them."""
+    """Add the options to a parser."""
     parser.add_argument("--strategies", nargs="+", default=list(names), choices=names)
     parser.add_argument(
         "--dreamshard", type=Path, metavar="POLICY", help="policy of both dreamshards; by default the bundled one"
@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:
 
 
 def entrants(options: Namespace) -> list[Entrant]:
-    """The chosen strategies."""
+    """Return the chosen strategies."""
     limits = Limits(seconds=options.time_limit, tolerance=options.tolerance)
     policies = {
         "autoshard": options.autoshard,

@@ -1,4 +1,4 @@
-"""Options of programs that train policies, and what a policy makes of tasks."""
+"""Options of programs that train policies, and costs of tasks under a policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwright.task import Task
 
 
 def add_training_options(parser: ArgumentParser) -> None:
-    """Options of programs that train policies."""
+    """Add the options of programs that train policies."""
     parser.add_argument("--strategies", nargs="+", default=list(LEARNERS), choices=list(LEARNERS))
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each policy, with seeds 0, 1, …")
     for name in LEARNERS:
@@ -30,12 +30,12 @@ def add_training_options(parser: ArgumentParser) -> None:
 
 
 def options_of(strategy: str, seed: int, options: Namespace) -> Any:
-    """The training's options."""
+    """Return the options of a training."""
     return options_from_texts(LEARNERS[strategy].options, {"seed": seed}, getattr(options, f"{strategy}_option"))
 
 
 def costs(strategy: str, path: Path, tasks: Sequence[Task], model: CostModel) -> dict[int, float]:
-    """What a policy makes of tasks, in its own kind of cost, by the number of the task; without those it could not place."""
+    """Return the costs of tasks placed by a policy, in its own kind of cost, by task number; tasks it cannot place are left out."""
     placed = {}
     for number, task in enumerate(tasks):
         try:
@@ -48,7 +48,7 @@ def costs(strategy: str, path: Path, tasks: Sequence[Task], model: CostModel) ->
 
 
 def heuristic_ms(strategy: str, tasks: Sequence[Task]) -> float:
-    """The lowest mean cost of a heuristic, of the strategy's kind; NaN where each fails on some task."""
+    """Return the lowest mean cost of a heuristic, in the strategy's kind of cost; NaN if each fails on some task."""
     means = []
     for name in SORTED:
         try:

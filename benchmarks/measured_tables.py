@@ -28,9 +28,9 @@ class Measurement:
     """A measured plan.
 
     Attributes:
-        devices: size of its task.
-        number: the task among those of this size.
-        result: plan and times.
+        devices: number of devices of its task.
+        number: number of the task among those of this size.
+        result: plan and measured times.
     """
 
     devices: int
@@ -39,23 +39,23 @@ class Measurement:
 
     @property
     def strategy(self) -> str:
-        """Who made the plan."""
+        """Strategy that made the plan."""
         return self.result.plan.strategy
 
     @property
     def predicted_ms(self) -> float:
-        """Slowest forward plus slowest backward kernel, predicted."""
+        """Predicted slowest forward plus slowest backward kernel."""
         assert self.result.plan.cost is not None
         return self.result.plan.cost.compute_ms
 
     @property
     def measured_ms(self) -> float:
-        """The same, measured."""
+        """Measured slowest forward plus slowest backward kernel."""
         return self.result.compute_ms
 
 
 def placed_plans(task: Task, strategies: list[str], time_limit: float, model: CostModel) -> list[Plan]:
-    """The plans of all strategies that can place a task."""
+    """Return the plans of all strategies that can place a task."""
     plans = []
     for name in strategies:
         try:
@@ -66,7 +66,7 @@ def placed_plans(task: Task, strategies: list[str], time_limit: float, model: Co
 
 
 def by_strategy(found: list[Measurement]) -> dict[str, dict[int, Measurement]]:
-    """Measurements by strategy and task."""
+    """Group measurements by strategy and task."""
     result: dict[str, dict[int, Measurement]] = {}
     for one in found:
         result.setdefault(one.strategy, {})[one.number] = one
@@ -74,11 +74,11 @@ def by_strategy(found: list[Measurement]) -> dict[str, dict[int, Measurement]]:
 
 
 def main_table(found: list[Measurement], state: float | None = None) -> HeadsAndRows:
-    """Predicted and measured means by strategy, and how far measured steps lie above the floor.
+    """Return predicted and measured means by strategy, and how far measured times lie above the floor.
 
     Args:
         found: measured plans.
-        state: how many times as long the controls took as when the cost model was learned; None where that is not known.
+        state: time of the controls now over their time when the cost model was learned; None if unknown.
     """
     heads = (
         "strategy", "placed", "predicted", "measured", "measured / predicted, median", "10th to 90th percentile", "over the controls'",
@@ -105,7 +105,7 @@ def main_table(found: list[Measurement], state: float | None = None) -> HeadsAnd
 
 
 def floors_of(found: list[Measurement]) -> dict[int, float]:
-    """By task the smallest measured total of any of its plans, over the devices: no plan of as much work can be faster."""
+    """By task, the smallest measured total of any plan divided by the devices: no plan with as much work can be faster."""
     floors: dict[int, float] = {}
     for one in found:
         mean = float(one.result.device_ms.mean())
@@ -114,7 +114,7 @@ def floors_of(found: list[Measurement]) -> dict[int, float]:
 
 
 def total_table(found: list[Measurement], rival: str = "greedy") -> HeadsAndRows:
-    """Total work of a strategy's plans over a rival's, predicted and measured."""
+    """Return the total work of a strategy's plans over a rival's, predicted and measured."""
     heads = ("strategy", "rival", "tasks", "total, predicted ratio", "total, measured ratio", "difference, points")
     groups = by_strategy(found)
     rows: Rows = []
@@ -145,7 +145,7 @@ def _totals(one: Measurement) -> Floats:
 
 
 def gain_table(found: list[Measurement]) -> HeadsAndRows:
-    """Measured times divided by rivals' on the same tasks, beside what was predicted."""
+    """Return measured times divided by rivals' on the same tasks, beside the predicted ratios."""
     heads = (
         "strategy", "rival", "tasks", "measured ratio, median", "interval", "geometric mean", "range", "faster",
         "predicted ratio, median", "gain kept",
@@ -181,7 +181,7 @@ def _interval(ratios: Floats) -> tuple[float, float]:
 
 
 def order_of(found: list[Measurement]) -> float:
-    """Mean over tasks of the rank correlation of predicted and measured times of the strategies."""
+    """Mean over tasks of the rank correlation between predicted and measured times of the strategies."""
     by_task: dict[int, list[tuple[float, float]]] = {}
     for one in found:
         by_task.setdefault(one.number, []).append((one.predicted_ms, one.measured_ms))

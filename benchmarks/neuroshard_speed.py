@@ -2,8 +2,8 @@
 
     python -m benchmarks.neuroshard_speed [--repeats 7]
 
-Tasks are the paper's, with the bundled CPU cost model. Every repeat searches a task of its own; libraries are loaded before
-the first. Encoding is the part from the task to arrays of encoded pieces.
+Tasks are the paper's, with the bundled CPU cost model. Every repeat searches its own task; libraries are loaded before the
+first. Encoding is the part from the task to arrays of encoded pieces.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def row(model: CostModel, tables: int, devices: int, repeats: int) -> tuple[object, ...]:
-    """Times of one size."""
+    """Return the times of one size."""
     tasks = [random_task(seed, tables=tables, devices=devices, device="cpu") for seed in range(repeats)]
     encode = median_times(lambda task: make_pieces(task, take_apart(task), model), tasks)
     one = median_times(lambda task: NeuroShard(threads=1).search(task, model, seed=0, deadline=None), tasks)
@@ -61,10 +61,10 @@ def row(model: CostModel, tables: int, devices: int, repeats: int) -> tuple[obje
 
 
 def median_times(call: Callable[[Task], object], tasks: list[Task]) -> tuple[float, float]:
-    """Median seconds a call, by the clock and of CPU time."""
+    """Return the median wall seconds and CPU seconds of a call."""
     times = []
     for task in tasks:
-        fresh = replace(task)  # nothing that an earlier call has cached on the task
+        fresh = replace(task)  # drops anything that an earlier call cached on the task
         start = time.perf_counter(), time.process_time()
         call(fresh)
         times.append((time.perf_counter() - start[0], time.process_time() - start[1]))

@@ -1,7 +1,7 @@
-"""Plans to be measured on another machine: what their devices have to do as one compressed JSON file, and the times that come back.
+"""Requests to measure plans on another machine: one compressed JSON file of their devices' work, and the times that come back.
 
-The machine that measures needs torch, FBGEMM and numpy only, and knows nothing of plans. Times come back as JSON lines, each written as
-soon as it is measured: a run that is cut short goes on where it stopped.
+The measuring machine needs only torch, FBGEMM and numpy, and knows nothing of plans. Times come back as JSON lines, each written as
+soon as it is measured, so a run that is cut short goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Requests:
-    """What is to be measured for some plans.
+    """The work to measure for some plans.
 
     Attributes:
-        works: the distinct works of their devices.
-        plans: for each plan the position among these of each device's work; None for a device without any.
+        works: the distinct works of the plans' devices.
+        plans: for each plan, the position in `works` of each device's work; None for a device without work.
     """
 
     works: tuple[DeviceWork, ...]
@@ -43,7 +43,7 @@ class Requests:
 
 
 def requests_of(plans: Sequence[Plan], seed: int = 0) -> Requests:
-    """What is to be measured for these plans; devices with the same work share one request."""
+    """Return the work to measure for these plans; devices with the same work share one request."""
     per_plan = [device_works(plan, seed) for plan in plans]
     known: dict[DeviceWork, int] = {}
     positions = tuple(
@@ -53,7 +53,7 @@ def requests_of(plans: Sequence[Plan], seed: int = 0) -> Requests:
 
 
 def save_requests(requests: Requests, path: Path) -> None:
-    """Write requests; each access profile once, since most works share theirs with others."""
+    """Write requests; each access profile is written once, since most works share theirs."""
     profiles: dict[str, int] = {}
     works = [
         {"works": [_encode(work, profiles) for work in one.works], "seeds": one.seeds, "optimizer": one.optimizer}
@@ -72,7 +72,7 @@ def load_requests(path: Path) -> Requests:
     """Read requests.
 
     Raises:
-        InvalidInput: the file is none of this format.
+        InvalidInput: the file does not have this format.
     """
     try:
         document = json.loads(gzip.decompress(path.read_bytes()))
@@ -103,26 +103,26 @@ def measure_requests(
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Measure requests into a file of results, in rounds, each in a new random order; what is there already is not measured again.
+    """Measure requests in rounds, each in a new random order, into a file of results; work that is already in it is not measured again.
 
-    A work that cannot be measured is noted with its reason, and not tried again.
+    A work that cannot be measured is noted with the reason, and not tried again.
 
     Args:
         requests: what to measure.
-        results: JSON lines: first the hardware, then a line a measurement.
+        results: file of JSON lines: first the hardware, then one line per measurement.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag", or your own as "package.module:ClassName"; by default fbgemm if it is installed.
         rounds: how often each work is rebuilt and measured.
         seconds: stop after this time.
-        seed: of the order.
-        policy: how often to repeat within a round.
-        progress: called with the measurements done and wanted.
+        seed: seed of the order.
+        policy: how to repeat within a round.
+        progress: called with the numbers of measurements done and wanted.
 
     Returns:
-        How many measurements are still missing.
+        Number of measurements still missing.
 
     Raises:
-        MeasurementFailed: the measuring process ends again and again.
+        MeasurementFailed: the measuring process fails repeatedly.
     """
     stop_at = monotonic() + seconds
     hardware = fingerprint(device, backend or default_backend())
@@ -148,7 +148,7 @@ def measure_requests(
 def _measured(
     requests: Requests, todo: Sequence[tuple[int, int]], measurer: Measurer, stop_at: float
 ) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-    """Visit after visit, until time is up; a work that fails is noted, unless no measuring process can be started."""
+    """Yield visit after visit until time is up. A work that fails is noted, unless no measuring process can be started."""
     failed: dict[int, str] = {}
     for number, position in todo:
         if monotonic() >= stop_at:
@@ -171,10 +171,10 @@ class Results:
     """Times of requests.
 
     Attributes:
-        hardware: what they were measured on.
-        times: per work forward and backward ms; works without a time are left out.
-        rounds: how often the work that was measured least often was measured.
-        errors: per work that could not be measured: why.
+        hardware: hardware of the measurements.
+        times: for each work, forward and backward ms; works without a time are left out.
+        rounds: number of measurements of the work measured least often.
+        errors: for each work that could not be measured, the reason.
     """
 
     hardware: Fingerprint
@@ -187,7 +187,7 @@ def read_results(path: Path) -> Results:
     """Read a file of results.
 
     Raises:
-        InvalidInput: the file is none.
+        InvalidInput: the file holds no results.
     """
     lines = list(_lines_of(path, None))
     try:
@@ -209,7 +209,7 @@ def read_results(path: Path) -> Results:
 
 
 def _lines_of(path: Path, hardware: Fingerprint | None) -> Iterator[dict[str, Any]]:
-    """The measurements in a file; a last line that was cut short is left out."""
+    """Yield the measurements in a file; a last line that was cut short is left out."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             line = json.loads(text)
@@ -223,12 +223,12 @@ def _lines_of(path: Path, hardware: Fingerprint | None) -> Iterator[dict[str, An
 
 
 def _ends_well(path: Path) -> bool:
-    """Whether the last line was written to its end."""
+    """Whether the last line is complete."""
     return not path.exists() or path.stat().st_size == 0 or path.read_bytes().endswith(b"\n")
 
 
 def _encode(work: ShardWork, profiles: dict[str, int]) -> dict[str, Any]:
-    """A work with the number of its access profile in place of the profile."""
+    """Encode a work, with the number of its access profile instead of the profile."""
     encoded = encode_work(work)
     encoded["access"] = profiles.setdefault(json.dumps(encoded["access"]), len(profiles))
     return encoded

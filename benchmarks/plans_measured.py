@@ -2,9 +2,9 @@
 
     python -m benchmarks.plans_measured --tasks 20 --devices 4 8
 
-The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024. The cost model is the one that
-planning takes on this machine, so run 'shardwright calibrate' first. Every device of every plan is one visit a round, some two a second:
---estimate says how many there are. Links are not measured.
+The tasks are NeuroShard's (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128), with batch 1,024. The cost model is this machine's
+default, so run 'shardwright calibrate' first. Every device of every plan takes one visit a round, at about two visits a second;
+--estimate says how many visits there are. Links are not measured.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def say(text: str) -> None:
 
 
 def progress() -> Callable[[int, int, str], None]:
-    """A line a minute: how much is done, and how long the rest will take."""
+    """Return a reporter that prints a line a minute: measurements done, and the time left."""
     start = last = time.monotonic()
 
     def report(done: int, wanted: int, detail: str) -> None:

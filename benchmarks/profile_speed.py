@@ -2,7 +2,7 @@
 
     python -m benchmarks.profile_speed [--events 50_000_000] [--folder /tmp]
 
-Each log is written first (not timed), then profiled in a process of its own: its wall time from the call to the tables, and its
+Each log is written first (not timed), then profiled in its own process. Reported are the wall time from the call to the tables, and the
 peak memory, imports included. Takes under 2 minutes with the default number of events.
 """
 
@@ -28,7 +28,7 @@ SCALAR_ROWS = (10, 1_000, 20_000, 100_000, 500_000, 1_000_000, 3_000_000, 10_000
 
 
 def zipf(rng: np.random.Generator, size: int, rows: int, exponent: float) -> Integers:
-    """`(size,)` ids in [0, rows), about Zipf distributed, hot ids scattered."""
+    """Draw `(size,)` ids in [0, rows), about Zipf distributed, with hot ids scattered."""
     power = 1 - exponent
     ranks = ((rows**power - 1) * rng.random(size) + 1) ** (1 / power)
     return (ranks.astype(np.int64) * 2_654_435_761) % rows
@@ -44,7 +44,7 @@ def mixed_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
 
 
 def distinct_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
-    """The worst case: one column in which hardly an id occurs twice."""
+    """The worst case: one column in which hardly any id occurs twice."""
     return {"request": rng.integers(0, 2**62, samples)}
 
 
@@ -57,7 +57,7 @@ def text_batch(rng: np.random.Generator, samples: int) -> dict[str, Any]:
 
 
 def lists(lengths: Integers, ids: Callable[[int], Integers]) -> Any:
-    """A column of lists of these lengths."""
+    """Return a column of lists of these lengths."""
     import pyarrow as pa
 
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], flo
 
 
 def write_log(path: Path, case: str, events: int) -> None:
-    """A log of about this many events."""
+    """Write a log of about this many events."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,13 +97,13 @@ def profile_here(path: str) -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Most bytes this process had in memory; getrusage would count its parent's too."""
+    """Return the most bytes this process had in memory; getrusage would count its parent's too."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def profile_apart(path: Path) -> dict[str, Any]:
-    """Profile a log in a process of its own."""
+    """Profile a log in its own process."""
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.profile_speed", "--profile-only", str(path)],
         check=True,
@@ -114,7 +114,7 @@ def profile_apart(path: Path) -> dict[str, Any]:
 
 
 def measured_rows(events: int, folder: str | None) -> list[tuple[str, ...]]:
-    """A row of the table for each case."""
+    """Measure each case; returns one row per case."""
     rows = []
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         for case in CASES:

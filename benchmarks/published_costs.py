@@ -1,9 +1,9 @@
-"""The cost model of GPUs from published figures: how it is fitted, what each part is worth, and how true it is of what it has not seen.
+"""The cost model of GPUs from published figures: its fit, the value of each part, and its errors on data it has not seen.
 
     python -m benchmarks.published_costs
 
-Reads data/published/kernels.csv. Rows are fitted by their relative error, of which what is beyond 50% counts less. A source that names no
-GPU is taken for an A100 times a factor of its own: it teaches how times grow, and not how long they are.
+Reads data/published/kernels.csv. Rows are fitted by relative error; errors beyond 50% count less. A source that names no GPU is treated as
+an A100 times its own factor: it then shows how times grow, but not how long they are.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ BYTES = ("cache", "memory", "outputs", "gradients", "updates")
 WAYS = ("forward", "backward")
 NAMES = tuple(f"{way} {name}" for way, names in zip(WAYS, PARTS, strict=True) for name in ("call", *names))
 EXPECTED = np.array([10.0, 4.0, 16.0, 1.2, 1.2, 1.2, 60.0, 20.0, 1.2, 1.2])
-"""What figures are pulled to, by `PULL`, where rows say little.
+"""Expected figures; `PULL` draws the fit to them where the rows say little.
 
-A kernel takes 5 us, of which forward has two and backward a dozen. A lookup takes some 16 instructions, of which a multiprocessor starts 4
-a cycle, and a bag 64. A sort of pairs takes 20 cycles each, and bytes a fifth more than stated.
+A kernel takes 5 us; forward runs two, backward a dozen. A lookup takes some 16 instructions and a bag 64; a multiprocessor starts
+4 instructions a cycle. Sorting takes 20 cycles a pair. Bytes take a fifth more than stated.
 """
 LEAST = np.array(
     [EXPECTED[n] if name.endswith("call") else float(name.split()[1] in BYTES) for n, name in enumerate(NAMES)]
 )
-"""Bytes take at least what the stated rates allow, and kernels those 5 us."""
+"""Lower bounds: bytes take at least the time of the stated rates, and kernels 5 us."""
 PULL = 0.2
 OTHER_GPUS = {
     "h20": Gpu(4000e9, 60e6, 78, 1.98e9),
@@ -61,19 +61,19 @@ OTHER_GPUS = {
 
 @dataclass(frozen=True)
 class Published:
-    """A row of the table that the model is fitted to.
+    """A row of the table to which the model is fitted.
 
     Attributes:
-        source: where it was published.
-        gpu: a key of `GPUS`, or "" where it was not stated.
+        source: publication of the row.
+        gpu: a key of `GPUS`, or "" if the source states none.
         direction: "forward", "backward" or "forward_backward".
-        tables: equal tables of the call.
-        work: what each of them does.
-        distinct: rows looked up at least once, of all tables; None where that follows from the work.
-        optimizer: of the backward pass.
-        output_bytes: of a value.
-        launches: whether launches are in the time.
-        time_us: measured.
+        tables: number of equal tables in the call.
+        work: work of each table.
+        distinct: distinct rows looked up in all tables; None if the work decides it.
+        optimizer: optimizer of the backward pass.
+        output_bytes: bytes of an output value.
+        launches: whether the time includes launches.
+        time_us: measured time.
     """
 
     source: str
@@ -89,7 +89,7 @@ class Published:
 
     @cached_property
     def parts(self) -> Floats:
-        """`(10,)` us of the model's parts at the stated rates."""
+        """`(10,)` us of the model's parts, at the stated rates."""
         arrays = WorkArrays.of([self.work])
         if self.distinct is not None:
             share = self.distinct / self.tables / arrays.distinct
@@ -104,12 +104,12 @@ class Published:
 
     @property
     def known(self) -> Gpu:
-        """What its vendor publishes of the GPU."""
+        """Figures that the vendor publishes for the GPU."""
         return (GPUS | OTHER_GPUS)[self.gpu or UNKNOWN]
 
 
 def read_table(use: str = "fit", direction: str = "", note: str = "") -> list[Published]:
-    """The rows of the table of a use; of those that are fitted, all state enough."""
+    """Return the rows of the table with this use; all rows used for fitting state enough."""
     with TABLE.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["use"] == use and note in row["note"]]
     return [_row(row) for row in rows if direction in ("", row["direction"])]
@@ -140,7 +140,7 @@ def _row(row: dict[str, str]) -> Published:
 def fitted(
     rows: Sequence[Published], without: str | None = None, pull: float = PULL
 ) -> tuple[Floats, dict[str, float]]:
-    """`(10,)` figures by `NAMES`, calls in us, and the factor of each source that names no GPU."""
+    """Return `(10,)` figures in the order of `NAMES` (calls in us), and the factor of each source that names no GPU."""
     parts_ = np.array([row.parts for row in rows])
     if without is not None:
         parts_[:, NAMES.index(without)] = 0.0
@@ -165,7 +165,7 @@ def _median_ratio(measured: Floats, predicted: Floats) -> float:
 
 
 def left_out(rows: Sequence[Published], group: str, pull: float = PULL) -> tuple[Floats, Floats, Floats]:
-    """`(n,)` predicted over measured of every row, by the model, by bytes over bandwidth and by TorchRec's formula, its group unseen.
+    """Return `(n,)` predicted / measured with each row's group unseen: by the model, by bytes over bandwidth and by TorchRec's formula.
 
     Args:
         rows: the table.
@@ -186,13 +186,13 @@ def left_out(rows: Sequence[Published], group: str, pull: float = PULL) -> tuple
 
 
 def errors(ratios: Floats) -> list[str]:
-    """Median and 90th percentile of how many times off, and the worst."""
+    """Return median, 90th percentile and worst of the factors by which ratios are off."""
     off = np.exp(np.abs(np.log(ratios)))
     return [f"{np.median(off):.2f}", f"{np.quantile(off, 0.9):.2f}", f"{off.max():.2f}"]
 
 
 def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
-    """Rows of a table: each source or GPU left out."""
+    """Return rows of a table, with each source or GPU left out in turn."""
     found = left_out(rows, group)
     keys = [getattr(row, group) or "not stated" for row in rows]
     table: list[list[object]] = []
@@ -216,7 +216,7 @@ def by_group(rows: Sequence[Published], group: str) -> list[list[object]]:
 
 
 def halves(rows: Sequence[Published]) -> list[list[object]]:
-    """Two halves of the columns over the whole: measured, by the model that has not seen the source, by bytes and by TorchRec's formula."""
+    """Two halves of the columns over the whole: measured, by the model without the source, by bytes and by TorchRec's formula."""
     found = left_out(rows, "source")
     table: list[list[object]] = []
     for number, whole in enumerate(rows):
@@ -236,7 +236,7 @@ def halves(rows: Sequence[Published]) -> list[list[object]]:
 
 
 def bytes_us(row: Published) -> float:
-    """Bytes over bandwidth, of which kernels are taken to reach 60%, and launches of 20 us."""
+    """Predict us by bytes over 60% of the bandwidth, plus launches of 20 us."""
     arrays = WorkArrays.of([row.work])
     outputs = (row.work.samples if row.work.pooled else row.work.lookups) * row.work.dim
     distinct = row.distinct / row.tables if row.distinct else float(arrays.distinct[0])
@@ -247,7 +247,7 @@ def bytes_us(row: Published) -> float:
 
 
 def torchrec_us(row: Published) -> float:
-    """TorchRec's formula: ids, rows and outputs over its bandwidth of an A100, scaled by the GPU's; narrow rows dearer, backward twice."""
+    """TorchRec's formula: ids, rows and outputs over its A100 bandwidth, scaled to the GPU. Narrow rows cost more, backward double."""
     outputs = (row.work.samples if row.work.pooled else row.work.lookups) * row.work.dim
     moved = row.work.lookups * (8 + float(WorkArrays.of([row.work]).row_bytes[0])) + row.output_bytes * outputs
     bandwidth = 1e3 * HBM_MEM_BW * row.known.bandwidth / GPUS["a100"].bandwidth
@@ -256,7 +256,7 @@ def torchrec_us(row: Published) -> float:
 
 
 def picture(rows: Sequence[Published]) -> None:
-    """What the papers saw on their GPUs, as the model tells it: total time of a call at batch 65,536, and of halves against wholes."""
+    """Draw the papers' observations on their GPUs as the model predicts them: times of a call at batch 65,536, and halves over wholes."""
     titles = ["one call of k tables / k calls", "two halves of the columns / the whole"]
     figure, grid = plots.panels(
         [[*titles, "ms, by columns"], ["ms, by rows", "ms, by lookups a sample", "ms, by Zipf exponent"]]
@@ -341,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def worth(rows: Sequence[Published], figures: Floats, factors: dict[str, float]) -> list[list[object]]:
-    """Rows of a table: each part's figure, and the errors of a fit without it."""
+    """Return rows of a table: each part's figure, and the errors of a fit without that part."""
 
     def told(found: Floats, own: dict[str, float], kept: Floats) -> list[str]:
         return errors(np.array([row.parts * kept @ found * own.get(row.source, 1.0) / row.time_us for row in rows]))
@@ -360,7 +360,7 @@ def worth(rows: Sequence[Published], figures: Floats, factors: dict[str, float])
 
 
 def finding(figures: Floats) -> list[list[object]]:
-    """Rows of a table: what cached forward passes take beyond the model of the same in device memory."""
+    """Return rows of a table: time of cached forward passes beyond the model's time for the same in device memory."""
     cached = read_table("caching", "forward", "a cache of")
     table: list[list[object]] = []
     for row in cached:
@@ -381,7 +381,7 @@ def finding(figures: Floats) -> list[list[object]]:
 
 
 def by_kind(rows: Sequence[Published]) -> list[list[object]]:
-    """Rows of a table: errors by direction, columns and lookups a sample."""
+    """Return rows of a table: errors by direction, columns and lookups a sample."""
     found = left_out(rows, "source")
     kinds: dict[str, Floats] = {
         **{

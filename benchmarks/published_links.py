@@ -1,9 +1,9 @@
-"""Latency and bandwidth of GPUs' links from collectives that others have published: what presets of topologies rest on.
+"""Latency and bandwidth of GPU links from collectives that others have published: the basis of the topology presets.
 
     python -m benchmarks.published_links
 
-Reads data/published/links.csv. A run is a collective at several sizes on one cluster. Its times are fitted by latency + bytes / bandwidth,
-by relative error; bytes are those that a rank sends: 2 (n - 1) / n of the message in an all-reduce of n ranks, half of that in the others.
+Reads data/published/links.csv. A run is a collective at several sizes on one cluster. Latency + bytes / bandwidth is fitted to its times,
+by relative error. Bytes are those a rank sends: 2 (n - 1) / n of the message in an all-reduce of n ranks, half of that in the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardwright.task import PRESETS
 
 TABLE = Path(__file__).parent.parent / "data" / "published" / "links.csv"
 RUN = ("gpu", "fabric", "ranks", "hosts", "collective", "source")
-FEWEST, LARGEST = 5, 2**24  # sizes of a run, and bytes of the largest at least: it takes much longer than the latency
+FEWEST, LARGEST = 5, 2**24  # fewest sizes of a run, and bytes of its largest: long against the latency
 HEADS = (
     "GPU",
     "fabric",
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for run, (sent, times) in runs().items():
         latency, slope = fitted(sent, times)
         off, bare = (np.abs(told / times - 1) for told in (latency + slope * sent, slope * sent))
-        rings = int(run[3]) > 1 and run[4] != "all_to_all"  # those of a host's ranks pass its links side by side
+        rings = int(run[3]) > 1 and run[4] != "all_to_all"  # the rings of a host's ranks share its links
         between = int(run[2]) / int(run[3]) if rings else 1.0
         speed = 1e-3 / slope / between
         rows.append(
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def exchanges() -> list[list[object]]:
-    """Rows of a table: all-to-alls of large messages, the fastest of each run; of few sizes, so that no latency can be fitted."""
+    """Return rows of a table: the fastest all-to-all of large messages in each run; few sizes, so no latency can be fitted."""
     with TABLE.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["collective"] in ("all_to_all", "sendrecv")]
     best: dict[tuple[str, ...], dict[str, str]] = {}
@@ -100,7 +100,7 @@ def exchanges() -> list[list[object]]:
 
 
 def runs() -> dict[tuple[str, ...], tuple[Floats, Floats]]:
-    """`(k,)` bytes that a rank sends and `(k,)` us, of each run of enough sizes."""
+    """Return, for each run of enough sizes, `(k,)` bytes that a rank sends and `(k,)` us."""
     with TABLE.open(newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in RUN])
     found = {}
@@ -122,7 +122,7 @@ def _microseconds(row: dict[str, str], share: float) -> float:
 
 
 def fitted(sent: Floats, times: Floats) -> tuple[float, float]:
-    """Latency in us, and us a byte, neither negative, by relative error."""
+    """Fit latency in us and us per byte, both at least 0, by relative error."""
     equations = np.stack([np.ones_like(sent), sent], axis=1) / times[:, None]
     unit = equations.max(axis=0)
     latency, slope = nnls(equations / unit, np.ones(len(times)))[0] / unit

@@ -1,9 +1,9 @@
-"""Plans for GPUs by the model from published figures and by bytes over stated bandwidth: what each makes, and what it says of the other's.
+"""Plans for GPUs by the model from published figures and by bytes over stated bandwidth, each scored by both models.
 
     python -m benchmarks.published_plans --tasks 40
 
-Made-up tasks are NeuroShard's for 8 H100s at batch 65,536; public models are in full, on as many hosts of 8 H100s as hold them. TorchRec's
-planner is given pooling factors.
+Made-up tasks are NeuroShard's for 8 H100s at batch 65,536. Public models are in full, on as many hosts of 8 H100s as hold them.
+TorchRec's planner gets pooling factors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADS = (
 
 @dataclass(frozen=True)
 class StatedModel:
-    """Bytes over the stated bandwidth, of which kernels are taken to reach 60%, and a launch of 0.02 ms; linear."""
+    """A linear cost model: bytes over 60% of the stated bandwidth, plus a launch of 0.02 ms."""
 
     device: str = "h100"
     name: str = "h100/stated bandwidth"
@@ -52,7 +52,7 @@ class StatedModel:
         return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
 
     def encode_arrays(self, w: WorkArrays) -> Floats:
-        """`(n, 2)` likewise, of shards given as columns."""
+        """`(n, 2)` forward and backward ms, of shards given as arrays."""
         outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
         forward = w.lookups * (8 + w.row_bytes) + 4 * outputs
         backward = w.lookups * (8 + 4 * w.dim) + w.distinct * (2 * w.row_bytes + 8)
@@ -60,7 +60,7 @@ class StatedModel:
 
     @property
     def pricing(self) -> Pricing:
-        """The sums themselves, and a launch each way."""
+        """The sums themselves, plus one launch for each pass."""
         nothing = np.zeros((0, 2))
         return Pricing(nothing, np.zeros(0), nothing.T, np.eye(2), np.full(2, 0.02))
 
@@ -96,7 +96,7 @@ def _rows(name: str, tasks: list[sw.Task], seconds: float) -> Iterator[list[obje
     for task in tasks:
         try:
             found = [sw.plan(task, **options) for options in ways.values()]
-        except InfeasibleTask:  # for all or for some: a task that not all can place compares nothing
+        except InfeasibleTask:  # a task that not all strategies can place cannot be compared
             continue
         for kept, one in zip(plans.values(), found, strict=True):
             kept.append(one)
@@ -119,7 +119,7 @@ def _rows(name: str, tasks: list[sw.Task], seconds: float) -> Iterator[list[obje
 
 
 def cut_tables(plan: sw.Plan) -> list[int]:
-    """The narrowest column block of each table that is cut into columns."""
+    """Return the width of the narrowest column block of each table that is cut into columns."""
     dims = plan.task.table_by_name
     narrowest: dict[str, int] = {}
     for shard in plan.shards:

@@ -13,7 +13,7 @@ HeadsAndRows = tuple[tuple[str, ...], Rows]
 
 
 def groups_of(found: list[Outcome]) -> dict[str, list[Outcome]]:
-    """The outcomes by setting."""
+    """Group outcomes by setting."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
         groups.setdefault(outcome.group, []).append(outcome)
@@ -45,7 +45,7 @@ def paper_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def large_table(found: list[Outcome]) -> HeadsAndRows:
-    """Gaps, and what `certified` removes of `neuroshard`'s cost above the bound, by size."""
+    """Gaps by size, and the share of `neuroshard`'s cost above the bound that `certified` removes."""
     heads = (
         "setting", "tasks", "win / tie / loss", "gap, median", "gap, worst", "neuroshard above bound, median", "removed, median",
         "removed, range", "removed, of all", "tasks: a table binds", "tasks: a table must be cut dearly, or binds",
@@ -67,7 +67,7 @@ def large_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def above_bound_table(found: list[Outcome]) -> HeadsAndRows:
-    """Ratios to each rival."""
+    """Ratios of `certified` to each rival."""
     heads = (
         "setting", "rival", "win / tie / loss", "certified / rival, median", "10th to 90th percentile", "range",
         "rival above bound, median", "worst",
@@ -88,7 +88,7 @@ def above_bound_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def strategy_table(found: list[Outcome]) -> HeadsAndRows:
-    """What was not placed, and how long searches took."""
+    """Shares of tasks that were not placed, and search times."""
     names = list(found[0].step_ms)
     heads = ("setting", *(f"{name}, not placed" for name in names), *(f"{name}, s" for name in found[0].search_s))
     rows: Rows = []
@@ -109,7 +109,7 @@ def strategy_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def proof_table(found: list[Outcome]) -> HeadsAndRows:
-    """How searches ended, what each part of the proof leaves of the gap, and which part gave the bound."""
+    """How searches ended, the gap that each part of the proof leaves, and the part that gave the bound."""
     ends, parts = ("proven", "settled", "deadline"), ("prices", "pieces", "kernels", "holders")
     heads = (
         "setting", *ends, "gap by prices, median", "+ pieces on their own", "+ ranges of kernels and holders",
@@ -128,7 +128,7 @@ def proof_table(found: list[Outcome]) -> HeadsAndRows:
 
 
 def worst_table(found: list[Outcome], count: int = 10) -> HeadsAndRows:
-    """The widest gaps, and what may be behind each."""
+    """The widest gaps, and possible causes of each."""
     heads = (
         "setting", "tables", "step ms", "bound ms", "gap", "heaviest block of a finest way: table, share of the step", "binds",
         "heaviest block of a cheapest way: table, share of the step", "heaviest shard in the plan, share of the step",
@@ -154,7 +154,7 @@ def _score(outcomes: list[Outcome], rival: str = "neuroshard") -> str:
 
 
 def _excesses(outcomes: list[Outcome]) -> list[tuple[float, float]]:
-    """Shares of the bound by which `certified` and `neuroshard` lie above it, of the tasks that both placed."""
+    """For tasks that both placed, how far `certified` and `neuroshard` lie above the bound, as shares of the bound."""
     pairs = [(outcome.above_bound("certified"), outcome.above_bound("neuroshard")) for outcome in outcomes]
     return [(own, their) for own, their in pairs if own is not None and their is not None]
 

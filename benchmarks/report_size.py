@@ -1,4 +1,4 @@
-"""How large the report of a plan is, and how long a browser takes to open it, to scroll it and to answer the pointer.
+"""Size of a plan's report, and the time a browser takes to open it, to scroll it and to answer the pointer.
 
     python -m benchmarks.report_size                                  # results/report_size.md
     python -m benchmarks.report_size --picture docs/report.png        # the README's picture instead
@@ -34,7 +34,7 @@ HEADS = (
     "scroll, median ms a frame", "95% of frames below", "a pointer move ms", "a piece carried ms", "a change ms",
 )  # fmt: skip
 
-LEFT_OUT = "#compare, #change, #whatif, #bottlenecks, #devices figure + figure, details"  # of the picture, which shows what fits
+LEFT_OUT = "#compare, #change, #whatif, #bottlenecks, #devices figure + figure, details"  # sections that do not fit in the picture
 
 # Two frames after the page has run: everything is laid out and painted by then.
 OPENED = """async () => {
@@ -65,7 +65,7 @@ POINTED = """() => {
   }
   return (performance.now() - start) / 100;
 }"""
-# Median ms to carry a chosen piece of a table that lies on one device over a cell, and to lay it down: priced, drawn and undone again.
+# Median ms to carry a chosen piece of a table on one device over a cell, and to drop it: priced, drawn and undone again.
 CHANGED = """() => {
   const board = document.querySelector("#whatif .matrix");
   const press = (key, more = {}) => {
@@ -153,7 +153,7 @@ def row(tables: int, devices: int, strategy: str, options: argparse.Namespace) -
 
 
 def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float, list[str]]:
-    """Median ms until the page is open, ms of a frame while it scrolls (median, 95%), ms of a pointer move, ms of What if?."""
+    """Return median ms to open the page, ms of a frame while scrolling (median, 95%), ms of a pointer move, and ms in What if?."""
     with chromium() as browser:
         opened = []
         for _ in range(runs):
@@ -167,7 +167,7 @@ def measured(page: Path, runs: int) -> tuple[float, tuple[float, float], float, 
 
 
 def take_picture(target: Path, time_limit: float) -> None:
-    """The report of 60 tables on two hosts, greedy before and certified after, as PNG."""
+    """Save a picture of the report of 60 tables on two hosts, with greedy before and certified after, as PNG."""
     task = cluster_task(4, tables=60, devices=16, device="h100", batch_size=65_536, heavy_tail=True)
     plans = {name: sw.plan(task, strategy=name, time_limit=time_limit) for name in ("greedy", "certified")}
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
@@ -184,7 +184,7 @@ def take_picture(target: Path, time_limit: float) -> None:
 
 
 def take_what_if(target: Path, time_limit: float) -> None:
-    """What if? of 60 tables on two hosts, with one piece moved to the device beside it, as PNG."""
+    """Save a picture of What if? for 60 tables on two hosts, with one piece moved to the next device, as PNG."""
     task = cluster_task(4, tables=60, devices=16, device="h100", batch_size=65_536, heavy_tail=True)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         page = Path(folder) / "report.html"
@@ -208,7 +208,7 @@ def take_what_if(target: Path, time_limit: float) -> None:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A headless browser."""
+    """Yield a headless browser."""
     from playwright.sync_api import sync_playwright
 
     program = os.environ.get("SHARDWRIGHT_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)

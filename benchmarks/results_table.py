@@ -1,4 +1,4 @@
-"""Dated Markdown tables with commit and hardware: what every program in this folder writes."""
+"""Write result pages for the programs in this folder: dated Markdown tables with commit and hardware."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def write_results(
     command: str,
     measured_on: str | None = None,
 ) -> Path:
-    """Write `results/<name>.md`; the file of an earlier run is replaced, git keeps it.
+    """Write `results/<name>.md`; replaces the file of an earlier run, which git keeps.
 
     Args:
         name: name of the file, without its ending.
         title: first line of the page.
         tables: caption, column heads and rows of each table.
-        command: the command that makes the page anew.
-        measured_on: the hardware that the figures are of; by default this machine.
+        command: command that makes the page again.
+        measured_on: hardware of the figures; by default this machine.
     """
     made = measured_on and f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC · commit {commit()} · {measured_on}"
     text = markdown(title, (), [ResultTable(*table) for table in tables], command, made)

@@ -1,6 +1,6 @@
-"""What the runtime costs beside a row-wise all-to-all written by hand with the same bytes: python -m benchmarks.runtime_overhead --help.
+"""Cost of the runtime beside a hand-written row-wise all-to-all with the same bytes: python -m benchmarks.runtime_overhead --help.
 
-Both run in the same processes, on the same batches, turn by turn. The hand-written one knows that all tables have one width, equal row
+Both run in the same processes, on the same batches, turn by turn. The hand-written version assumes tables of one width, equal row
 blocks, and no ranks by hotness; it checks nothing and counts nothing.
 """
 
@@ -29,7 +29,7 @@ from shardwright.task import Table, Task, Topology
 
 
 class ByHand(torch.nn.Module):
-    """Row blocks of equal size on all ranks, straight all-to-all."""
+    """Equal row blocks on all ranks, exchanged by a plain all-to-all."""
 
     def __init__(self, tables: int, rows: int, dim: int, optimizer: str) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class ByHand(torch.nn.Module):
         self.buffers = [torch.empty(0, dim)] * 3
 
     def buffer(self, number: int, rows: int) -> torch.Tensor:
-        """Memory that is used again: fresh pages for every message would cost more than filling them."""
+        """Return reused memory: fresh pages for every message would cost more than filling them."""
         if self.buffers[number].shape[0] < rows:
             self.buffers[number] = torch.empty(rows + rows // 8, self.weights.shape[1])
         return self.buffers[number][:rows]
 
     def forward(self, features: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
-        """The rows of each table."""
+        """Return the rows of each table."""
         values = [ids for ids, _ in features.values()]
         return list(_HandStep.apply(self.trigger, self, torch.cat(values), [ids.numel() for ids in values]))
 
@@ -101,7 +101,7 @@ def batch(args: argparse.Namespace, rank: int, step: int) -> dict[str, tuple[tor
 def step_seconds(
     module: torch.nn.Module, features: dict[str, tuple[torch.Tensor, torch.Tensor]], by_hand: bool
 ) -> list[float]:
-    """Seconds of the forward and of the backward pass."""
+    """Return the seconds of the forward and of the backward pass."""
     dist.barrier()
     start = time.perf_counter()
     out = module(features)

@@ -20,7 +20,7 @@ GROWING = {
     "devices": "devices, 400 tables",
 }
 AXES = {"both": ((0, "tables"), (1, "devices")), "tables": ((0, "tables"),), "devices": ((1, "devices"),)}
-"""For each series: the parts of the size that grow, and what they are called."""
+"""For each series, the parts of the size that grow, and their names."""
 
 _MEASURES: dict[str, Callable[[Point], float]] = {
     "seconds": lambda point: point.search_s,
@@ -29,7 +29,7 @@ _MEASURES: dict[str, Callable[[Point], float]] = {
 
 
 def write_page(points: Points, series: Series, options: argparse.Namespace, command: str) -> None:
-    """Write the page and the figure; names of other models and tails are appended to theirs."""
+    """Write the page and the figure; their name ends in the model and the tail if these are not the defaults."""
     name = "_".join(
         ["search_scaling", *([options.model] if options.model != "cpu" else []), *["heavy"] * options.heavy_tail]
     )
@@ -63,7 +63,7 @@ def write_page(points: Points, series: Series, options: argparse.Namespace, comm
 
 
 def row(point: Point) -> tuple[str, ...]:
-    """A point in the table."""
+    """Return a point's row in the table."""
     return (
         point.strategy,
         f"{point.size[0]:,} × {point.size[1]:,}",
@@ -78,12 +78,12 @@ def row(point: Point) -> tuple[str, ...]:
 
 
 def shown(number: float, how: str) -> str:
-    """A number, or a dash where nothing was measured."""
+    """Return a number as text, or a dash if nothing was measured."""
     return "–" if np.isnan(number) else format(number, how)
 
 
 def slope_rows(points: Points, series: Series) -> list[tuple[str, ...]]:
-    """Slopes by strategy and series."""
+    """Return the slopes by strategy and series."""
     rows = []
     for strategy in strategies(points):
         for name, sizes in series.items():
@@ -95,7 +95,7 @@ def slope_rows(points: Points, series: Series) -> list[tuple[str, ...]]:
 
 
 def slope(points: list[Point], part: int, measure: Callable[[Point], float]) -> str:
-    """Least-squares slope in logarithms; a dash where nothing grows."""
+    """Return the least-squares slope in logarithms; a dash if nothing grows."""
     grown = [point.size[part] for point in points]
     if len(set(grown)) < 2:
         return "–"
@@ -104,12 +104,12 @@ def slope(points: list[Point], part: int, measure: Callable[[Point], float]) -> 
 
 
 def strategies(points: Points) -> list[str]:
-    """Names in order."""
+    """Return the names of the strategies, in order."""
     return list(dict.fromkeys(strategy for strategy, _ in points))
 
 
 def plot(points: Points, series: Series, name: str) -> None:
-    """Time above, memory below; a column for each axis of each series. Hollow marks: ended by the limit."""
+    """Draw time above, memory below, and a column for each axis of each series. Hollow marks did not end by themselves."""
     columns = [(grown, part, against) for grown in series for part, against in AXES[grown]]
     titles = [[GROWING[grown] if what == "seconds" else "" for grown, _, _ in columns] for what in _MEASURES]
     figure, axes = plots.panels(titles)

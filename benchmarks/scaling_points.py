@@ -1,4 +1,4 @@
-"""What `search_scaling.py` measures; light, since the processes that measure memory import it."""
+"""The result type of `search_scaling.py`; a light module, since the processes that measure memory import it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Point:
-    """One strategy on one size, medians over the repeats.
+    """Figures of one strategy on one size, as medians over the repeats.
 
     Attributes:
-        strategy: its name.
-        size: tables and devices.
-        search_s: seconds of the search by the clock.
-        cpu_s: seconds of all its threads on processors.
-        before_mb: peak memory of the process before the search: the interpreter, libraries, the task.
+        strategy: name of the strategy.
+        size: numbers of tables and devices.
+        search_s: wall seconds of the search.
+        cpu_s: processor seconds of all its threads.
+        before_mb: peak memory of the process before the search: interpreter, libraries and task.
         peak_mb: peak memory at the end.
-        gap: gap to the bound; None without one.
+        gap: gap to the bound; None without a bound.
         within: share of the repeats that reached a gap of 1%.
-        end: how the last search ended: "by itself", "at the limit", "killed" (it ran on long after the limit) or "failed".
+        end: how the last search ended: "by itself", "at the limit", "killed" (it ran long past the limit) or "failed".
     """
 
     strategy: str

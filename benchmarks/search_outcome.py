@@ -1,4 +1,4 @@
-"""One task planned by `certified` and its rivals on one cost model: what `search_quality.py` collects."""
+"""Plan one task by `certified` and its rivals on one cost model: the outcomes that `search_quality.py` collects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwright.task import Task
 from shardwright.workload import random_task
 
 BATCH = {"cpu": 1024, "h100": 65_536}
-"""Device types, and the batch size of their tasks."""
+"""Batch size of the tasks, by device type."""
 
 RIVALS = ("neuroshard", "greedy", "best sorted")
 SORTED = tuple(strategy.name for strategy in HEURISTICS)
@@ -26,21 +26,21 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the strategies made of a task.
+    """The results of all strategies on a task.
 
     Attributes:
-        group: the setting that the task belongs to.
+        group: setting of the task.
         tables: number of tables.
         devices: number of devices.
-        step_ms: predicted step by strategy; None where it did not place the task.
+        step_ms: predicted step by strategy; None if it did not place the task.
         search_s: seconds of the search by strategy.
-        bound_ms: `certified`'s bound; None where there is none.
-        finest: over all tables, the heaviest block of a finest way (`block_times`).
-        cheapest: over all tables, the heaviest block of a cheapest way.
-        heaviest_ms: the heaviest shard in `certified`'s plan, alone on a device.
-        memory_share: what `certified`'s plan takes of all devices' memory.
-        ended: why `certified` ended; "" where it has no plan.
-        proofs: the bound after each part of the proof, knowing `certified`'s plan, with the part that gave the best.
+        bound_ms: `certified`'s bound; None if there is none.
+        finest: the heaviest block over all tables' finest ways (`block_times`).
+        cheapest: the heaviest block over all tables' cheapest ways.
+        heaviest_ms: time of the heaviest shard in `certified`'s plan, alone on a device.
+        memory_share: share of all devices' memory that `certified`'s plan takes.
+        ended: why `certified` ended; "" if it has no plan.
+        proofs: the bound after each part of the proof, given `certified`'s plan, with the part that gave the best bound.
     """
 
     group: str
@@ -57,7 +57,7 @@ class Outcome:
     proofs: tuple[Bound, ...] = ()
 
     def share(self, ms: float) -> float:
-        """What so many ms are of `certified`'s step; 0 where it has none."""
+        """Return ms as a share of `certified`'s step; 0 if it has none."""
         step = self.step_ms["certified"]
         return 0.0 if step is None else ms / step
 
@@ -72,17 +72,17 @@ class Outcome:
         return self.binds or self.share(self.cheapest.ms) >= HALF
 
     def above_bound(self, strategy: str) -> float | None:
-        """How far a strategy's step lies above the bound, as a share of the bound."""
+        """How far a strategy's step lies above the bound, as a share of the bound; None if either is missing."""
         step = self.step_ms[strategy]
         return None if step is None or self.bound_ms is None else step / self.bound_ms - 1
 
     def ratio(self, rival: str) -> float | None:
-        """Step of `certified` divided by a rival's."""
+        """Step of `certified` divided by a rival's; None if either is missing."""
         own, other = self.step_ms["certified"], self.step_ms[rival]
         return None if own is None or other is None else own / other
 
     def against(self, rival: str) -> str:
-        """Whether `certified` is a "win", a "tie" or a "loss", or "neither" where nobody placed the task."""
+        """Return "win", "tie" or "loss" of `certified` against a rival, or "neither" if neither placed the task."""
         own, other = self.step_ms["certified"], self.step_ms[rival]
         if own is None or other is None:
             return "neither" if own is other else "loss" if own is None else "win"
@@ -90,20 +90,20 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """A line about it for people who wait."""
+        """A progress line about the outcome."""
         steps = ", ".join(f"{name} {'–' if ms is None else f'{ms:.3f}'}" for name, ms in self.step_ms.items())
         gap = self.above_bound("certified")
         return f"{self.group}, {self.tables} tables: {steps}, gap {'–' if gap is None else f'{gap:.2%}'}"
 
     @property
     def columns(self) -> list[str]:
-        """Heads of its row in a CSV file."""
+        """Column heads of the outcome in a CSV file."""
         names = [*(f"{name} ms" for name in self.step_ms), *(f"{name} s" for name in self.search_s)]
         return ["setting", "tables", "devices", *names, "bound ms", "finest", "cheapest", "heaviest shard", "memory"]
 
     @property
     def values(self) -> list[object]:
-        """Its row in a CSV file."""
+        """Row of the outcome in a CSV file."""
         numbers = [*self.step_ms.values(), *self.search_s.values(), self.bound_ms]
         shown = ["" if number is None else f"{number:.5g}" for number in numbers]
         shares = [self.share(ms) for ms in (self.finest.ms, self.cheapest.ms, self.heaviest_ms)]
@@ -123,7 +123,7 @@ class Search:
         self._models: dict[str, CostModel] = {}
 
     def warm_up(self, devices: list[str]) -> None:
-        """Load cost models and libraries, so that no search pays for that."""
+        """Load cost models and libraries, so that no search includes their loading time."""
         for device in devices:
             self._models[device] = cost_model_for(device)
             task = random_task(0, tables=12, devices=2, device=device, batch_size=BATCH[device])
@@ -160,7 +160,7 @@ def _step(plan: Plan | None) -> float | None:
 
 
 def _proofs(plan: Plan, model: CostModel) -> tuple[Bound, ...]:
-    """What prices prove, then pieces on their own, then ranges of kernels and holders of hot tables, without any time limit."""
+    """Return the bounds by prices, then by pieces on their own, then by ranges of kernels and holders of hot tables, without time limit."""
     proof, step_ms = BoundProof(make_catalog(plan.task, model), model), _step(plan) or 0.0
     by_prices = proof.solve()
     by_pieces = proof.tightened(by_prices, step_ms)

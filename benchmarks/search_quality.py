@@ -1,9 +1,9 @@
-"""How good the plans of `certified` are beside `neuroshard`'s and a proven bound, all on the same cost model.
+"""Quality of `certified`'s plans beside `neuroshard`'s and a proven bound, all on the same cost model.
 
     python -m benchmarks.search_quality --tasks 100     # NeuroShard's tasks on 4 and on 8 devices: results/search_quality.md
     python -m benchmarks.search_quality --large         # 16 to 128 devices, heavy tails too: results/search_quality_large.md
 
-Each is planned for the learned CPU model (batch 1,024) and for the published H100 model (batch 65,536). Every task is a row of the CSV
+Every task is planned for the learned CPU model (batch 1,024) and for the published H100 model (batch 65,536). Each is a row of the CSV
 file beside the page. A loss is a step longer than `neuroshard`'s by more than a millionth, or a task that only `neuroshard` placed.
 """
 
@@ -79,7 +79,7 @@ def size(text: str) -> tuple[int, int]:
 
 
 def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
-    """NeuroShard's tasks, alternating between settings so that a slow hour touches all of them alike."""
+    """Yield NeuroShard's tasks, alternating between settings so that a slow hour affects all of them alike."""
     settings = [(model, devices) for model in options.models for devices in PAPER_DEVICES]
     drawn = [
         paper_tasks(options.tasks, devices=devices, batch_size=BATCH[model], device=model, seed=2026)
@@ -91,7 +91,7 @@ def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
 
 
 def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
-    """Clusters, small ones first."""
+    """Yield tasks on clusters, small clusters first."""
     for (tables, devices), model, tail in product(options.sizes, options.models, options.tails):
         for seed in range(options.seeds):
             task = cluster_task(
@@ -143,7 +143,7 @@ def write_large(found: list[Outcome], options: argparse.Namespace, command: str)
 
 
 def write_csv(name: str, found: list[Outcome]) -> None:
-    """Every task as a row of `results/<name>.csv`."""
+    """Write every task as a row of `results/<name>.csv`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(found[0].columns)
@@ -152,7 +152,7 @@ def write_csv(name: str, found: list[Outcome]) -> None:
 
 
 def plot(found: list[Outcome], name: str) -> None:
-    """Per setting: how far strategies lie above the bound, tasks sorted by that."""
+    """Draw, for each setting, how far strategies lie above the bound, with tasks sorted by that distance."""
     groups = list(dict.fromkeys(outcome.group for outcome in found))
     names = [groups[first : first + 4] for first in range(0, len(groups), 4)]
     figure, axes = plots.panels(names)

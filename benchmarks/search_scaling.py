@@ -2,9 +2,9 @@
 
     python -m benchmarks.search_scaling [--largest 1000x128] [--repeats 3]
 
-Every point is a process of its own. It loads libraries by planning a small task, then plans one task: `certified` until its gap
-is at most 1% or it ends by itself, `neuroshard` until it ends, both at most --time-limit seconds. Repeats have tasks of their
-own; figures are medians. Besides the sizes that grow in both, tables alone grow on 16 devices, and devices alone under 400 tables.
+Every point runs in its own process. It loads libraries by planning a small task, then plans one task. `certified` runs until its gap is
+at most 1% or it ends by itself, `neuroshard` until it ends, both for at most --time-limit seconds. Each repeat has its own task; figures
+are medians. Besides sizes that grow in both, tables grow alone on 16 devices, and devices grow alone under 400 tables.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 25
 TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
 DEVICES = ((400, 4), (400, 8), (400, 16), (400, 32), (400, 64), (400, 128))
 STRATEGIES = ("certified", "neuroshard")
-PATIENCE = 4  # time limits after which a process is killed,
-START_S = 120  # with so many seconds for its start
+PATIENCE = 4  # a process is killed after this many time limits
+START_S = 120  # plus this many seconds for its start
 BATCH = {"cpu": 1024, "h100": 65_536}
 
 
@@ -72,7 +72,7 @@ def size_of(text: str) -> Size:
 
 
 def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
-    """Medians over processes; a size at the time limit is not repeated."""
+    """Measure one size; returns medians over processes. A size that reaches the time limit is not repeated."""
     runs, end = [], "by itself"
     for seed in range(options.repeats):
         run, end = measure_apart(strategy, size, seed, options)
@@ -95,7 +95,7 @@ def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
 def measure_apart(
     strategy: str, size: Size, seed: int, options: argparse.Namespace
 ) -> tuple[dict[str, float | None] | None, str]:
-    """One search in a process of its own, and how it ended."""
+    """Run one search in its own process; returns its figures and how it ended."""
     command = [
         sys.executable,
         "-m",
@@ -122,7 +122,7 @@ def measure_apart(
 
 
 def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict[str, float | None]:
-    """One search in this process."""
+    """Run one search in this process."""
     import shardwright as sw
     from benchmarks.cluster_tasks import cluster_task
     from shardwright.cost import cost_model_for
@@ -147,13 +147,13 @@ def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict
 
 
 def peak_mb() -> float:
-    """Most megabytes this process had in memory; getrusage would count its parent's too."""
+    """Return the most megabytes this process had in memory; getrusage would count its parent's too."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def cpu_s() -> float:
-    """Processor seconds of this process, all threads."""
+    """Return the processor seconds of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""How long a process takes to import the package and to plan.
+"""Time that a process takes to import the package and to plan.
 
 python -m benchmarks.start_up
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(command: list[str]) -> tuple[str, str, str]:
-    """Median, fastest and slowest wall time of a process, after one that is not counted."""
+    """Return the median, fastest and slowest wall time of a process, after one that is not counted."""
     return _summary([_seconds(command) for _ in range(RUNS + 1)][1:])
 
 

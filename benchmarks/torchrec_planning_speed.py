@@ -2,12 +2,12 @@
 
     python -m benchmarks.torchrec_planning_speed [--both 40x8,200x16,1000x64] [--ours 5000x1024] [--repeats 3] [--limit 300]
 
-Both plan the same models: an EmbeddingBagCollection on the meta device, tables of 1,000 to 10 million rows (log-uniform) and dims of 16
-to 128, on CUDA devices of TorchRec's default sizes, 8 to a host, batch 512 on each, no constraints, the same storage reservation, no
-statistics. Times are those of `plan()`, module traversal and conversion included, imports not. Every process of ours plans several models,
-of seeds of their own; in the first it loads libraries before its search, so the
-first is shown beside the median of the others, with its gap. TorchRec's gets the first of these models, in a process of its own for at most
---limit seconds; sizes and planners take turns. How much longer a step its plan takes is our cost model's word.
+Both plan the same models: an EmbeddingBagCollection on the meta device. Tables have 1,000 to 10 million rows (log-uniform) and dims of 16
+to 128. Devices are CUDA devices of TorchRec's default sizes, 8 to a host, with batch 512 on each. There are no constraints and no
+statistics, and the storage reservation is the same. Times are those of `plan()`, with module traversal and conversion, without imports.
+A process of ours plans several models with different seeds. Its first plan also loads libraries, so it is shown beside the median of the
+others, with its gap. TorchRec's planner gets the first of these models, in its own process, for at most --limit seconds; sizes and
+planners take turns. Our cost model predicts how much longer a step of TorchRec's plan takes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def caption(options: argparse.Namespace) -> str:
 def row_of(
     size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: argparse.Namespace
 ) -> list[str]:
-    """The table's row of a size."""
+    """Return the table's row of a size."""
     ours = [one for one in found["shardwright", size] if one]
     theirs = found.get(("torchrec", size))
     first = statistics.median(one["first_s"] for one in ours)
@@ -104,7 +104,7 @@ def row_of(
 
 
 def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace) -> dict[str, Any] | None:
-    """What a process of its own prints; None where it does not end in time."""
+    """Plan in a separate process and return what it prints; None if it does not end in time."""
     command = [
         sys.executable,
         "-m",
@@ -127,7 +127,7 @@ def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace)
 
 
 def plan_here(planner: str, size: Size, repeats: int, seed: int) -> dict[str, Any]:
-    """Plan in this process: TorchRec one model, ours one more than there are repeats."""
+    """Plan in this process: one model with TorchRec, one more than there are repeats with ours."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     seconds, gaps, steps = [], [], []
@@ -143,7 +143,7 @@ def plan_here(planner: str, size: Size, repeats: int, seed: int) -> dict[str, An
 
 
 def step_ms_of(plan: Any, model: Any, sharders: list[Any], planner: Any) -> float:
-    """The step time that our cost model predicts for a sharding plan of either planner."""
+    """Return the step time that our cost model predicts for a sharding plan of either planner."""
     from shardwright.cost.score import score
     from shardwright.integrations.torchrec import plan_of, problem_of
     from shardwright.integrations.torchrec.topology import default_cost_model
@@ -155,7 +155,7 @@ def step_ms_of(plan: Any, model: Any, sharders: list[Any], planner: Any) -> floa
 
 
 def model_of(tables: int, seed: int) -> Any:
-    """A collection of random tables on the meta device."""
+    """Return a collection of random tables on the meta device."""
     import torch
     from torchrec.modules.embedding_configs import EmbeddingBagConfig
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -171,14 +171,14 @@ def model_of(tables: int, seed: int) -> Any:
 
 
 def sharders_of() -> list[Any]:
-    """TorchRec's default sharders."""
+    """Return TorchRec's default sharders."""
     from torchrec.distributed.sharding_plan import get_default_sharders
 
     return list(get_default_sharders())
 
 
 def planner_of(name: str, devices: int) -> Any:
-    """TorchRec's planner or ours, otherwise alike."""
+    """Return TorchRec's planner or ours, with the same settings."""
     from torchrec.distributed.planner import EmbeddingShardingPlanner
     from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
     from torchrec.distributed.planner.types import Topology

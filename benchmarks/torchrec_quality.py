@@ -3,10 +3,10 @@
     python -m benchmarks.torchrec_quality --plan-only                 # TorchRec's planner takes seconds to minutes a task
     python -m benchmarks.torchrec_quality --tasks 20 --devices 4 8    # then measures, on a quiet machine
 
-Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) of half of the pool, for CPUs; and the public models, scaled
-to this machine and, predicted only, in full on H100s. Each is planned by TorchRec with pooling factors ("torchrec") and without, as
-most users run it ("torchrec, no statistics"), and by ours with the sharding types that TorchRec offers. Plans are kept in --cache: a
-stopped run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
+Tasks are NeuroShard's (T in [2.5 D, 15 D) tables, max dim 128, batch 1,024) from half of the pool, for CPUs; then the public models, scaled
+to this machine and, only predicted, in full on H100s. TorchRec plans each task with pooling factors ("torchrec") and without, as most
+users run it ("torchrec, no statistics"). Ours plans with the sharding types that TorchRec offers. --cache keeps the plans, so a stopped
+run goes on. Links are not measured: the embedding cost is measured kernels plus predicted links.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Case:
     """A task to compare on.
 
     Attributes:
-        setting: the row of the tables that it counts for.
-        name: unique.
-        task: as TorchRec is given it.
+        setting: setting in whose rows the task counts.
+        name: unique name.
+        task: the task as TorchRec gets it.
         measured: whether its plans can be measured here.
     """
 
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def ours(self) -> Task:
-        """The same, with the sharding types that TorchRec's sharders offer its planner."""
+        """The task with the sharding types that TorchRec's sharders offer its planner."""
         topology = torchrec_topology(self.task.topology)
         offered = problem_of(modules_for(self.task), sharders_for(self.task), topology, local_batch_size(self.task))
         return replace(self.task, constraints=offered.task.constraints)
@@ -105,7 +105,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """All tasks, smallest settings first."""
+    """Yield all tasks, smallest settings first."""
     _, pool = split_pool("dlrm-2021", 0.5)
     sizes = [(devices, options.tasks) for devices in options.devices]
     if options.large_tasks:
@@ -126,14 +126,14 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def plans_of(case: Case, options: argparse.Namespace) -> list[Compared]:
-    """The plans of all planners, from the cache where they are there."""
+    """Return the plans of all planners, from the cache if it has them."""
     result = [kept_plan(case, name, "", options) for name in options.ours]
     result += [kept_plan(case, name, "torchrec", options) for name in RIVALS]
     return [one for one in result if one is not None]
 
 
 def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace) -> Compared | None:
-    """A plan by one planner, made anew unless it is kept; None where it found none, which is kept too."""
+    """Return one planner's plan from the cache, else plan anew; None if it found no plan, which the cache keeps too."""
     options.cache.mkdir(parents=True, exist_ok=True)
     task = case.task if rival else case.ours
     digest = hashlib.sha256(json.dumps(task_to_dict(task), sort_keys=True).encode()).hexdigest()[:8]
@@ -154,7 +154,7 @@ def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace)
 
 
 def made_plan(task: Task, planner: str, options: argparse.Namespace) -> Plan:
-    """A plan by TorchRec, in a process of its own so that its time is its own, or by a strategy of ours."""
+    """Plan by TorchRec, in a separate process so that nothing else affects its time, or by a strategy of ours."""
     if planner in RIVALS:
         return sw.plan(task, strategy=TorchRec(time_limit_s=options.torchrec_time_limit, **RIVALS[planner]))
     return sw.plan(task, strategy=planner, time_limit=options.time_limit)
@@ -181,7 +181,7 @@ def write_page(
 
 
 def _state(compared: list[Compared], measured: dict[tuple[str, str], MeasuredPlan]) -> str:
-    """The cost model of the measured plans, and the control sets now against when it was learned."""
+    """Describe the cost model of the measured plans, and the control sets now against when it was learned."""
     one = next((one for one in compared if one.key in measured), None)
     if one is None:
         return ""

@@ -22,11 +22,11 @@ class Compared:
     """A plan of one planner for one task.
 
     Attributes:
-        setting: the rows of the tables that it counts for.
-        case: the task.
-        planner: who made it.
-        plan: the plan, scored.
-        measurable: whether it fits this machine.
+        setting: setting in whose rows the plan counts.
+        case: name of the task.
+        planner: planner that made the plan.
+        plan: the scored plan.
+        measurable: whether the plan fits this machine.
     """
 
     setting: str
@@ -62,7 +62,7 @@ class Compared:
 def gains(
     compared: Iterable[Compared], measured: Measured, rivals: Iterable[str], heuristics: Iterable[str]
 ) -> HeadsAndRows:
-    """Our cost divided by each rival's, by setting."""
+    """Return our cost divided by each rival's, by setting."""
     heads = (
         "setting", "planner", "rival", "tasks", "predicted", "interval", "predicted step", "measured", "interval", "worst", "better on",
     )  # fmt: skip
@@ -98,7 +98,7 @@ def _mean(ratios: np.ndarray) -> float:
 
 
 def _interval(ratios: np.ndarray) -> str:
-    """95% bootstrap interval of the geometric mean."""
+    """Return the 95% bootstrap interval of the geometric mean."""
     rng = np.random.default_rng(0)
     means = np.exp(np.log(ratios)[rng.integers(ratios.size, size=(RESAMPLES, ratios.size))].mean(axis=1))
     low, high = np.percentile(means, (2.5, 97.5))
@@ -106,7 +106,7 @@ def _interval(ratios: np.ndarray) -> str:
 
 
 def _with_best_heuristic(compared: list[Compared], heuristics: set[str]) -> dict[tuple[str, str], dict[str, Compared]]:
-    """Plans by setting and planner, then by task; the cheapest heuristic of a task as "best heuristic"."""
+    """Group plans by setting and planner, then by task; a task's cheapest heuristic is added as "best heuristic"."""
     groups: dict[tuple[str, str], dict[str, Compared]] = {}
     for one in compared:
         groups.setdefault((one.setting, one.planner), {})[one.case] = one
@@ -118,7 +118,7 @@ def _with_best_heuristic(compared: list[Compared], heuristics: set[str]) -> dict
 
 
 def planning_table(compared: Iterable[Compared]) -> HeadsAndRows:
-    """Seconds of planning by setting and planner."""
+    """Return the seconds of planning by setting and planner."""
     seconds: dict[tuple[str, str], list[float]] = {}
     for one in compared:
         seconds.setdefault((one.setting, one.planner), []).append(one.plan.search_s or 0.0)

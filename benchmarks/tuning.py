@@ -1,4 +1,4 @@
-"""What tuning gains on tasks that this machine can measure: calibrate for the task, plan, measure, correct, plan again.
+"""Gains of tuning on tasks that this machine can measure: calibrate for the task, plan, measure, correct, plan again.
 
 python -m benchmarks.tuning --tasks 6 --devices 4     # 5 to 6 minutes a task, on a quiet machine
 """
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def tuned(number: int, task: sw.Task, minutes: float, tune_minutes: float) -> tuple[list[object], list[float]]:
-    """A row of the table, and measured over promised time of the plans that a corrected model promised."""
+    """Return a row of the table, and measured / promised time of the plans chosen by a corrected model."""
     calibrated = sw.calibrate(task, minutes=minutes, seed=number)
     found = sw.tune(task, minutes=tune_minutes)
     tuning = found.plan.tuning

@@ -1,4 +1,4 @@
-"""What moves, and what a step then takes, when tables or a host are added to a job that runs by a plan.
+"""Bytes moved, and step time afterwards, when tables or a host are added to a job that runs a plan.
 
 python -m benchmarks.warm_start
 """
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def rows(task: sw.Task, plan: sw.Plan) -> list[tuple[str, ...]]:
-    """One for a search anew, and one for each price."""
+    """Return one row for a search from scratch, and one for each price."""
     found = [row("anew", plan, sw.plan(task, time_limit=TIME_LIMIT))]
     for price in PRICES:
         warm = sw.plan(task, start=plan, move_cost=price, time_limit=TIME_LIMIT)
@@ -41,7 +41,7 @@ def rows(task: sw.Task, plan: sw.Plan) -> list[tuple[str, ...]]:
 
 
 def row(name: str, older: sw.Plan, plan: sw.Plan) -> tuple[str, ...]:
-    """Step, gap, bytes and seconds."""
+    """Return the row with step, gap, bytes and seconds."""
     assert plan.cost is not None
     assert plan.gap is not None
     diff = older.diff(plan)

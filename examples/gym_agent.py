@@ -1,7 +1,7 @@
 """Train an agent of a public library, MaskablePPO of sb3-contrib, on the placement environment: python examples/gym_agent.py.
 
-Needs the extra "examples": pip install 'shardwright[examples]'. The agent learns on tasks of one half of a pool, and is tried on tasks
-of the other half, beside random placements: a short training, to show how the parts fit together, not what such an agent can reach.
+Needs the extra "examples": pip install 'shardwright[examples]'. The agent learns on tasks of one half of a pool, and is compared with
+random placements on tasks of the other half. The training is short: it shows how the parts fit together, not what such an agent can reach.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def tasks_of(pool: Sequence[sw.Table], count: int) -> list[sw.Task]:
 
 
 def mean_reward(env: PlacementEnv, count: int, agent: MaskablePPO | None) -> float:
-    """Mean reward over the first `count` tasks; of random placements without an agent."""
+    """Return the mean reward over the first `count` tasks; without an agent, that of random placements."""
     rng = np.random.default_rng(0)
     rewards = []
     for number in range(count):

@@ -10,12 +10,12 @@ from shardwright.testing import check_strategy
 
 @dataclass(frozen=True)
 class RoundRobin:
-    """Tables in their order, each to the next device that has room."""
+    """Places tables in their order, each on the next device that has room."""
 
     name: str = "round_robin"
 
     def supports(self, task: sw.Task) -> str | None:
-        """Any task, as long as no constraint asks for tiers or grids."""
+        """Support any task without constraints on single tables."""
         return None if not task.constraints.tables else "it does not read constraints on single tables"
 
     def search(self, task: sw.Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> sw.Plan:

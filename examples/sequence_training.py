@@ -1,8 +1,8 @@
-"""Train a small sequence model on tiered embeddings, two hosts of two devices in four processes: python examples/sequence_training.py.
+"""Train a small sequence model on tiered embeddings, with four processes as two hosts of two devices: python examples/sequence_training.py.
 
-The model guesses the next item of a history: the mean of the last items' embeddings against the next item and some others. Hot
-items are replicated, warm ones on every host, cold ones on one device. On a cluster, torchrun starts the processes, and the plan comes
-from a file.
+The model guesses the next item of a history: it scores the next item and some others against the mean of the last items' embeddings.
+Hot items are replicated on all devices, warm ones once per host, cold ones lie on one device. On a cluster, torchrun starts the processes,
+and the plan comes from a file.
 """
 
 import gc
@@ -28,7 +28,7 @@ SAMPLES, LENGTH, OTHERS, STEPS = 32, 10, 7, 60
 
 
 def tiered_plan() -> sw.Plan:
-    """The 5% hottest items everywhere, the next 15% once a host, the rest once."""
+    """Return a plan: the hottest 5% of items on every device, the next 15% once per host, the rest once."""
     table = sw.Table("item", ITEMS, DIM, LENGTH, pooled=False, access=sw.AccessProfile.zipf(ITEMS, 1.1))
     hot, warm = ITEMS // 20, ITEMS // 5
     rails = [tuple(range(local, HOSTS * NEAR, NEAR)) for local in range(NEAR)]
@@ -50,14 +50,14 @@ def tiered_plan() -> sw.Plan:
 
 
 def histories(rng: np.random.Generator) -> np.ndarray:
-    """Users walk in circles of 20 items: the next item follows from the last ones."""
+    """Draw histories of users who walk in circles of 20 items, so that the last items determine the next."""
     circle = (ITEMS / 20 * rng.random(SAMPLES) ** 4).astype(np.int64)
     place = rng.integers(0, 20, SAMPLES)
     return circle[:, None] * 20 + (place[:, None] + np.arange(LENGTH + 1)) % 20
 
 
 def loss_of(embedding: TieredEmbedding, rng: np.random.Generator) -> torch.Tensor:
-    """Cross-entropy of the next item among itself and others."""
+    """Return the cross-entropy of the next item among itself and others."""
     items = histories(rng)
     others = rng.integers(0, ITEMS, (SAMPLES, OTHERS))
     ids = torch.from_numpy(np.concatenate([items, others], axis=1))
@@ -70,17 +70,17 @@ def loss_of(embedding: TieredEmbedding, rng: np.random.Generator) -> torch.Tenso
 
 
 def rank_main(rank: int, port: int, folder: str) -> None:
-    """Meet the other processes, train, and part."""
+    """Join the other processes, train, and leave."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=60), HOSTS * NEAR, rank)
     train(rank, folder)
-    gc.collect()  # what holds the group keeps its threads alive, and such a thread can abort an interpreter that ends
+    gc.collect()  # objects that hold the group keep its threads alive, and such a thread can abort an ending interpreter
     dist.destroy_process_group()
 
 
 def train(rank: int, folder: str) -> None:
     """Train, save a checkpoint and load it again, as one of the processes."""
-    hottest = np.random.default_rng(0).permutation(ITEMS)  # in earnest: from `shardwright profile`
+    hottest = np.random.default_rng(0).permutation(ITEMS)  # in real use: from `shardwright profile`
     embedding = TieredEmbedding(
         tiered_plan(),
         rank_maps={"item": RankMap(ITEMS, hottest)},
@@ -105,7 +105,7 @@ def train(rank: int, folder: str) -> None:
 
 
 def first_rows(ids: np.ndarray) -> np.ndarray:
-    """Small random rows, the same for an id on whatever rank it lies."""
+    """Return small random rows, the same for an id on any rank."""
     steps = np.arange(1, DIM + 1)
     return (0.3 * np.sin((ids[:, None] + 1) * steps * 12.9898)).astype(np.float32)
 

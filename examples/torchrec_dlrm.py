@@ -1,9 +1,9 @@
 """Train a DLRM with TorchRec on clicks, sharded by our plan and then by TorchRec's: python examples/torchrec_dlrm.py [CLICKS.parquet].
 
-The file has columns `label` (0 or 1), `dense_…` (numbers) and `cat_…` (ids, or lists of ids); without one, clicks are made up.
-Two processes (gloo, this machine's cores) train on half of each batch. Both plans start from the same weights and see the same
-batches, so that the losses of the first steps are the same, whatever lies where; later the order of sums shows. Needs TorchRec: see
-"Installing" in the README.
+The file has columns `label` (0 or 1), `dense_…` (numbers) and `cat_…` (ids, or lists of ids); without a file, clicks are made up.
+Two processes (gloo, this machine's cores) each train on half of every batch. Both plans start from the same weights and see the same
+batches. So the losses of the first steps are equal under both plans; later the order of sums shows. Needs TorchRec: see "Installing" in
+the README.
 """
 
 import gc
@@ -31,12 +31,12 @@ from shardwright.integrations.torchrec import ShardwrightPlanner, with_profiles
 from shardwright.workload.profile import profile_logs
 
 RANKS, BATCH, STEPS, DIM = 2, 256, 200, 16
-ALIKE = 12  # steps until rounding has grown: Adagrad's first step of a row is as large for a gradient of 1e-9 as for one of 1
+ALIKE = 12  # steps before rounding grows: Adagrad's first update of a row is as large for a gradient of 1e-9 as for 1
 OPTIMIZER = {"lr": 0.05, "eps": 1e-8}
 
 
 def made_up_clicks(path: Path, samples: int = 20_000) -> None:
-    """Clicks that depend on hidden values of the ids; hot ids are frequent."""
+    """Write clicks that depend on hidden values of the ids; hot ids are frequent."""
     rng = np.random.default_rng(0)
     rows = {"cat_user": 5000, "cat_item": 2000, "cat_shop": 300, "cat_country": 30}
     columns = {f"dense_{i}": rng.standard_normal(samples).astype(np.float32) for i in range(4)}
@@ -51,7 +51,7 @@ def made_up_clicks(path: Path, samples: int = 20_000) -> None:
 
 
 def batches(clicks: pl.DataFrame, categories: list[str], rank: int) -> list[Batch]:
-    """This rank's part of every step's batch, the same file over again where it is short."""
+    """Return this rank's part of every step's batch; a short file is used repeatedly."""
     local, result = BATCH // RANKS, []
     dense = clicks.select(pl.selectors.starts_with("dense_")).to_numpy().astype(np.float32)
     for step in range(STEPS):
@@ -72,7 +72,7 @@ def batches(clicks: pl.DataFrame, categories: list[str], rank: int) -> list[Batc
 
 
 def dlrm(clicks: pl.DataFrame, categories: list[str], dense: int) -> DLRMTrain:
-    """A small DLRM; one table a category, with as many rows as its largest id asks for."""
+    """Return a small DLRM with one table per category, and as many rows as its largest id needs."""
     torch.manual_seed(0)
     sizes = {name: int(clicks[name].explode().max()) + 1 for name in categories}
     tables = [
@@ -102,18 +102,18 @@ def train(model: DLRMTrain, plan, sharders, steps: list[Batch]) -> list[float]:
 
 
 def rank_main(rank: int, meeting: str, path: str) -> None:
-    """Meet the other process, compare, and part."""
+    """Join the other process, compare the plans, and leave."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
     compare_plans(rank, path)
-    gc.collect()  # sharded models keep the group's threads alive, and such a thread can abort an interpreter that ends
+    gc.collect()  # sharded models keep the group's threads alive, and such a thread can abort an ending interpreter
     dist.destroy_process_group()
 
 
 def compare_plans(rank: int, path: str) -> None:
-    """Plan and train twice, as one of the processes."""
+    """Plan and train with both planners, as one of the processes."""
     clicks = pl.read_parquet(path)
     categories = [name for name in clicks.columns if name.startswith("cat_")]
     dense = sum(name.startswith("dense_") for name in clicks.columns)

@@ -29,7 +29,7 @@ logging.disable(logging.WARNING)
 # %% [markdown]
 # ## A model
 #
-# Forty tables of 1,000 to 400,000 rows. On the meta device they take no memory: a planner reads shapes only.
+# Forty tables of 1,000 to 400,000 rows. On the meta device they take no memory: a planner reads only shapes.
 
 # %%
 tables = [
@@ -48,13 +48,13 @@ topology = Topology(world_size=8, local_world_size=8, compute_device="cuda", hbm
 # %% [markdown]
 # ## A plan
 #
-# `ShardwrightPlanner` takes the arguments of `EmbeddingShardingPlanner`. Without a process group, `plan` is enough; in a training,
+# `ShardwrightPlanner` takes the arguments of `EmbeddingShardingPlanner`. Without a process group, `plan` is enough; in training,
 # every rank calls `collective_plan`.
 
 # %%
 pooling = {f"t{index}": ParameterConstraints(pooling_factors=[1.0 + index % 7 * 8]) for index in range(40)}
 planner = ShardwrightPlanner(topology=topology, batch_size=512, constraints=pooling, stats=[])
-planner.plan(model, sharders)  # the first search on a machine compiles
+planner.plan(model, sharders)  # the first search on a machine compiles code
 started = time.perf_counter()
 plan = planner.plan(model, sharders)
 seconds = time.perf_counter() - started
@@ -64,7 +64,7 @@ print(
 )
 
 # %% [markdown]
-# ## The same by TorchRec's planner, priced by the same cost model
+# ## TorchRec's planner, priced by the same cost model
 
 # %%
 started = time.perf_counter()
@@ -82,7 +82,7 @@ cost = score(planner.last_problem.task, shards, default_cost_model(topology, pla
 print(f"TorchRec's: {seconds:.2f} s, predicted step {cost.step_ms:.3f} ms")
 
 # %% [markdown]
-# ## What lies where
+# ## Where tables lie
 
 # %%
 for name in ("t0", "t20", "t39"):
@@ -90,9 +90,9 @@ for name in ("t0", "t20", "t39"):
     print(f"{name}: {part.sharding_type} by kernel {part.compute_kernel} on ranks {part.ranks}")
 
 # %% [markdown]
-# ## Demands
+# ## Constraints
 #
-# `ParameterConstraints` mean what they mean to TorchRec's planner. What cannot be kept is said, with TorchRec's error types.
+# `ParameterConstraints` mean the same as for TorchRec's planner. If one cannot be kept, the error has TorchRec's error type.
 
 # %%
 demands = pooling | {"t39": replace(pooling["t39"], sharding_types=["row_wise"])}
@@ -107,7 +107,7 @@ except PlannerError as error:
 # %% [markdown]
 # ## Files
 #
-# A sharding plan as JSON, and back: TorchRec itself reads none.
+# Save a sharding plan as JSON and load it: TorchRec itself cannot load one.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -119,7 +119,7 @@ print("loaded, the plan is the same:", str(load_sharding_plan(path)) == str(plan
 # ## Does it run?
 #
 # `run_plan` of the example `run_torchrec` (on the command line `python -m examples.run_torchrec`) starts a process for each device, here
-# two on the CPU, trains some steps with `DistributedModelParallel`, and lays times and memory beside the prediction.
+# two on the CPU, trains some steps with `DistributedModelParallel`, and shows times and memory beside the prediction.
 
 # %%
 from run_torchrec.run import RunOptions, run_plan  # noqa: E402

@@ -1,6 +1,6 @@
 """Draw the pictures of the documentation's concept pages: python scripts/draw_concepts.py docs/assets.
 
-Each is one SVG on a ground of its own, light or dark as the reader prefers, so that it can be read on any page.
+Each picture is one SVG with its own background, light or dark as the reader prefers, so that it can be read on any page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def picture(width: int, height: int, title: str, parts: list[str]) -> str:
-    """The SVG of some parts, with a name for those who hear it."""
+    """Return the SVG of some parts, with a title for screen readers."""
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     ground = f'<rect class="ground" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>'
     return (
@@ -60,7 +60,7 @@ def line(x: float, y: float, to_x: float, to_y: float, kind: str) -> str:
 
 
 def types() -> str:
-    """Every sharding type as blocks of one table, with the ranks that hold them."""
+    """Draw every sharding type as blocks of one table, with the ranks that hold them."""
     one = [(0.0, 1.0, 0.0, 1.0, "d1", "1")]
     columns = [(0, 1, i / 4, (i + 1) / 4, f"d{i}", str(i)) for i in range(4)]
     rows = [(i / 4, (i + 1) / 4, 0, 1, f"d{i}", str(i)) for i in range(4)]
@@ -107,7 +107,7 @@ def types() -> str:
 
 
 def step() -> str:
-    """Four phases of four devices: each phase ends with its slowest device."""
+    """Draw the four phases of four devices: each phase ends with its slowest device."""
     phases = [
         ("forward kernel", "forward", (84, 140, 110, 72)),
         ("forward links", "links", (88, 88, 112, 88)),
@@ -131,7 +131,7 @@ def step() -> str:
 
 
 def jensen() -> str:
-    """A convex time, two unequal devices, and what their mean costs at least."""
+    """Draw a convex time, two unequal devices, and the lower bound on the mean of their times."""
     left, bottom, wide, high = 56.0, 268.0, 420.0, 220.0
 
     def time(z: float) -> float:
@@ -166,7 +166,7 @@ def jensen() -> str:
 
 
 def tiers() -> str:
-    """An access curve, cut into hot, warm and cold rows, and where each of them lies."""
+    """Draw an access curve cut into hot, warm and cold rows, and where each part lies."""
     left, bottom, wide, high, rows = 56.0, 246.0, 400.0, 190.0, 10_000
     weights = [(rank + 1) ** -1.1 for rank in range(rows)]
     total, share, curve = sum(weights), 0.0, []

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def drawing(plans: Sequence[Plan]) -> str:
-    """The SVG: one group of bars a plan, one bar a device, all to one scale."""
+    """Return the SVG: a group of bars per plan, a bar per device, all to one scale."""
     scale = (WIDTH - LEFT - RIGHT) / max(device.compute_ms for plan in plans for device in devices(plan))
     parts, top = [], 0
     for plan in plans:
@@ -46,7 +46,7 @@ def drawing(plans: Sequence[Plan]) -> str:
 
 
 def bars(plan: Plan, top: int, scale: float) -> tuple[list[str], int]:
-    """The bars of one plan, and the height they take."""
+    """Return the bars of one plan, and their height."""
     slowest = max(device.compute_ms for device in devices(plan))
     heading = f"{plan.strategy}: the slowest device computes for {slowest:.2f} ms a step"
     parts = [f'<text class="title" x="0" y="{top + 24}">{escape(heading)}</text>']
@@ -67,7 +67,7 @@ def bars(plan: Plan, top: int, scale: float) -> tuple[list[str], int]:
 
 
 def devices(plan: Plan):
-    """The costs of the plan's devices."""
+    """Return the costs of the plan's devices."""
     if plan.cost is None:
         sys.exit(f"the plan of strategy {plan.strategy} carries no cost: score it first")
     return plan.cost.devices

@@ -3,7 +3,7 @@
     python scripts/fit_pools.py [--check]
 
 A pool is a sample from a prior over plausible tables, conditioned on the published totals and reuse histograms of a whole
-batch: Metropolis moves change one table at a time, and the tolerance for a deviation from the published figures shrinks
+batch. Metropolis moves change one table at a time, and the tolerance for deviations from the published figures shrinks
 from 0.05 to 0.0002. Deterministic for a seed; about two minutes a pool. `--check` only prints how close the shipped pools are.
 """
 
@@ -30,7 +30,7 @@ JITTER = np.array([0.5, 0.5, 0.12])
 DATA = Path(__file__).parents[1] / "src" / "shardwright" / "workload" / "data"
 
 # The prior, over (log rows, log pooling, Zipf exponent). A fifth of the tables are small features (countries, buckets),
-# the others log-normal; larger tables tend to have longer lists.
+# the others are log-normal; larger tables tend to have longer lists.
 SMALL_SHARE, SMALL_ROWS = 0.2, np.log([3, 3000])
 LARGE_MEAN, LARGE_SPREAD = np.log(250_000), 1.9
 POOLING_MEAN, POOLING_SLOPE, POOLING_SPREAD = np.log(3), 0.2, 1.6
@@ -39,7 +39,7 @@ MOST_ROWS, POOLING_RANGE, MOST_EXPONENT = np.log(5e7), np.log([0.05, 200]), 1.6
 
 
 def draw_table(rng: np.random.Generator) -> Floats:
-    """`(3,)` log rows, log pooling, exponent of a table from the prior."""
+    """Draw `(3,)` log rows, log pooling and exponent of a table from the prior."""
     while True:
         large = rng.random() >= SMALL_SHARE
         rows = rng.normal(LARGE_MEAN, LARGE_SPREAD) if large else rng.uniform(*SMALL_ROWS)
@@ -50,7 +50,7 @@ def draw_table(rng: np.random.Generator) -> Floats:
 
 
 def log_prior(table: Floats) -> float:
-    """Log density of a table, up to a constant; minus infinity out of range (a sample looks up at most a third of the rows)."""
+    """Return a table's log density, up to a constant; minus infinity out of range (a sample looks up at most a third of the rows)."""
     rows, pooling, exponent = table
     in_range = SMALL_ROWS[0] <= rows <= MOST_ROWS and 0 <= exponent <= MOST_EXPONENT
     if not in_range or not POOLING_RANGE[0] <= pooling <= min(POOLING_RANGE[1], max(0, rows - np.log(3))):
@@ -67,37 +67,37 @@ def log_prior(table: Floats) -> float:
 
 
 def written(table: Floats) -> tuple[int, float, float]:
-    """Rows, pooling, exponent as they stand in the file: rounded, so that the fit is to what is shipped."""
+    """Return rows, pooling and exponent rounded as in the file, so that the fit uses the shipped values."""
     rows, pooling, exponent = table
     return max(3, round(np.exp(rows))), float(f"{np.exp(pooling):.3g}"), round(round(exponent * 50) / 50, 2)
 
 
 def statistics(rows: int, pooling: float, exponent: float, batch_size: int) -> Floats:
-    """`(34,)` expected distinct rows, then expected lookups, by reuse bin, of one table in a batch."""
+    """Return `(34,)` expected distinct rows, then expected lookups, by reuse bin, of one table in a batch."""
     return np.concatenate(AccessProfile.zipf(rows, exponent).reuse(pooling * batch_size))
 
 
 def published(name: str) -> dict[str, Any]:
-    """The published statistics of the data set a pool stands for."""
+    """Return the published statistics of the data set that a pool stands for."""
     facts = json.loads((files("shardwright.workload") / "data" / "public_models.json").read_text())
     entry: dict[str, Any] = facts[name.replace("dlrm-", "dlrm_datasets_")]
     return entry
 
 
 def targets(facts: dict[str, Any]) -> Floats:
-    """`(34,)` distinct rows and lookups by reuse bin; the shares are normalised, as they are published in three digits."""
+    """Return `(34,)` distinct rows and lookups by reuse bin; shares are normalised, since they are published with three digits."""
     unique, hits = (np.array(facts[key]) / np.sum(facts[key]) for key in ("unique_row_share", "lookup_share"))
     return np.concatenate([unique * facts["unique_rows"], hits * facts["lookups"]])
 
 
 def misfit(total: Floats, goal: Floats) -> float:
-    """Sum of the squared deviations: of each bin's share, and of both totals, relative."""
+    """Return the sum of squared deviations: of each bin's share, and relative ones of both totals."""
     off = (total - goal).reshape(2, 17) / goal.reshape(2, 17).sum(axis=1, keepdims=True)
     return float((off**2).sum() + (off.sum(axis=1) ** 2).sum())
 
 
 def fit(name: str, seed: int) -> list[tuple[int, float, float]]:
-    """Rows, pooling and exponent of each table of a pool."""
+    """Fit a pool; returns rows, pooling and exponent of each table."""
     rng = np.random.default_rng(seed)
     facts = published(name)
     goal, batch_size = targets(facts), facts["batch_size"]

@@ -1,9 +1,9 @@
-"""How large the house is: lines, files, and what must be opened to understand a part.
+"""Measure the size of the code base: lines, files, and the files to open to understand a part.
 
     python scripts/house.py [--since COMMIT]
 
-Prints a table in Markdown: lines and files of the package, the median file, files that one other file alone imports, files under 60 lines,
-the files of `search/` that `certified` loads, core dependencies, and lines by folder; with --since, those of an earlier commit beside them.
+Prints a Markdown table: lines and files of the package, the median file, files that only one other file imports, files under 60 lines,
+the files of `search/` that `certified` loads, core dependencies, and lines by folder. --since adds a column for an earlier commit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def read_files() -> dict[str, str]:
-    """Text by path, of the package as it is."""
+    """Return the text of the package's files now, by path."""
     found = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / PACKAGE).rglob("*.py")}
     return found | {"pyproject.toml": (ROOT / "pyproject.toml").read_text()}
 
 
 def read_commit(commit: str) -> dict[str, str]:
-    """Text by path, of the package at a commit."""
+    """Return the text of the package's files at a commit, by path."""
 
     def git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -55,7 +55,7 @@ def read_commit(commit: str) -> dict[str, str]:
 
 
 def measured(texts: dict[str, str]) -> dict[str, object]:
-    """The figures of the table, by name."""
+    """Return the figures of the table, by name."""
     project = tomllib.loads(texts.pop("pyproject.toml"))["project"]
     files = {path.removeprefix(f"{PACKAGE}/"): text for path, text in texts.items()}
     lines = {path: len(text.splitlines()) for path, text in files.items()}
@@ -79,7 +79,7 @@ def measured(texts: dict[str, str]) -> dict[str, object]:
 
 
 def imported(text: str, files: Iterable[str]) -> Iterable[str]:
-    """Files of the package that a file imports, in functions and for type checking too."""
+    """Yield the files of the package that a file imports, in functions and for type checking too."""
     known = set(files)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shardwright":
@@ -99,7 +99,7 @@ def imported(text: str, files: Iterable[str]) -> Iterable[str]:
 
 
 def closure(start: str, imports: dict[str, set[str]], within: Callable[[str], bool]) -> set[str]:
-    """What a file leads to, by imports of imports."""
+    """Return all files that a file imports, directly or through others."""
     found, new = set(), {start}
     while new:
         found |= new

@@ -1,4 +1,4 @@
-"""The test bed: network and ranks, and the cleaning up."""
+"""The test bed: build the network, run the ranks, and clean up."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_HOSTS = 64
 
 
 class HostBed:
-    """Hosts of namespaces with limited links; a context manager that removes them, also on errors, Ctrl-C and SIGTERM.
+    """Hosts made of namespaces, with limited links. The context manager removes them, also on errors, Ctrl-C and SIGTERM.
 
     Args:
         hosts: number of hosts, 1 to 64.
-        devices_per_host: ranks on each.
-        rate: limit of every host's link in each direction, as in "200mbit"; None for none.
+        devices_per_host: number of ranks on each host.
+        rate: limit of every host's link in each direction, such as "200mbit"; None for no limit.
 
     Raises:
         InvalidInput: an argument breaks a rule.
@@ -40,7 +40,7 @@ class HostBed:
 
     @property
     def devices(self) -> int:
-        """Ranks of all hosts together."""
+        """Number of ranks of all hosts together."""
         return self.hosts * self.devices_per_host
 
     def __enter__(self) -> HostBed:
@@ -60,7 +60,7 @@ class HostBed:
         self.close()
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove the network and restore the signal handler."""
         self._network.remove()
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
@@ -75,14 +75,14 @@ class HostBed:
 
         Args:
             command: program and arguments.
-            timeout_s: most seconds it may take.
-            environment: further variables.
+            timeout_s: most seconds the command may take.
+            environment: additional environment variables.
 
         Returns:
-            What each rank printed.
+            Output of each rank.
 
         Raises:
-            MeasurementFailed: a rank failed, or the time is over; all have been ended.
+            MeasurementFailed: a rank failed, or the time is over; all ranks have been ended.
         """
         places = [
             Place(rank, rank % self.devices_per_host, host, self._network.namespaces[host])
@@ -92,12 +92,12 @@ class HostBed:
         return run_ranks(command, places, timeout_s, environment or {})
 
     def link_bytes(self) -> list[LinkBytes]:
-        """What went over each host's link so far, by the kernel's counters."""
+        """Return the bytes on each host's link so far, by the kernel's counters."""
         return self._network.counters()
 
 
 def why_not() -> str | None:
-    """What keeps this machine from making a test bed; None where one can be made."""
+    """Return why this machine cannot make a test bed; None if it can."""
     try:
         with HostBed(hosts=1, devices_per_host=1):
             return None

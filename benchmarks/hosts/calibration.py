@@ -1,7 +1,7 @@
-"""Latency and bandwidth of a bed's links, fitted to all-to-alls that ran on it, as a topology to plan and predict with.
+"""Latency and bandwidth of a bed's links, fitted to all-to-alls on the bed, as a topology for planning and predicting.
 
-Latency is the time of an all-to-all of next to nothing. Bandwidth is fitted as in `shardwright.cost.links`: every device takes the maximum
-over link classes of latency + bytes / bandwidth. It is that of a device while all devices of its host send: they share the host's link.
+Latency is the time of a nearly empty all-to-all. Bandwidth is fitted as in `shardwright.cost.links`: every device takes the maximum over
+link classes of latency + bytes / bandwidth. It is the bandwidth of one device while all devices of its host send over the shared link.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from shardwright.errors import MeasurementFailed
 from shardwright.task import Topology
 
 _SIZES = 7
-_RANGE = (
-    16  # of sizes: a limit lets the first bytes after a pause pass at full speed, which would count for small messages
-)
-_LONGEST_S = 0.3  # of the largest all-to-all between hosts
+_RANGE = 16  # largest / smallest size: after a pause the limit passes some bytes at full speed, which would distort small messages
+_LONGEST_S = 0.3  # longest time of the largest all-to-all between hosts
 _NEXT_TO_NOTHING = 64
-_UNLIMITED = 4e9  # bits per second, to choose sizes by
+_UNLIMITED = 4e9  # bits per second, to choose sizes for links without a limit
 _MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted.
+    """The result of a calibration.
 
     Attributes:
-        topology: with the fitted links.
+        topology: topology with the fitted links.
         errors: `(n,)` predicted / measured − 1 of the all-to-alls.
-        collectives: pattern, bytes a rank sent and median ms of each.
+        collectives: for each all-to-all its pattern, the bytes that a rank sent and the median ms.
     """
 
     topology: Topology
@@ -47,13 +45,13 @@ class Calibration:
 
 
 def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeout_s: float = 240.0) -> Calibration:
-    """Measure and fit.
+    """Measure all-to-alls on a bed and fit its links.
 
     Args:
         bed: an open bed of at least two devices.
-        memory: of each device of the topology.
+        memory: memory of each device of the topology.
         runs: runs of each all-to-all; the median counts.
-        timeout_s: most seconds.
+        timeout_s: most seconds for all runs.
 
     Raises:
         MeasurementFailed: a rank failed, or the time is over.
@@ -75,14 +73,14 @@ def calibrate(bed: HostBed, *, memory: str | int = "4 GB", runs: int = 7, timeou
 
 
 def _sizes(bed: HostBed) -> list[int]:
-    """Bytes a rank sends, from small to what the link carries in `_LONGEST_S`."""
+    """Return the bytes that a rank sends, from small up to what the link carries in `_LONGEST_S`."""
     rate = _UNLIMITED if bed.rate is None else bits_per_second(bed.rate)
     most = min(_MOST_BYTES, rate / 8 * _LONGEST_S / bed.devices_per_host)
     return [round(size) for size in np.geomspace(most / _RANGE, most, _SIZES)]
 
 
 def _collectives(bed: HostBed, found: Sequence[tuple[str, int, list[float]]]) -> Collectives:
-    """As the fit wants them: each all-to-all twice, by halves of its runs."""
+    """Return the all-to-alls in the form for the fit: each one twice, by halves of its runs."""
     count, devices = len(found), bed.devices
     busiest = np.zeros((count, 2, devices))
     for row, (pattern, size, _) in enumerate(found):

@@ -25,7 +25,7 @@ PATTERNS: dict[str, Callable[[int, int, int], bool]] = {
     "rails": lambda here, there, local: here // local != there // local and here % local == there % local,
     "inside hosts": lambda here, there, local: here // local == there // local and here != there,
 }
-"""Whether a rank sends to another one, by ranks and ranks a host."""
+"""By pattern, a function of two ranks and the ranks per host: whether the first rank sends to the second."""
 
 
 def main() -> None:
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def measured(pattern: str, size: int, runs: int, own: bool) -> list[float]:
-    """`(runs,)` ms until the last rank has all that is sent to it.
+    """Return `(runs,)` ms until the last rank has received everything.
 
     Args:
-        pattern: who sends to whom.
+        pattern: key of `PATTERNS`.
         size: bytes a rank sends to all others together.
-        runs: counted runs, after one that is not.
-        own: use gloo's own all-to-all.
+        runs: counted runs, after one that is not counted.
+        own: whether to use gloo's own all-to-all.
     """
     rank, world, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
     to = [PATTERNS[pattern](rank, other, local) for other in range(world)]

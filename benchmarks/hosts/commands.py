@@ -1,4 +1,4 @@
-"""Running `ip` and `tc`: bounded, with what they complained about."""
+"""Run `ip` and `tc` with a time limit, and report their errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LONGEST_S = 20.0
 
 
 def run(*command: str) -> str:
-    """What a command printed.
+    """Run a command and return its output.
 
     Raises:
-        MeasurementFailed: it is not installed, failed, or took too long.
+        MeasurementFailed: the command is not installed, failed, or took too long.
     """
     shown = " ".join(command)
     try:

@@ -1,4 +1,4 @@
-"""What a rank inside a host of the test bed can see of its link."""
+"""Link counters for ranks inside a host of the test bed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _COUNTERS = Path("/sys/class/net") / LINK / "statistics"
 
 
 def link_bytes() -> LinkBytes:
-    """What went over this host's link so far, by the kernel's counters."""
+    """Return the bytes on this host's link so far, by the kernel's counters."""
     sent, received = (int((_COUNTERS / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
     return LinkBytes(sent, received)

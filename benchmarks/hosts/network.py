@@ -18,13 +18,13 @@ LINK = "eth0"
 
 _PREFIX = "shardwright-bed"
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-_MTU = 9000  # as in data centres; fewer packets, so less work for the machine that is all hosts at once
-_BURST_S = 5e-4  # a link that rested sends this long at full speed
+_MTU = 9000  # as in data centres; fewer packets mean less work for the one machine that plays all hosts
+_BURST_S = 5e-4  # a link that was idle sends this long at full speed
 _LEAST_BURST = 2 * _MTU
-_QUEUE = 64 << 20  # a switch that drops nothing: after a drop, TCP would pause for 200 ms
+_QUEUE = 64 << 20  # bytes: large enough that the switch drops nothing; after a drop, TCP would pause for 200 ms
 _TCP = {
     "tcp_congestion_control": "reno",  # fills a link that drops nothing; BBR, a default elsewhere, probes and pauses
-    "tcp_slow_start_after_idle": 0,  # the pause between two steps is no reason to start slowly
+    "tcp_slow_start_after_idle": 0,  # the pause between two steps must not make TCP start slowly
     "tcp_rmem": "4096 8388608 33554432",  # room for a whole exchange: a receiver that waits for a core does not stop the link
     "tcp_wmem": "4096 8388608 33554432",
 }
@@ -32,11 +32,11 @@ _TCP = {
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What went over the link of a host, packet headers included.
+    """Bytes on the link of a host, packet headers included.
 
     Attributes:
-        sent: bytes the host sent.
-        received: bytes it received.
+        sent: bytes that the host sent.
+        received: bytes that the host received.
     """
 
     sent: int
@@ -51,7 +51,7 @@ class Network:
 
     Args:
         hosts: number of hosts.
-        rate: of every link in each direction, as `tc` writes it: "200mbit", "1gbit"; None for no limit.
+        rate: limit of every link in each direction, as `tc` writes it: "200mbit", "1gbit"; None for no limit.
     """
 
     def __init__(self, hosts: int, rate: str | None) -> None:
@@ -63,7 +63,7 @@ class Network:
         self.namespaces = [f"{name}-{host}" for host in range(hosts)]
 
     def build(self) -> None:
-        """Make everything.
+        """Create the namespaces, the switch, and all links with their limits.
 
         Raises:
             MeasurementFailed: the machine does not allow it.
@@ -91,7 +91,7 @@ class Network:
                 run("ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"net.ipv4.{name}={value}")
 
     def counters(self) -> list[LinkBytes]:
-        """What went over each host's link since it was made, by the kernel's counters."""
+        """Return the bytes on each host's link since it was created, by the kernel's counters."""
         result = []
         for namespace in self.namespaces:
             (found,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", LINK))
@@ -100,7 +100,7 @@ class Network:
         return result
 
     def remove(self) -> None:
-        """Delete the namespaces, and with them all links; what is not there is no error."""
+        """Delete the namespaces, and with them all links; a missing namespace is no error."""
         remove_namespaces([self.switch, *self.namespaces])
 
     def _limit(self, namespace: str, link: str) -> None:
@@ -111,7 +111,7 @@ class Network:
         run("tc", "-n", namespace, "qdisc", "add", "dev", link, "root", "tbf", *limits)
 
     def _up(self, namespace: str, link: str) -> None:
-        """A link without IPv6: its discovery would count as traffic."""
+        """Start a link without IPv6, whose discovery would count as traffic."""
         self._ip(namespace, "link", "set", link, "addrgenmode", "none")
         self._ip(namespace, "link", "set", link, "up")
 
@@ -126,10 +126,10 @@ def address(host: int) -> str:
 
 
 def bits_per_second(rate: str) -> float:
-    """A rate as a number.
+    """Return a rate as a number.
 
     Raises:
-        InvalidInput: it is not written as a number with kbit, mbit or gbit.
+        InvalidInput: the rate is not a positive number with kbit, mbit or gbit.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if match is None or not float(match[1]):
@@ -138,7 +138,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def remove_leftovers() -> None:
-    """Delete namespaces of beds whose process was killed, and end the processes in them."""
+    """Delete the namespaces of beds whose process was killed, and end the processes in them."""
     folder = Path("/run/netns")
     names = [path.name for path in folder.glob(f"{_PREFIX}-*")] if folder.is_dir() else []
     dead = [name for name in names if not Path(f"/proc/{name.removeprefix(_PREFIX + '-').split('-')[0]}").exists()]

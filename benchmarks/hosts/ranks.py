@@ -1,4 +1,4 @@
-"""Rank processes inside the hosts of a test bed: started as torchrun would, watched, ended."""
+"""Start rank processes inside the hosts of a test bed as torchrun would, watch them, and end them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwright.errors import MeasurementFailed
 from shardwright.measure.processes import worker_environment
 
 _LOOK_S = 0.05
-_LEAVE_S = 3.0  # after the first rank failed, time for the others to notice and say so
+_LEAVE_S = 3.0  # time for the other ranks to notice and report that the first one failed
 _PORT = 29500  # free in every namespace: nothing else runs there
 _LAST_LINES = 4
 
@@ -27,10 +27,10 @@ class Place:
     """Where a rank runs.
 
     Attributes:
-        rank: its number.
-        local_rank: its number on its host.
-        host: its host.
-        namespace: of the host.
+        rank: number of the rank.
+        local_rank: number of the rank on its host.
+        host: host of the rank.
+        namespace: namespace of the host.
     """
 
     rank: int
@@ -47,14 +47,14 @@ def run_ranks(
     Args:
         command: program and arguments, the same for all; RANK and the like tell them apart.
         places: where each rank runs.
-        timeout_s: most seconds all of it may take.
-        environment: added to this process's.
+        timeout_s: most seconds for the whole run.
+        environment: variables added to this process's.
 
     Returns:
-        What each rank printed.
+        Output of each rank.
 
     Raises:
-        MeasurementFailed: a rank failed, or the time is over; all have been ended.
+        MeasurementFailed: a rank failed, or the time is over; all ranks have been ended.
     """
     with tempfile.TemporaryDirectory(prefix="shardwright-ranks-") as folder:
         outputs = [Path(folder) / f"{place.rank}.out" for place in places]
@@ -71,7 +71,7 @@ def run_ranks(
 
 
 def _variables(place: Place, places: Sequence[Place]) -> dict[str, str]:
-    """What torchrun tells a rank, and gloo's network interface."""
+    """Return the variables that torchrun sets for a rank, and gloo's network interface."""
     local = sum(other.host == place.host for other in places)
     numbers = {
         "RANK": place.rank, "WORLD_SIZE": len(places), "LOCAL_RANK": place.local_rank, "LOCAL_WORLD_SIZE": local,
@@ -100,7 +100,7 @@ def _errors(output: Path) -> Path:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], stop: float) -> None:
-    """Until all have ended, one has failed (and the others had time to say why), or the time is over."""
+    """Wait until all have ended, one has failed (and the others had time to say why), or the time is over."""
     while monotonic() < stop:
         codes = [process.poll() for process in processes]
         if all(code is not None for code in codes):
@@ -114,7 +114,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], stop: float) -> None:
 
 
 def _complain(processes: Sequence[subprocess.Popen[bytes]], outputs: Sequence[Path], timeout_s: float) -> None:
-    """Say which rank failed first: one ended by a signal before one that ended by itself, since it took the others along."""
+    """Raise an error for the rank that failed. A rank ended by a signal counts first, since it took the others along."""
     codes = {rank: process.poll() for rank, process in enumerate(processes)}
     failed = {rank: code for rank, code in codes.items() if code}
     if failed:

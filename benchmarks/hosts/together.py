@@ -1,4 +1,4 @@
-"""Starting at the same instant: all hosts of a test bed have this machine's clock."""
+"""Start ranks at the same instant: all hosts of a test bed share this machine's clock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MARGIN_S = 4e-3  # time for the agreement to reach every rank
 
 
 def common_start() -> float:
-    """Wait for the instant at which all ranks start, and return it, in seconds of `perf_counter`.
+    """Wait for the common start of all ranks, and return it in seconds of `perf_counter`.
 
-    After a barrier, ranks leave one after the other on a busy machine: exchanges of pairs would then not share the link.
+    On a busy machine ranks leave a barrier one after the other, so exchanges between pairs would not share the link.
     """
     latest = torch.tensor([perf_counter()], dtype=torch.float64)
     dist.all_reduce(latest, dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""A strategy: tables by falling size, dealt to the devices there and back again."""
+"""A strategy that deals tables, largest first, to the devices in alternating directions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from shardwright.search.units import place_all, take_apart
 
 @dataclass(frozen=True)
 class Snake(Strategy):
-    """Deals 0, 1, 2, 3, then 3, 2, 1, 0; a device without room is passed over."""
+    """Deals tables to devices 0, 1, 2, 3, then 3, 2, 1, 0, and skips a device without room."""
 
     name: str = "snake"
 
     def supports(self, task: sw.Task) -> str | None:
-        """Whatever whole tables or their cuts can answer."""
+        """Support any task that whole tables or their cuts can answer."""
         return why_not_whole(task)
 
     def search(

@@ -1,4 +1,4 @@
-"""What every strategy has to do; run it with pytest."""
+"""The rules for every strategy, as a test; run it with pytest."""
 
 from shardwright_snake import Snake
 

@@ -1,4 +1,4 @@
-"""Train on a plan with TorchRec, and lay time, phases and memory beside the prediction."""
+"""Train on a plan with TorchRec, and show time, phases and memory beside the prediction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CAPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m examples.run_torchrec", description=__doc__)
     parser.add_argument("plan", type=Path, help="plan file")
     parser.add_argument("--sharding-plan", type=Path, help="a saved TorchRec plan to run on the plan's task")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     require_torchrec()
-    logging.getLogger("torchrec").setLevel(logging.ERROR)  # it warns of topologies that its own factory did not make
+    logging.getLogger("torchrec").setLevel(logging.ERROR)  # TorchRec warns about topologies not from its factory
     from .run import RunOptions, run_plan
 
     plan, sharding_plan = Plan.load(options.plan), options.sharding_plan
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _saved(plan: Plan, file: Path) -> Plan:
-    """The shards of a saved TorchRec plan, priced by the cost model of the plan."""
+    """Return the plan with the shards of a saved TorchRec plan, priced by the plan's cost model."""
     from shardwright.cost.choice import model_behind
     from shardwright.cost.score import scored
     from shardwright.integrations.torchrec.conversion import plan_of

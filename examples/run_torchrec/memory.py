@@ -1,4 +1,4 @@
-"""The bytes that a rank allocated for weights and optimizer state, counted on the tensors themselves."""
+"""Count the bytes that a rank allocated for weights and optimizer state, on the tensors themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allocated:
 
     Attributes:
         weights: embedding weights.
-        optimizer: state of their optimizer.
+        optimizer: optimizer state.
     """
 
     weights: int
@@ -32,7 +32,7 @@ class Allocated:
 
 
 def allocated_bytes(sharded: ShardedModel) -> Allocated:
-    """What this rank holds; after the first step, for the optimizer of replicated tables makes its state then."""
+    """Return the bytes of this rank. Call after the first step, which creates the optimizer state of replicated tables."""
     weights: list[torch.Tensor] = []
     state: list[torch.Tensor] = []
     for module in sharded.lookup_modules():

@@ -1,6 +1,6 @@
 """Times of the phases of a step, from torch's profiler.
 
-The step is run phase by phase, each to its end, so that a phase's time is its own. A step at full speed overlaps some of them.
+The step runs phase by phase, each to its end, so that every phase has its own time. A step at full speed overlaps some phases.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torchrec.distributed.types import ShardedModule
 from .sharded import ShardedModel
 
 PHASES = ("input_dist_ms", "lookup_ms", "output_dist_ms", "backward_ms", "gradient_dist_ms")
-"""Ids to the devices that hold the rows; the kernels; sums or rows back to the samples; backward with the optimizer, without what
-follows; the exchange of gradients inside backward. The all-reduce of replicas runs beside backward and counts as that."""
+"""In order: ids to the devices that hold the rows; the kernels; sums or rows back to the samples; backward with the optimizer, without
+the exchange; the exchange of gradients inside backward. The all-reduce of replicas runs beside backward and counts as backward."""
 
 _LABEL = "shardwright "
 _EXCHANGES = re.compile(r"^(All2All|AllGather|ReduceScatter|Variable_?Batch)\w*(Req|Wait)Backward$")
@@ -30,7 +30,7 @@ _EXCHANGES = re.compile(r"^(All2All|AllGather|ReduceScatter|Variable_?Batch)\w*(
 def profiled_phases(
     sharded: ShardedModel, batches: Sequence[KeyedJaggedTensor], device: torch.device
 ) -> dict[str, float]:
-    """Median ms of each of `PHASES` over one step for each batch; every rank must call this."""
+    """Return median ms of each of `PHASES`, over one step for each batch; every rank must call this."""
     steps = []
     for batch in batches:
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -41,7 +41,7 @@ def profiled_phases(
 
 def _step(sharded: ShardedModel, batch: KeyedJaggedTensor, device: torch.device) -> None:
     outputs: list[torch.Tensor] = []
-    dist.barrier()  # starting the profiler takes each rank another time
+    dist.barrier()  # starting the profiler takes a different time on each rank
     for module in sharded.sharded_modules:
         outputs += _forward(module, batch, device)
     with record_function(_LABEL + "backward_ms"):
@@ -52,7 +52,7 @@ def _step(sharded: ShardedModel, batch: KeyedJaggedTensor, device: torch.device)
 def _forward(
     module: ShardedModule[Any, Any, Any, Any], batch: KeyedJaggedTensor, device: torch.device
 ) -> list[torch.Tensor]:
-    """The three phases of a sharded module's forward pass."""
+    """Run the three phases of a sharded module's forward pass."""
     with record_function(_LABEL + "input_dist_ms"):
         context = module.create_context()
         received = module.input_dist(context, batch).wait().wait()
@@ -68,7 +68,7 @@ def _forward(
 
 
 def _times(events: Any) -> dict[str, float]:
-    """Ms of each phase of one step."""
+    """Return the ms of each phase of one step."""
     times = dict.fromkeys(PHASES, 0.0)
     for event in events:
         if event.name.startswith(_LABEL):

@@ -1,4 +1,4 @@
-"""The program of one rank: runs plans with the other ranks, as `run.run_plan` asks; see `shardwright.measure.collectives.rank`."""
+"""The program of one rank: run plans with the other ranks, as `run.run_plan` asks; see `shardwright.measure.collectives.rank`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sharded import ShardedModel, planned
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-    """Run a plan and leave this rank's report; rank 0 replies when all have."""
+    """Run a plan and write this rank's report; rank 0 replies when all ranks have written theirs."""
     wanted = msgspec.convert(request, RunRequest)
     plan = Plan.load(wanted.plan)
     report = run_rank(plan, wanted, member)
@@ -34,7 +34,7 @@ def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[s
 
 
 def run_rank(plan: Plan, wanted: RunRequest, member: Member) -> RankReport:
-    """This rank's part of a run; every rank must call this."""
+    """Run this rank's part of a plan; every rank must call this."""
     saved = None if wanted.sharding_plan is None else Path(wanted.sharding_plan)
     sharded = ShardedModel.of(plan.task, planned(plan, member.device.type, saved), member)
     batches = Batches(plan.task, wanted.seed)
@@ -53,7 +53,7 @@ def run_rank(plan: Plan, wanted: RunRequest, member: Member) -> RankReport:
 
 
 def _step_of(sharded: ShardedModel, batches: Batches, step: int, member: Member) -> Callable[[], None]:
-    """A step on a batch that is drawn already."""
+    """Draw a batch and return a function that runs a step on it."""
     batch = batches.draw(step, member.rank).to(member.device)
 
     def run() -> None:
@@ -64,7 +64,7 @@ def _step_of(sharded: ShardedModel, batches: Batches, step: int, member: Member)
 
 
 def _timed(step: Callable[[], None], device: torch.device) -> float:
-    """Ms of a step that all ranks start together."""
+    """Return the ms of a step that all ranks start together."""
     dist.barrier()
     started = perf_counter()
     step()

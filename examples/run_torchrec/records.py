@@ -1,4 +1,4 @@
-"""What is asked of the ranks, and what each reports."""
+"""The request to the ranks, and the report of each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One plan to run.
 
     Attributes:
-        plan: the plan file; its task says what is run.
-        sharding_plan: a saved TorchRec plan to run instead of the plan's shards; None for those.
-        steps: steps that are timed.
-        warm_up: steps before them.
-        profiled: steps that are profiled after them.
+        plan: the plan file; its task gives the tables and batches.
+        sharding_plan: a saved TorchRec plan to run instead of the plan's shards; None to run the shards.
+        steps: number of timed steps.
+        warm_up: number of steps before them.
+        profiled: number of profiled steps after them.
         seed: seed of the batches.
-        folder: where every rank leaves its report.
+        folder: folder to which every rank writes its report.
     """
 
     plan: str
@@ -33,14 +33,14 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank measured.
+    """Measurements of one rank.
 
     Attributes:
-        rank: its number.
+        rank: number of the rank.
         step_ms: ms of each timed step: forward, backward, optimizer.
         phases: median ms by phase; see `phases.PHASES`.
-        weights_bytes: bytes it allocated for weights.
-        optimizer_bytes: bytes it allocated for the optimizer's state.
+        weights_bytes: bytes that the rank allocated for weights.
+        optimizer_bytes: bytes that the rank allocated for optimizer state.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ReportFolder:
-    """A folder with one report a rank.
+    """A folder with one report per rank.
 
     Attributes:
         path: the folder.
@@ -61,11 +61,11 @@ class ReportFolder:
     path: Path
 
     def write(self, report: RankReport) -> None:
-        """Leave a rank's report."""
+        """Write a rank's report."""
         write_atomically(self._file(report.rank), msgspec.json.encode(report).decode())
 
     def read(self, world: int) -> tuple[RankReport, ...]:
-        """The reports of all ranks, in order."""
+        """Return the reports of all ranks, in order."""
         return tuple(msgspec.json.decode(self._file(rank).read_bytes(), type=RankReport) for rank in range(world))
 
     def _file(self, rank: int) -> Path:

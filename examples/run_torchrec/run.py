@@ -1,4 +1,4 @@
-"""Running a plan: one process a rank on this machine, watched and ended, and what they found beside what was predicted."""
+"""Run a plan with one process per rank on this machine, watched and ended; returns measurements beside the plan's predictions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a plan is run.
+    """Options of a run.
 
     Attributes:
         device: "cpu" (gloo) or "cuda" (NCCL, one GPU a rank).
-        steps: steps that are timed.
-        warm_up: steps before them.
-        profiled: steps that are profiled after them.
+        steps: number of timed steps.
+        warm_up: number of steps before them.
+        profiled: number of profiled steps after them.
         seed: seed of the batches.
         timeout_s: longest time the run may take once its processes have started.
-        program: what python is to run as a rank.
+        program: arguments of the Python interpreter that runs a rank.
     """
 
     device: str = "cpu"
@@ -63,7 +63,7 @@ class PlanRun:
 
     Attributes:
         plan: the plan.
-        ranks: what each rank measured, in order.
+        ranks: measurements of each rank, in order.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class PlanRun:
 
     @property
     def step_ms(self) -> float:
-        """Median over the steps of the slowest rank's time."""
+        """Time of the slowest rank, as the median over the steps."""
         slowest = [max(times) for times in zip(*(report.step_ms for report in self.ranks), strict=True)]
         return float(median(slowest))
 
@@ -80,8 +80,8 @@ def run_plan(plan: Plan, options: RunOptions | None = None, sharding_plan: Path 
     """Run `DistributedModelParallel` on a plan, with batches drawn from the access profiles of its task.
 
     Args:
-        plan: the plan; its topology says how many ranks, and which share a host.
-        options: how.
+        plan: the plan; its topology gives the number of ranks, and which of them share a host.
+        options: options of the run.
         sharding_plan: a saved TorchRec plan of the task, to run instead of the plan's shards.
 
     Raises:

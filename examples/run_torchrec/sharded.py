@@ -1,4 +1,4 @@
-"""The model of a task, sharded by a plan, in one rank of a group that exists."""
+"""The model of a task, sharded by a plan, in one rank of an existing process group."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _DENSE: dict[str, type[torch.optim.Optimizer]] = {
 
 
 def running_problem(task: Task, kind: str) -> TorchRecProblem:
-    """The modules of a task as a problem, with every sharding type that TorchRec can execute.
+    """Return the modules of a task as a problem, with every sharding type that TorchRec can execute.
 
     Args:
         task: the task.
-        kind: "cpu" or "cuda", whatever the devices are that the task was planned for.
+        kind: "cpu" or "cuda", whatever device the task was planned for.
     """
     every = {
         table.name: ParameterConstraints(sharding_types=[*SHARDING_TYPES.values(), "table_column_wise"])
@@ -66,7 +66,7 @@ class ShardedModel:
 
     Attributes:
         model: the model.
-        dense: optimizer of the replicated tables, which have none fused into backward; None without such tables.
+        dense: optimizer of replicated tables, which have no optimizer fused into backward; None without such tables.
     """
 
     model: DistributedModelParallel
@@ -85,13 +85,13 @@ class ShardedModel:
         """Shard the model of a task; every rank of the group must call this.
 
         Args:
-            task: the task; its hosts are those that TorchRec sees, whatever machines the ranks are on.
+            task: the task; TorchRec sees its hosts, whatever machines the ranks run on.
             sharding_plan: how to shard it.
             member: this rank.
-            module: tables with the weights to start from; random ones by default.
-            learning_rate: of the embedding weights.
+            module: tables with the initial weights; random weights by default.
+            learning_rate: learning rate of the embedding weights.
         """
-        os.environ["LOCAL_WORLD_SIZE"] = str(task.topology.devices_per_host)  # TorchRec reads its hosts from there
+        os.environ["LOCAL_WORLD_SIZE"] = str(task.topology.devices_per_host)  # TorchRec derives its hosts from it
         os.environ.update(RANK=str(member.rank), WORLD_SIZE=str(member.world))
         model = DistributedModelParallel(
             modules_for(task, "meta"),
@@ -123,22 +123,22 @@ class ShardedModel:
         return [module for module in self.model.modules() if isinstance(module, ShardedModule)]
 
     def lookup_modules(self) -> Iterator[nn.Module]:
-        """All modules inside the lookups, which TorchRec keeps in plain lists."""
+        """Yield all modules inside the lookups, which TorchRec keeps in plain lists."""
         for sharded in self.sharded_modules:
             for lookup in sharded._lookups:
                 yield from lookup.modules()
 
 
 def planned(plan: Plan, kind: str, saved: Path | None = None) -> ShardingPlan:
-    """TorchRec's sharding plan for the modules of a task.
+    """Return TorchRec's sharding plan for the modules of a task.
 
     Args:
         plan: the plan.
         kind: "cpu" or "cuda".
-        saved: a saved TorchRec plan of the same task to take instead of the plan's shards.
+        saved: a saved TorchRec plan of the same task, to use instead of the plan's shards.
 
     Raises:
-        InvalidPlan: TorchRec cannot run it, or it is for other tables.
+        InvalidPlan: TorchRec cannot run the plan, or the saved plan is for other tables.
         InvalidInput: the saved plan cannot be read.
     """
     problem = running_problem(plan.task, kind)
@@ -152,7 +152,7 @@ def planned(plan: Plan, kind: str, saved: Path | None = None) -> ShardingPlan:
 
 
 def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelParallel) -> None:
-    """Give a sharded model the weights of an unsharded one, each rank its shards; TorchRec itself draws new ones.
+    """Copy the weights of an unsharded model to this rank's shards of a sharded one; TorchRec itself draws new weights.
 
     Args:
         weights: `state_dict()` of the module before it was sharded.
@@ -168,7 +168,7 @@ def load_weights(weights: Mapping[str, torch.Tensor], model: DistributedModelPar
 
 
 def _check_widths(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> None:
-    """Check that all column blocks of an `EmbeddingCollection` are equally wide: it takes the first one's width for all, and crashes."""
+    """Check that all column blocks of an `EmbeddingCollection` have one width: TorchRec takes the first width for all, and crashes."""
     for path, of_module in sharding_plan.plan.items():
         pooled = {place.found.pooled for place in problem.places.values() if place.path == path}
         blocks = [part for part in of_module.values() if part.sharding_type == "column_wise"]

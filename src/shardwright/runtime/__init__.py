@@ -1,4 +1,4 @@
-"""Executing plans of sequence tables with torch.distributed: tiered lookups, training, checkpoints. Needs torch."""
+"""Run plans of sequence tables with torch.distributed: lookups, training, checkpoints. Needs torch."""
 
 from importlib.util import find_spec
 

@@ -1,9 +1,9 @@
 """Checkpoints that any plan on any number of ranks can load: rows by id, with their optimizer state.
 
-A folder holds `manifest.json` and parts, safetensors files of bounded size. Every row is in one part, written by its owner. A part has
-entries, rows of one table each: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. The manifest is written last
-and replaced in one step, so a folder holds the old checkpoint or the new one whenever a job ends. Reading and writing take one part in
-memory. What a rank writes is planned before: a manifest that would be too large to be read is refused while the old checkpoint is whole.
+A folder holds `manifest.json` and parts: safetensors files of bounded size. The owner of a row writes it, to one part. A part has entries
+of rows of one table: tensors `<entry>.ids`, `<entry>.weights`, and one for each optimizer state. The manifest is written last and replaced
+in one step, so the folder holds either the old or the new checkpoint, whenever a job ends. Reading and writing keep one part in memory.
+Each rank plans its parts first: a manifest too large to be read is refused while the old checkpoint is still whole.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from shardwright.schema import Place, check_format, convert
 
 PART_BYTES = 32 * 2**20
 MOST_PARTS = 2**16
-"""About the most parts of a checkpoint: those of large tables are larger, lest the manifest become too large to be read."""
+"""Aim for at most this many parts: large tables get larger parts, so that the manifest stays small enough to be read."""
 FORMAT = 1
 _NAME = "manifest.json"
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """Rows of one table in a part: how many, and their smallest and largest id."""
+    """Rows of one table in a part: their number, smallest id and largest id."""
 
     table: str
     rows: int
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True):
-    """A file of some rows."""
+    """A file with some of the rows."""
 
     file: Annotated[str, msgspec.Meta(pattern=r"\Arank-\d+-part-\d+-[0-9a-f]{16}\.safetensors\Z")]
     bytes: int
@@ -61,7 +61,7 @@ class SavedTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole checkpoint."""
+    """The content of `manifest.json`: a whole checkpoint."""
 
     format: int
     optimizer: str
@@ -79,11 +79,11 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
 
     Args:
         module: the module.
-        folder: where to; all ranks must see the same one. A checkpoint that is there is replaced.
-        part_bytes: about the largest size of a file; where that would make more than about 65,536 files, they are larger.
+        folder: where to write; all ranks must see the same folder. An existing checkpoint there is replaced.
+        part_bytes: approximate largest size of a file; files are larger if there would otherwise be more than about 65,536 of them.
 
     Raises:
-        InvalidInput: the folder cannot be written to by some rank, or the list of its files would be too long to be read.
+        InvalidInput: some rank cannot write to the folder, or the list of its files would be too long to read.
         ShardwrightError: replicas differ.
     """
     module.check_replicas()
@@ -98,31 +98,31 @@ def save_checkpoint(module: TieredEmbedding, folder: str | Path, *, part_bytes: 
 
 
 def load_checkpoint(module: TieredEmbedding, folder: str | Path) -> None:
-    """Load weights and optimizer state that a module of any plan has saved; a collective: all ranks must call it.
+    """Load weights and optimizer state that a module with any plan saved; a collective: all ranks must call it.
 
-    Where this fails, the module's rows are some old and some new ones: load another checkpoint before going on.
+    If this fails, the module holds a mixture of old and new rows: load another checkpoint before going on.
 
     Args:
         module: a module of the same tables and optimizer.
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
 
     Raises:
-        InvalidInput: there is no whole checkpoint, or it is of other tables or of another optimizer.
+        InvalidInput: there is no whole checkpoint, or its tables or optimizer differ from the module's.
     """
     module.ranks.together(lambda: _read(module, Path(folder)))
     module.check_replicas()
 
 
 def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
-    """What each part has that a rank has to write: the rows it owns.
+    """Divide the rows that a rank owns into the parts that it will write.
 
     Args:
-        storage: of the rank.
-        part_bytes: about the most of a part; more where all ranks together would have more than about `MOST_PARTS`.
+        storage: storage of the rank.
+        part_bytes: approximate largest size of a part; larger if all ranks together would have more than about `MOST_PARTS` parts.
     """
     placement = storage.placement
     row_bytes = [
-        8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: of the id
+        8 + sum(matrix.shape[1] * matrix.element_size() for matrix in storage.matrices(group).values())  # 8: the id
         for group in range(len(placement.groups))
     ]
     total = sum(
@@ -142,7 +142,7 @@ def planned_parts(storage: Storage, part_bytes: int) -> list[Content]:
 
 
 def largest_part(storage: Storage, name: str, content: Content) -> Part:
-    """A part that takes at least as much of the manifest as the one with this content will."""
+    """Return a part whose manifest entry is at least as large as that of the part with this content."""
     tables = [storage.placement.tables[cut.table] for cut in content]
     entries = [
         Entry(table.name, cut.rows, table.rows - 1, table.rows - 1) for table, cut in zip(tables, content, strict=True)
@@ -151,19 +151,19 @@ def largest_part(storage: Storage, name: str, content: Content) -> Part:
 
 
 def measure(text: bytes) -> tuple[int, int]:
-    """How large a manifest, or a piece of one, is for `read_manifest`: bytes, and values as `parse_json` counts them."""
+    """Return the size of a manifest, or of a piece of one, as `read_manifest` sees it: bytes, and values as `parse_json` counts them."""
     return len(text), sum(text.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def check_readable(size: int, values: int) -> None:
-    """Check that a manifest could be read.
+    """Check that a manifest is small enough to be read.
 
     Args:
-        size: its bytes.
-        values: its values.
+        size: bytes of the manifest.
+        values: values in the manifest.
 
     Raises:
-        InvalidInput: it is too large.
+        InvalidInput: the manifest is too large.
     """
     if size > MAX_BYTES or values > MAX_VALUES:
         raise InvalidInput(
@@ -173,7 +173,7 @@ def check_readable(size: int, values: int) -> None:
 
 
 def _must_be_readable(module: TieredEmbedding, parts: dict[str, Content]) -> None:
-    """End on all ranks before anything is written if nobody could read the manifest."""
+    """Raise an error on all ranks, before anything is written, if the manifest would be too large to read."""
     own = [largest_part(module.storage, name, content) for name, content in parts.items()]
     all_ranks = module.ranks.gathered(torch.tensor(measure(msgspec.json.encode(own)))).sum(0)
     head = torch.tensor(measure(msgspec.json.encode(_manifest(module, []))))
@@ -198,7 +198,7 @@ def _list_of(path: Path, rank: int, token: str) -> Path:
 
 
 def _part_of(module: TieredEmbedding, content: Content) -> tuple[bytes, list[Entry]]:
-    """The content and the list of entries of a part."""
+    """Return the content and the list of entries of a part."""
     placement, storage = module.placement, module.storage
     tensors: dict[str, torch.Tensor] = {}
     entries: list[Entry] = []
@@ -238,10 +238,10 @@ def _read(module: TieredEmbedding, path: Path) -> None:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder.
+    """Return the manifest of a folder.
 
     Raises:
-        InvalidInput: there is none, or it is not what this version writes.
+        InvalidInput: there is no manifest, or this version cannot read it.
     """
     path = folder / _NAME
     document = parse_document(path, "checkpoint's manifest")
@@ -251,10 +251,10 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, folder: Path) -> None:
-    """Check that a checkpoint has what a module needs.
+    """Check that a checkpoint fits a module.
 
     Raises:
-        InvalidInput: it is of another optimizer, or a table is missing or of another shape.
+        InvalidInput: its optimizer differs, or a table is missing or differs in rows, dim or weight type.
     """
     if manifest.optimizer != optimizer:
         raise InvalidInput(
@@ -275,7 +275,7 @@ def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> Non
     """Load the rows that a rank holds.
 
     Raises:
-        InvalidInput: a part is missing, damaged, or not what the manifest says, or rows are in no part.
+        InvalidInput: a part is missing, damaged or differs from the manifest, or some rows are in no part.
     """
     placement, held = module.placement, module.placement.held_by(module.rank)
     slots = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
@@ -304,7 +304,7 @@ def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> Non
 
 
 def _span(module: TieredEmbedding, held: Ints, table: int) -> tuple[int, int]:
-    """The smallest and largest id of a table that this rank may hold; the whole table's, if ids are ranked."""
+    """Smallest and largest id of a table that this rank may hold; those of the whole table if ids are ranked."""
     placement = module.placement
     held = held[(placement.table_of_range[held] == table) & (placement.ranges[1, held] > 0)]
     if not held.size:
@@ -332,7 +332,7 @@ def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
 
 
 def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int, table: int, slots: Ints) -> int:
-    """Load the rows of one entry that this rank holds, from the first slots of its ranges on, and say how many they are."""
+    """Load the rows of one entry that this rank holds, and return their number; `slots` gives the first slot of each held range."""
     placement, name = module.placement, module.placement.tables[table].name
     matrices = module.storage.matrices(int(placement.group_of[table]))
     ids = tensors.get(f"{place}.ids", torch.zeros(0, 0))

@@ -1,4 +1,4 @@
-"""What ranks check together: the plan, the ids that are looked up, the state dicts that are loaded, and that replicas are equal."""
+"""Checks that ranks make together: equal plans, valid ids, fitting state dicts and equal replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHUNK = 2**22  # elements
 def must_be_same_plan(
     ranks: Ranks, placement: Placement, maps: Mapping[str, RankMap], options: OptimizerOptions
 ) -> None:
-    """End on all ranks if one has another plan, rank map or learning rate.
+    """Raise an error on all ranks if they differ in plan, rank maps or optimizer options.
 
     Raises:
         InvalidInput: they differ.
@@ -38,7 +38,7 @@ def must_be_same_plan(
 
 
 def description(placement: Placement) -> bytes:
-    """What decides where a row lies and how ranks talk: equal for equal plans."""
+    """Return everything that decides where rows lie and how ranks talk; equal for equal plans."""
     task = placement.plan.task
     tables = [[table.name, table.rows, table.dim, table.dtype] for table in placement.tables]
     shards = [[shard.table, shard.rows, shard.devices, shard.row_order, shard.tier] for shard in placement.shards]
@@ -48,12 +48,12 @@ def description(placement: Placement) -> bytes:
 
 
 def plan_digest(placement: Placement) -> str:
-    """A short name of the plan: equal for equal plans."""
+    """Return a digest that identifies the plan: equal for equal plans."""
     return hashlib.sha256(description(placement)).hexdigest()
 
 
 def wrong_ids(batch: Batch, placement: Placement) -> str:
-    """Which id of a batch is out of range; empty if none is."""
+    """Return a message about ids of a batch that are out of range; empty if there are none."""
     for table, ids in zip(placement.tables, batch.ids.split(batch.counts), strict=True):
         wrong = ids[(ids < 0) | (ids >= table.rows)]
         if wrong.numel():
@@ -66,7 +66,7 @@ def wrong_ids(batch: Batch, placement: Placement) -> str:
 
 @torch.no_grad()
 def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None:
-    """End on all ranks if the replicas of a block have different bits, in weights or optimizer state. All ranks must call this.
+    """Raise an error on all ranks if replicas of a block differ in a bit of weights or optimizer state. All ranks must call this.
 
     Raises:
         ShardwrightError: replicas differ.
@@ -91,7 +91,7 @@ def check_replicas(ranks: Ranks, placement: Placement, storage: Storage) -> None
 
 
 def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> int:
-    """A sum over the bits of a shard, each weighted by where it is."""
+    """Return a checksum of a shard's rows: its bits as integers, weighted by their position and summed."""
     shard = placement.shards[index]
     group = int(placement.group_of[placement.table_of_shard[index]])
     first = int((placement.ranges[0] == index).nonzero()[0][0])
@@ -108,23 +108,23 @@ def _checksum(placement: Placement, storage: Storage, rank: int, index: int) -> 
 
 
 class Load(NamedTuple):
-    """A load that has begun, since torch collects in three lists what is wrong with any part of a model.
+    """A load that has begun. torch collects the problems of all parts of a model in three lists; `known` marks this module's part.
 
     Attributes:
-        errors: all messages so far.
-        known: how many messages, missing keys and unexpected keys there were before this module's.
+        errors: all error messages so far.
+        known: numbers of messages, missing keys and unexpected keys before this module's own.
     """
 
     errors: list[str]
     known: tuple[int, int, int]
 
     def finish(self, ranks: Ranks, missing: list[str], unexpected: list[str]) -> None:
-        """End on all ranks if the state of one did not fit; all ranks must call this.
+        """Raise an error on all ranks if the state of one did not fit; all ranks must call this.
 
-        Whether a state may lack keys is for torch to say, but then those of all ranks do.
+        torch decides whether a state may lack keys, but then the states of all ranks must lack the same ones.
 
         Raises:
-            InvalidInput: a rank's state did not fit, or has other keys than that of another.
+            InvalidInput: a rank's state did not fit, or ranks differ in missing or unexpected keys.
         """
         ranks.agree("; ".join(self.errors[self.known[0] :]))
         keys = [f"missing {key}" for key in missing[self.known[1] :]]
@@ -137,7 +137,7 @@ class Load(NamedTuple):
 
 
 def refusal(state: Any, own: Mapping[str, str]) -> str | None:
-    """Why the extra state of a state dict is not that of this plan and rank; None if it is."""
+    """Return why the extra state of a state dict does not match this plan and rank; None if it does."""
     if not isinstance(state, Mapping):
         return (
             f"the state dict says {reprlib.repr(state)} where it should name its plan and rank; "

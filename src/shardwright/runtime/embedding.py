@@ -1,4 +1,4 @@
-"""Tiered embeddings: the rows of sequence tables, sharded and replicated as a plan says, looked up and trained by all ranks together."""
+"""Tiered embeddings: all ranks together look up and train the rows of sequence tables, sharded and replicated as a plan says."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class TieredEmbedding(torch.nn.Module):
-    """Embeddings of sequence tables, executed as a plan says.
+    """Embeddings of sequence tables, sharded and replicated as a plan says.
 
-    All ranks make the module with the same plan, and call it in every step, with their own samples. Each call returns what an unsharded
-    embedding would; the backward pass sums the gradients of a row over the samples of all ranks and updates the row once, by the plan's
-    optimizer, inside the backward pass. Rows differ from rank to rank: wrap only the dense part of a model in DistributedDataParallel,
-    which would copy rank 0's to all.
+    Every rank creates the module with the same plan and calls it in every step with its own samples. Each call returns what an unsharded
+    embedding would return. The backward pass sums the gradients of a row over the samples of all ranks, and updates the row once with the
+    plan's optimizer. Rows differ between ranks, so wrap only the dense part of a model in DistributedDataParallel: it would copy rank 0's
+    rows to all ranks.
 
     Attributes:
         plan: the plan.
         tables: names of the tables, in the order of results.
         traffic: bytes that this rank has sent and received.
-        storage: the rows of this rank and their optimizer state.
+        storage: rows of this rank and their optimizer state.
         placement: where every row lies.
         ranking: the rank maps.
         ranks: the process groups.
@@ -62,27 +62,27 @@ class TieredEmbedding(torch.nn.Module):
         debug: bool = False,
         timeout: timedelta | float = _TIMEOUT,
     ) -> None:
-        """Make the module; a collective: all ranks must.
+        """Create the module; a collective: all ranks must call it.
 
         Args:
             plan: a plan for `hosts × devices_per_host` ranks.
-            process_group: the ranks, by device of the plan; the default group unless given. One process alone needs none. Modules of
-                the same ranks and timeout share connections, which last until the default group is destroyed; so call them in the same
-                order on all ranks, one at a time. The ranks of a group other than the default one must be in equally many groups.
-            tables: the tables to run; all tables of the plan unless given, which must then be sequence tables.
-            rank_maps: by table, for tables in order of hotness; the plan's own unless given, else ids are taken for ranks by hotness.
-            device: where rows lie; the CPU unless given. gloo wants the CPU, NCCL a GPU.
-            learning_rate: of the plan's optimizer.
-            eps: of the Adagrads and Adam.
-            betas: of Adam.
-            initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed of one.
-            fused: update rows in the backward pass; else leave summed gradients in the sparse `.grad` of `storage.weights`.
+            process_group: the ranks, in the order of the plan's devices; the default group unless given. A single process needs none.
+                Modules with the same ranks and timeout share connections until the default group is destroyed. So call such modules in
+                the same order on all ranks, one at a time. All ranks of a group other than the default must be in equally many groups.
+            tables: the tables to run, which must be sequence tables; all tables of the plan unless given.
+            rank_maps: maps of tables in order of hotness; the plan's own unless given. Without a map, ids count as ranks by hotness.
+            device: where rows lie; the CPU unless given. gloo needs the CPU, NCCL a GPU.
+            learning_rate: learning rate of the plan's optimizer.
+            eps: ε of the Adagrads and Adam.
+            betas: β₁ and β₂ of Adam.
+            initial: a function from a table and `(n,)` ids to `(n, dim)` weights, or the seed for uniform weights.
+            fused: whether the backward pass updates rows; else it leaves summed gradients in the sparse `.grad` of `storage.weights`.
             debug: check after every backward pass that replicas have the same bits.
-            timeout: longest wait for another rank, or seconds.
+            timeout: longest wait for another rank, as a timedelta or in seconds.
 
         Raises:
-            InvalidInput: the plan cannot be run by this process group, or ranks differ in what they were given; raised on all ranks.
-            ShardwrightError: a rank did not come within the timeout.
+            InvalidInput: this process group cannot run the plan, or ranks got different arguments; raised on all ranks.
+            ShardwrightError: a rank did not arrive within the timeout.
         """
         super().__init__()
         self.plan, self._debug = plan, debug
@@ -104,7 +104,7 @@ class TieredEmbedding(torch.nn.Module):
 
     @property
     def rank(self) -> int:
-        """The device of the plan that this process is."""
+        """The plan's device that this process runs."""
         return self.ranks.rank
 
     def _prepare(self) -> None:
@@ -121,18 +121,18 @@ class TieredEmbedding(torch.nn.Module):
         self._trigger = torch.zeros((), requires_grad=True, device=ranks.device)
 
     def forward(self, features: Any) -> Mapping[str, Any]:
-        """Look up the rows of this rank's samples; a collective: all ranks must, and all must go backward or none.
+        """Look up the rows of this rank's samples; a collective: all ranks must call it, and either all go backward or none.
 
         Args:
             features: TorchRec's KeyedJaggedTensor whose keys are the tables, or a mapping from table to `(n,)` ids and `(samples,)`
-                lengths. Ids are int64, and a table's lengths add up to its number of ids.
+                lengths. Ids are int64, and the lengths of a table add up to its number of ids.
 
         Returns:
-            By table, `JaggedRows` with `(n, dim)` fp32 values, or TorchRec's JaggedTensor where a KeyedJaggedTensor came.
+            By table, `JaggedRows` with `(n, dim)` fp32 values, or TorchRec's JaggedTensor if a KeyedJaggedTensor was given.
 
         Raises:
-            InvalidInput: ids or lengths are wrong on some rank; raised on all of them.
-            ShardwrightError: a rank is gone, or did not come within the timeout.
+            InvalidInput: ids or lengths are wrong on some rank; raised on all ranks.
+            ShardwrightError: a rank is gone, or did not arrive within the timeout.
         """
         batch = Batch.of(features, self.tables, self.ranks.device)
         rows: tuple[torch.Tensor, ...] = _Step.apply(self._trigger, self, batch)  # type: ignore[no-untyped-call]
@@ -142,30 +142,30 @@ class TieredEmbedding(torch.nn.Module):
         """Check that all replicas have the same bits; a collective.
 
         Raises:
-            ShardwrightError: some differ.
+            ShardwrightError: some replicas differ.
         """
         check_replicas(self.ranks, self.placement, self.storage)
 
     def get_extra_state(self) -> dict[str, str]:
-        """Which plan and rank a state dict belongs to."""
+        """Return the plan and rank that a state dict belongs to."""
         return {"plan": plan_digest(self.placement), "rank": str(self.ranks.rank)}
 
     def set_extra_state(self, state: Any) -> None:
         """Refuse the state of another plan or rank.
 
         Raises:
-            InvalidInput: it is one, or none at all.
+            InvalidInput: the state belongs to another plan or rank, or is no such state.
         """
         problem = refusal(state, self.get_extra_state())
         if problem is not None:
             raise InvalidInput(problem)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load the state of the same rank and plan; a collective, as is loading the state of a model that this module is a part of.
+        """Load the state of the same rank and plan. This is a collective, and so is loading a model that contains this module.
 
         Raises:
-            InvalidInput: the state of some rank is of another plan or rank, does not fit, or has not the keys of the others;
-                raised on all ranks.
+            InvalidInput: the state of some rank belongs to another plan or rank, does not fit, or has other keys than those of the
+                other ranks; raised on all ranks.
             ShardwrightError: replicas differ.
         """
         fits = isinstance(state_dict, Mapping)
@@ -185,10 +185,10 @@ class TieredEmbedding(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """What torch calls for this module and not for its parts, alone or inside of a model."""
+        """Load this module's own state; torch calls it for this module but not for its parts, alone or inside a model."""
         own = self.get_extra_state()
-        state = state_dict.get(f"{prefix}_extra_state", own)  # where there is none it is a missing key
-        self.ranks.agree(refusal(state, own))  # before any rank has taken a row
+        state = state_dict.get(f"{prefix}_extra_state", own)  # without a state torch reports a missing key
+        self.ranks.agree(refusal(state, own))  # before any rank has loaded a row
         self._load = Load(error_msgs, (len(error_msgs), len(missing_keys), len(unexpected_keys)))
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -221,13 +221,13 @@ class TieredEmbedding(torch.nn.Module):
 
 
 def _finish_load(module: TieredEmbedding, keys: Any) -> None:
-    """What torch calls once this module and its parts are loaded, alone or inside of a model."""
+    """Check the loaded state; torch calls it once this module and its parts are loaded, alone or inside a model."""
     module._load.finish(module.ranks, keys.missing_keys, keys.unexpected_keys)
     module.check_replicas()
 
 
 class _Step(torch.autograd.Function):
-    """One step as autograd sees it: the lookups of all tables, and in its backward pass their gradients' way to the holders."""
+    """One step as autograd sees it. Forward looks up the rows of all tables; backward sends their gradients to the holders."""
 
     @staticmethod
     def forward(ctx: Any, trigger: torch.Tensor, module: TieredEmbedding, batch: Batch) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Jagged ids in, jagged rows out: mappings of tensors, or TorchRec's KeyedJaggedTensor."""
+"""Read jagged ids and return jagged rows, as mappings of tensors or as TorchRec's KeyedJaggedTensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Batch:
         ids: `(n,)` ids, table after table.
         counts: lookups of each table.
         lengths: `(samples,)` for each table.
-        error: why the lengths or tensors are no batch; None where they are.
+        error: why the features are not a valid batch; None if they are.
     """
 
     ids: torch.Tensor
@@ -45,12 +45,12 @@ class Batch:
 
     @classmethod
     def of(cls, features: Any, tables: Sequence[str], device: torch.device) -> Batch:
-        """Read features; what is wrong with them is kept, since all ranks must hear of it."""
+        """Read features. An error is kept in the batch, since all ranks must hear of it."""
         try:
             return cls._read(features, tables, device)
         except InvalidInput as error:
             return cls.failed(len(tables), device, str(error))
-        except Exception as error:  # whatever it is: the other ranks wait to hear of it
+        except Exception as error:  # any error: the other ranks wait to hear of it
             problem = f"features cannot be read ({type(error).__name__}: {error}); give dense tensors on {device}"
             return cls.failed(len(tables), device, problem)
 
@@ -68,12 +68,12 @@ class Batch:
 
     @classmethod
     def failed(cls, tables: int, device: torch.device, error: str) -> Batch:
-        """A batch without lookups, and why."""
+        """Return a batch without lookups that carries the error."""
         empty = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(empty, [0] * tables, [empty] * tables, error)
 
     def result(self, tables: Sequence[str], rows: Sequence[torch.Tensor], like: Any) -> Mapping[str, Any]:
-        """The rows by table, in the kind of the features."""
+        """Return the rows by table, in the type that matches the features."""
         kind: Any = JaggedRows
         if not isinstance(like, Mapping):
             import torchrec
@@ -84,7 +84,7 @@ class Batch:
 
 
 def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:
-    """The tables' parts of a KeyedJaggedTensor."""
+    """Return the ids and lengths of the tables in a KeyedJaggedTensor."""
     if not hasattr(features, "keys") or not hasattr(features, "lengths_or_none"):
         raise InvalidInput(
             f"features are a {type(features).__name__}, must be a KeyedJaggedTensor or a mapping from table to (ids, lengths)"
@@ -97,7 +97,7 @@ def _jagged_parts(features: Any, tables: Sequence[str]) -> Features:
 
 
 def _check_part(features: Features, table: str, device: torch.device) -> None:
-    """End if ids and lengths of a table are no tensors that can be read."""
+    """Check that ids and lengths of a table are tensors that can be read."""
     if table not in features:
         raise InvalidInput(
             f"features have no table '{table}'; every table of the module needs ids and lengths, if only empty ones"
@@ -120,7 +120,7 @@ def _check_part(features: Features, table: str, device: torch.device) -> None:
 
 
 def _check_lengths(tables: Sequence[str], counts: Sequence[int], lengths: Sequence[torch.Tensor]) -> None:
-    """End if lengths are negative or do not add up, all tables in one look."""
+    """Check that no length is negative and that lengths add up, with one copy to main memory for all tables."""
     if len({one.numel() for one in lengths}) == 1:
         by_table = torch.stack(list(lengths))
         found = torch.stack([by_table.sum(1), (by_table < 0).sum(1)]).tolist()

@@ -1,13 +1,13 @@
-"""One exchange of rows inside a process group: questions one way, rows back, gradients the way of the questions.
+"""One exchange of rows inside a process group: questions go out, rows come back, and gradients follow the way of the questions.
 
-All tables travel together: one message of counts, one of questions, one of rows. What a rank asks of itself is not sent.
+All tables travel together: one message of counts, one of questions, one of rows. Questions of a rank to itself are not sent.
 
-A lookup is a *code*, made of the row's group, whom to ask, and what to ask for:
+A lookup is encoded in a *code*, made of the row's group, its destination and a question:
 
     code = (group × members + destination) << bits | question
 
-Codes sort by group, then destination. Destinations are members of a process group in ascending order with the rank itself last, so that
-what is sent lies before what stays. The question is a slot of the destination, or, to a proxy, a host and a slot.
+Codes sort by group, then destination. Destinations are the members of a process group in ascending order, but with the rank itself last,
+so that rows to send lie before rows that stay. The question is a slot of the destination or, to a proxy, a host and a slot.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from shardwright.runtime.process_groups import Members
 from shardwright.runtime.wire import Label, Rows, Sizes, TrafficMeter, Wire
 
 Fill: TypeAlias = Callable[[int, int, int, torch.Tensor], None]
-"""Writes the rows from a start to a stop of a group into a tensor `(stop - start, dim)`."""
+"""Called with group, start, stop and tensor: writes the rows `[start, stop)` of the group into the `(stop - start, dim)` tensor."""
 
 
 @dataclass(frozen=True)
 class Codes:
-    """How codes are laid out in 64 bits.
+    """The layout of codes in 64 bits.
 
     Attributes:
-        bits: of the question.
-        members: of the process group.
-        me: position of this rank in it.
+        bits: bits of the question.
+        members: members of the process group.
+        me: position of this rank in the process group.
     """
 
     bits: int
@@ -43,7 +43,7 @@ class Codes:
     me: int
 
     def destinations(self, members: Ints) -> Ints:
-        """`(n,)` destinations of `(n,)` members: others in ascending order, then the rank itself."""
+        """`(n,)` destinations of `(n,)` members: other members in ascending order, then the rank itself."""
         return np.where(members == self.me, self.members - 1, members - (members > self.me))
 
     def of(self, groups: Ints, members: Ints, questions: Ints) -> Ints:
@@ -54,20 +54,20 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """What one rank asks, and is asked, in one exchange.
+    """The questions that one rank sends and receives in one exchange.
 
-    *Questions* are sorted by group, then destination, the rank itself last. *Asked* are the questions that arrive, by group, then the
-    rank that asks, its own last.
+    *Questions* are sorted by group, then destination, with the rank itself last. *Asked* are the questions that arrive, sorted by group,
+    then by the asking rank, with this rank's own last.
 
     Attributes:
-        sizes: questions to and from each member.
-        questions: `(groups + 1,)` where the questions of each group start.
-        lookups: `(groups + 1,)` where the lookups of each group start.
-        order: `(n,)` lookups of the questions, side by side.
-        starts: `(questions,)` where those of each question start; None where each question has one lookup.
+        sizes: number of questions to and from each member.
+        questions: `(groups + 1,)` start of each group's questions.
+        lookups: `(groups + 1,)` start of each group's lookups.
+        order: `(n,)` lookups sorted by question, so that those of one question are neighbours.
+        starts: `(questions,)` start of each question's lookups in `order`; None if each question has one lookup.
         inverse: `(n,)` question of each lookup, counted inside its group.
-        asked: `(groups,)` tensors of what is asked.
-        failed: whether a member has had bad input.
+        asked: for each group, a tensor of the questions that arrive.
+        failed: whether a member has bad input.
     """
 
     sizes: Sizes
@@ -92,15 +92,15 @@ class Hop:
         device: torch.device,
         dedupe: bool,
     ) -> None:
-        """Make a hop.
+        """Create a hop.
 
         Args:
             members: the process group.
             widths: columns of each group of tables.
-            bits: of a question.
-            meter: counts what is sent.
+            bits: bits of a question.
+            meter: counts the bytes sent.
             device: where tensors lie.
-            dedupe: whether equal questions are asked once.
+            dedupe: whether equal questions are sent only once.
         """
         self.codes = Codes(bits, members.size, members.me)
         self._wire, self._widths, self._dedupe = Wire(members, meter), widths, dedupe
@@ -112,8 +112,8 @@ class Hop:
 
         Args:
             codes: `(n,)` codes of the lookups, group after group.
-            lookups: `(groups + 1,)` where those of each group start.
-            label: for the meter.
+            lookups: `(groups + 1,)` start of each group's lookups.
+            label: label for the meter.
             failed: whether this rank has bad input.
         """
         bits, groups, members = self.codes.bits, len(self._widths), self.codes.members
@@ -139,7 +139,7 @@ class Hop:
         return Route(sizes, first, lookups, order, starts, inverse, asked, any_failed)
 
     def _sorted(self, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """How many codes go to each group and destination, their order, its inverse, and the questions in that order."""
+        """Sort codes by place. Returns counts by group and destination, the order, its inverse, and the questions in that order."""
         bits, places = self.codes.bits, len(self._widths) * self.codes.members
         if codes.device.type == "cpu":
             counts = torch.zeros(places, dtype=torch.int64)
@@ -154,15 +154,15 @@ class Hop:
         return torch.bincount(place, minlength=places), order, inverse, codes[order] & ((1 << bits) - 1)
 
     def answer(self, route: Route, fill: Fill, label: Label) -> Rows:
-        """The rows of this rank's questions, by group, where `fill` writes rows that are asked for."""
+        """Return the rows of this rank's questions, by group. `fill` writes the rows that other members ask for, and this rank's own."""
         return self._carry(route.sizes.back(), fill, ("asked", "questions"), label)
 
     def give_back(self, route: Route, take: Fill, label: Label) -> Rows:
-        """Gradients of the rows that this rank was asked for, by group. `take` writes gradients of this rank's own questions."""
+        """Return the gradients of the rows that this rank was asked for, by group. `take` writes the gradients of its own questions."""
         return self._carry(route.sizes, take, ("questions", "asked"), label)
 
     def taker(self, route: Route, rows: Rows) -> Fill:
-        """Takes the rows of lookups, by group, for `give_back`: as they are, or summed where equal questions are asked once."""
+        """Return the writer of lookups' rows for `give_back`; it sums rows of one question if equal questions are sent only once."""
         if route.starts is None:
 
             def take(group: int, start: int, stop: int, out: torch.Tensor) -> None:
@@ -183,7 +183,7 @@ class Hop:
         return take_sums
 
     def _carry(self, sizes: Sizes, fill: Fill, names: tuple[str, str], label: Label) -> Rows:
-        """Send rows that `fill` writes; what arrives, with the rows that stay last."""
+        """Send the rows that `fill` writes; returns the rows that arrive, followed by those that stay."""
         leaving, found = [], []
         for group, (width, (out, into, own)) in enumerate(zip(self._widths, sizes.totals(), strict=True)):
             leaving.append(self._buffers.take((names[0], group), out, width))
@@ -194,20 +194,20 @@ class Hop:
         return found
 
     def _exchange(self, leaving: Rows, found: Rows, sizes: Sizes, widths: Sequence[int], label: Label) -> None:
-        """Send rows, and write what arrives before the rows that stay."""
+        """Send rows, and write arriving rows before those that stay."""
         arriving = [rows[:into] for rows, (_, into, _) in zip(found, sizes.totals(), strict=True)]
         self._wire.exchange(leaving, arriving, sizes, widths, label)
 
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """The distinct ones of some numbers, and where each occurs.
+    """The distinct values of some numbers, and the places where each occurs.
 
     Attributes:
-        numbers: `(m,)` the distinct numbers, ascending.
-        order: `(n,)` places of all numbers, equal ones side by side, each in order of place.
-        starts: `(m,)` where the places of each distinct number start in `order`.
-        counts: `(m,)` how often each occurs.
+        numbers: `(m,)` distinct numbers, ascending.
+        order: `(n,)` places of all numbers, equal numbers next to each other, each in order of place.
+        starts: `(m,)` start of each distinct number's places in `order`.
+        counts: `(m,)` number of occurrences of each.
     """
 
     numbers: torch.Tensor
@@ -217,13 +217,13 @@ class Distinct:
 
     @classmethod
     def of(cls, numbers: torch.Tensor) -> Distinct:
-        """Find the distinct ones of `(n,)` whole numbers."""
+        """Find the distinct values of `(n,)` whole numbers."""
         ordered, order = torch.sort(numbers, stable=True)
         distinct, counts = torch.unique_consecutive(ordered, return_counts=True)
         return cls(distinct, order, torch.cumsum(counts, 0) - counts, counts)
 
     def inverse(self) -> torch.Tensor:
-        """`(n,)` which of the distinct numbers is at each place."""
+        """`(n,)` index of the distinct number at each place."""
         which = torch.arange(self.numbers.numel(), device=self.order.device)
         inverse = torch.empty_like(self.order)
         inverse[self.order] = torch.repeat_interleave(which, self.counts, output_size=self.order.numel())
@@ -231,29 +231,29 @@ class Distinct:
 
 
 def summed(rows: torch.Tensor, order: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """`(m, c)` sums of `(n, c)` rows: the rows in `order` from each of the `(m,)` starts to the next one."""
+    """`(m, c)` sums of `(n, c)` rows: each sum covers the rows in `order` from one of the `(m,)` starts to the next."""
     if starts.numel() == 0:
         return rows.new_zeros((0, rows.shape[1]))
-    # A pooled lookup of the rows themselves: the fastest segment sum that torch has, and one that adds in order.
+    # A pooled lookup of the rows themselves is torch's fastest segment sum, and it adds in order.
     return torch.embedding_bag(rows, order, starts, False, 0)[0]
 
 
 def sum_equal(numbers: Rows, rows: Rows) -> tuple[Rows, Rows]:
-    """By group, `(m,)` distinct numbers, ascending, and `(m, c)` sums of the `(n, c)` rows that belong to each."""
+    """By group, return `(m,)` ascending distinct numbers and `(m, c)` sums of the `(n, c)` rows that belong to each."""
     found = [Distinct.of(one) for one in numbers]
     sums = [summed(matrix, one.order, one.starts) for matrix, one in zip(rows, found, strict=True)]
     return [one.numbers for one in found], sums
 
 
 class Buffers:
-    """Matrices by name on one torch device. Their memory serves every step, since fresh pages cost more than filling them."""
+    """Matrices by name on one torch device. Every step reuses their memory, since fresh pages cost more than filling them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._spare: dict[Hashable, torch.Tensor] = {}
 
     def take(self, name: Hashable, rows: int, width: int) -> torch.Tensor:
-        """A `(rows, width)` fp32 matrix of unknown content, valid until the name is taken again."""
+        """Return a `(rows, width)` fp32 matrix of unknown content, valid until the name is taken again."""
         spare = self._spare.get(name)
         if spare is None or spare.numel() < rows * width:
             spare = torch.empty(rows * width + rows * width // 8, device=self._device)

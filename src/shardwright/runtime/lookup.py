@@ -1,7 +1,7 @@
-"""The way of a step's lookups: straight to the holders, or through proxies inside the host.
+"""The way of a step's lookups: directly to the holders, or through proxies inside the host.
 
-Straight, a rank asks the holder of each row. Through proxies (de-duplication by host), it asks the device of its host with the holder's
-local rank; the proxies of a rail ask each other for the distinct rows of their hosts.
+Without proxies, a rank asks the holder of each row. With proxies (de-duplication by host), it asks the device on its own host that has the
+holder's local rank. The proxies of a rail then ask each other for the distinct rows that their hosts need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Journey:
     """The routes of one step's lookups.
 
     Attributes:
-        routes: from the rank's own lookups on.
+        routes: one route per hop; the first carries the rank's own lookups.
         failed: whether any rank has bad input.
     """
 
@@ -39,7 +39,7 @@ class Journey:
 
 
 class Lookup:
-    """Brings rows to the ranks that look them up, and gradients back to the holders."""
+    """Bring rows to the ranks that look them up, and gradients back to the holders."""
 
     def __init__(self, placement: Placement, ranks: Ranks, storage: Storage, meter: TrafficMeter) -> None:
         topology = placement.plan.task.topology
@@ -63,7 +63,7 @@ class Lookup:
         self._router = Router(placement, first.codes.of(placement.group_of_range, holders, questions), device)
 
     def ask(self, ranking: Ranking, ids: torch.Tensor, counts: list[int], failed: bool) -> Journey:
-        """Tell the holders what is looked up.
+        """Tell the holders which rows are looked up.
 
         Args:
             ranking: the rank maps.
@@ -82,7 +82,7 @@ class Lookup:
         return Journey(tuple(routes), routes[-1].failed)
 
     def _onward(self, group: int, questions: torch.Tensor) -> torch.Tensor:
-        """`(n,)` codes along the rail of what a proxy is asked."""
+        """`(n,)` codes for the rail of the questions that a proxy receives."""
         codes = self._hops[1].codes
         slots = questions & ((1 << codes.bits) - 1)
         return self._destinations[questions >> codes.bits] + slots + (group * codes.members << codes.bits)
@@ -103,8 +103,8 @@ class Lookup:
         """Sum the gradients of lookups at the holders.
 
         Args:
-            journey: of the forward pass.
-            gradients: by group, `(n, dim)` of the lookups.
+            journey: journey of the forward pass.
+            gradients: by group, `(n, dim)` gradients of the lookups.
 
         Returns:
             By group, `(m,)` distinct slots of this rank, ascending, and `(m, dim)` sums.
@@ -121,7 +121,7 @@ class Lookup:
 
 
 def _chosen(route: Route, rows: Rows) -> Fill:
-    """Fills from the rows that lookups found."""
+    """Return a writer that copies from the rows found for lookups."""
 
     def fill(group: int, start: int, stop: int, out: torch.Tensor) -> None:
         first = route.lookups[group]
@@ -131,22 +131,22 @@ def _chosen(route: Route, rows: Rows) -> Fill:
 
 
 class Router:
-    """Codes of keys for one rank: the member that it asks for a row, and the question.
+    """Turns keys into codes for one rank: which member to ask for a row, and the question.
 
-    A segment of rows is dealt to ranges, so the range of a row and its place there follow from a division; a search finds the segment.
+    A search finds the segment of a row. The segment is dealt to ranges, so a division finds the row's range and its place there.
     """
 
     def __init__(self, placement: Placement, codes: Ints, device: torch.device) -> None:
-        """Make a router.
+        """Create a router.
 
         Args:
-            placement: where everything lies.
+            placement: where every row lies.
             codes: `(ranges,)` code of the first row of each range.
-            device: where keys will be.
+            device: device of the keys.
         """
         starts, parts, first = placement.segments
         tables = np.searchsorted(starts, placement.base[:-1])
-        self._arrays = (np.append(tables, starts.size), starts, parts, first, codes)  # as the engine wants them
+        self._arrays = (np.append(tables, starts.size), starts, parts, first, codes)  # in the engine's order
         self._starts, self._parts, self._first, self._codes = (
             torch.from_numpy(one).to(device) for one in self._arrays[1:]
         )
@@ -156,7 +156,7 @@ class Router:
     def find(
         self, ranking: Ranking, ids: torch.Tensor, counts: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor | bool]:
-        """The codes of lookups.
+        """Return the codes of lookups.
 
         Args:
             ranking: the rank maps.
@@ -164,7 +164,7 @@ class Router:
             counts: lookups of each table.
 
         Returns:
-            `(n,)` codes, and whether any id is out of range, whose code is that of row 0.
+            `(n,)` codes, and whether any id is out of range; such an id has the code of row 0.
         """
         if ids.device.type != "cpu":
             keys, wrong = ranking.keys(ids, torch.tensor(counts, device=ids.device))

@@ -1,4 +1,4 @@
-"""Sparse optimizers, as FBGEMM defines them: each updates the rows that a step touched, with their summed gradient, in fp32.
+"""Sparse optimizers, as FBGEMM defines them: each updates the rows that a step touched by their summed gradient, in fp32.
 
 With gradient g of a row w of C columns, learning rate η and step t from 1 on:
 
@@ -7,7 +7,7 @@ With gradient g of a row w of C columns, learning rate η and step t from 1 on:
     adagrad          s ← s + g²;                           w ← w − η g / (√s + ε)
     adam             m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
 
-Everything is computed element by element, means included, so that replicas get the same bits whatever other rows they update beside.
+Everything is computed element by element, means included, so that replicas get the same bits whatever other rows are updated with them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATES: dict[str, tuple[str, ...]] = {
     "adagrad": ("sum",),
     "adam": ("momentum", "variance"),
 }
-"""Optimizer state of a row, in fp32, by optimizer: as wide as the row, but for rowwise_adagrad, where it is one number."""
+"""Names of the fp32 optimizer states of a row, by optimizer. A state is as wide as the row; with rowwise_adagrad it is one number."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OptimizerOptions:
             raise InvalidInput(f"betas are {self.betas!r}, must be two numbers of at least 0 and below 1")
 
 
-_CHUNK = 4096  # rows: what is computed on the way stays in the cache
+_CHUNK = 4096  # rows at once, so that intermediate results stay in the cache
 
 
 def state_width(optimizer: str, dim: int) -> int:
@@ -72,13 +72,13 @@ def update(
     """Update rows in place.
 
     Args:
-        optimizer: its name.
+        optimizer: name of the optimizer.
         options: hyper-parameters.
         step: t, from 1 on.
         weights: `(rows, dim)` fp32 or fp16.
-        states: `(rows, width)` fp32 each, as `STATES` says.
+        states: `(rows, width)` fp32 each, in the order of `STATES`.
         slots: `(n,)` distinct rows.
-        gradient: `(n, dim)` fp32 summed gradients; is overwritten.
+        gradient: `(n, dim)` fp32 summed gradients; overwritten.
     """
     some = _CHUNK if slots.device.type == "cpu" else max(slots.numel(), 1)
     for part, its_gradient in zip(slots.split(some), gradient.split(some), strict=True):
@@ -113,7 +113,7 @@ def _change(
 
 
 def _row_means(values: torch.Tensor) -> torch.Tensor:
-    """`(n, 1)` means of the rows of `(n, c)`, by halves: library sums may add in another order where n is another."""
+    """`(n, 1)` means of the rows of `(n, c)`, summed by halves: the order of a library's sums may depend on n."""
     columns = values.shape[1]
     width = columns
     while width > 1:

@@ -1,8 +1,8 @@
 """Where every row of every table lies on every rank: a plan as arrays, the same on all ranks.
 
-Tables of equal width and type form a *group*; a rank keeps all its rows of a group in one matrix. The row of that matrix is a
-row's *slot*. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, and a block with replicas
-on n devices is n ranges. One of the holders *owns* a range: it sums the gradients of the range's rows.
+Tables of equal width and type form a *group*; a rank keeps all its rows of a group in one matrix. A row's *slot* is its row in that
+matrix. Row blocks (and tiers) are dealt out further to *ranges*: a block on one device is one range, a block with replicas on n devices
+is n ranges. One holder *owns* each range: it sums the gradients of the range's rows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
 ALONE, TOUCHED, WHOLE = 0, 1, 2
-"""How replicas agree on a gradient: there is one holder only; the touched rows; the whole block."""
+"""How replicas agree on a gradient: no replicas, one holder; by the touched rows; by the whole block."""
 
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The holders of a shard, the same local ranks on each of some hosts, and the holder that sums the gradients of each row.
+    """The holders of a shard: the same local ranks on each of some hosts. It also chooses the holder that sums the gradients of a range.
 
     Attributes:
         ranks: the holders, ascending.
@@ -44,7 +44,7 @@ class ReplicaSet:
 
     @classmethod
     def of(cls, shard: Shard, topology: Topology) -> ReplicaSet:
-        """The holders of a shard.
+        """Return the holders of a shard.
 
         Raises:
             InvalidInput: the hosts do not hold it on the same local ranks.
@@ -61,11 +61,11 @@ class ReplicaSet:
         return cls(shard.devices, hosts, local, per_host)
 
     def owner(self, number: int) -> int:
-        """The rank that sums the gradients of the number-th range of the shard."""
+        """The rank that sums the gradients of range `number` of the shard."""
         return self._on(self.hosts[number // len(self.local) % len(self.hosts)], number)
 
     def nearest(self, rank: int, number: int) -> int:
-        """Whom a rank asks for rows of the number-th range: itself, else a holder on its host, else the owner."""
+        """The rank to ask for rows of range `number`: the rank itself if it holds them, else a holder on its host, else the owner."""
         if rank in self.ranks:
             return rank
         host = rank // self.per_host
@@ -77,18 +77,18 @@ class ReplicaSet:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """All rows of the chosen tables, by *key*: the tables' rows (ids, or ranks by hotness) counted through, table after table.
+    """All rows of the chosen tables, by *key*: rows (ids, or ranks by hotness) numbered through all tables, one table after another.
 
     Attributes:
         plan: the plan.
-        tables: the tables, those of a group side by side.
+        tables: the tables, sorted by group.
         groups: `(dim, dtype)` of each group.
         group_of: `(tables,)` group of each table.
         base: `(tables + 1,)` key of each table's first row.
         shards: all shards of the tables.
-        sets: `(shards,)` who holds each shard.
-        exchanges: `(shards,)` 0 alone, 1 touched, 2 whole: how replicas agree on a gradient.
-        segments: `(3, segments)` first key, ranges it is dealt to, and number of its first range.
+        sets: `(shards,)` holders of each shard.
+        exchanges: `(shards,)` how replicas agree on a gradient: `ALONE`, `TOUCHED` or `WHOLE`.
+        segments: `(3, segments)` first key, number of ranges that the segment is dealt to, and index of its first range.
         ranges: `(4, ranges)` shard, rows, first row within the shard, and number among the shard's ranges.
     """
 
@@ -105,11 +105,11 @@ class Placement:
 
     @classmethod
     def of(cls, plan: Plan, names: Sequence[str]) -> Placement:
-        """The placement of some of a plan's tables.
+        """Return the placement of some of a plan's tables.
 
         Raises:
-            InvalidInput: no table is named or one twice, or a table is pooled, has int8 weights, is cut by columns, or has replicas on an
-                irregular set of devices.
+            InvalidInput: no table is named, one is named twice, or a table is pooled, has int8 weights, is cut by columns, or has
+                replicas on an irregular set of devices.
         """
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"tables are {list(names)[:10]}; name at least one table, and each once")
@@ -154,7 +154,7 @@ class Placement:
 
     @cached_property
     def tables_of_group(self) -> list[slice]:
-        """By group, its tables."""
+        """The tables of each group, as a slice of `tables`."""
         ends = np.searchsorted(self.group_of, np.arange(len(self.groups) + 1)).tolist()
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -178,15 +178,15 @@ class Placement:
 
     @cached_property
     def owner(self) -> Ints:
-        """`(ranges,)` the rank where the gradients of a range's rows are summed: its only holder, or one of its replicas."""
+        """`(ranges,)` the rank that sums the gradients of a range's rows: its only holder, or one of its replicas."""
         return self._chosen(ReplicaSet.owner)
 
     def nearest(self, rank: int) -> Ints:
-        """`(ranges,)` the rank that a rank asks for the rows of each range: itself, else one on its host, else their owner."""
+        """`(ranges,)` the rank that `rank` asks for the rows of each range: itself, else a holder on its host, else the owner."""
         return self._chosen(lambda holders, number: holders.nearest(rank, number))
 
     def _chosen(self, choose: Callable[[ReplicaSet, int], int]) -> Ints:
-        """`(ranges,)` one holder of each range: the only one, or what is chosen among replicas by the range's number."""
+        """`(ranges,)` one holder of each range: its only holder, or the one that `choose` picks by the range's number among replicas."""
         chosen: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)[self.ranges[0]]
         for index in np.flatnonzero(self.exchanges[self.ranges[0]] != ALONE):
             chosen[index] = choose(self.sets[self.ranges[0, index]], int(self.ranges[3, index]))
@@ -194,13 +194,13 @@ class Placement:
 
     @cached_property
     def slot_bits(self) -> int:
-        """Bits that hold any slot of any rank."""
+        """Bits that suffice for any slot of any rank."""
         most = max(int(self.rows_on(rank).max(initial=1)) for rank in range(self.plan.task.topology.devices))
         return max(most.bit_length(), 1)
 
     @cached_property
     def _held(self) -> tuple[Ints, Ints]:
-        """`(pairs,)` shard × devices + rank of every replica, ascending, and its first slot; `rows_on` says how many follow."""
+        """`(pairs,)` shard × devices + rank of every copy of a shard, ascending, and the copy's first slot."""
         shard = np.repeat(np.arange(len(self.shards)), [len(shard.devices) for shard in self.shards])
         rank = np.array([device for shard in self.shards for device in shard.devices], dtype=np.int64)
         rows = np.array([shard.row_count for shard in self.shards], dtype=np.int64)[shard]
@@ -214,21 +214,21 @@ class Placement:
         return shard * self.plan.task.topology.devices + rank, slots
 
     def slots(self, ranges: Ints, ranks: Ints | int) -> Ints:
-        """`(n,)` first slot of `(n,)` ranges on `(n,)` ranks that hold them."""
+        """`(n,)` first slots of `(n,)` ranges on `(n,)` ranks that hold them."""
         keys, first = self._held
         wanted = self.ranges[0, ranges] * self.plan.task.topology.devices + ranks
         slots: Ints = first[np.searchsorted(keys, wanted)] + self.ranges[2, ranges]
         return slots
 
     def held_by(self, rank: int, exchange: int | None = None) -> Ints:
-        """`(n,)` the ranges that a rank holds, ascending: all, or only those whose replicas agree by one kind of exchange."""
+        """`(n,)` ranges that a rank holds, ascending: all of them, or only those whose replicas agree by one kind of exchange."""
         mine = np.array([rank in shard.devices for shard in self.shards], dtype=np.bool_)
         if exchange is not None:
             mine &= self.exchanges == exchange
         return np.flatnonzero(mine[self.ranges[0]])
 
     def rows_on(self, rank: int, exchange: int | None = None) -> Ints:
-        """`(groups,)` rows of these ranges."""
+        """`(groups,)` number of rows in the ranges of `held_by`."""
         mine = self.held_by(rank, exchange)
         rows = np.bincount(self.group_of_range[mine], weights=self.ranges[1, mine], minlength=len(self.groups))
         return rows.astype(np.int64)
@@ -241,7 +241,7 @@ class Placement:
         return first[segment] + position % parts[segment], position // parts[segment]
 
     def keys(self, number: int, start: int, stop: int) -> Ints:
-        """`(stop - start,)` keys of the rows from `start` to `stop` of a range, in the order of their slots."""
+        """`(stop - start,)` keys of the rows `[start, stop)` of a range, in the order of their slots."""
         segment = int(np.searchsorted(self.segments[2], number, side="right")) - 1
         first, parts, before = self.segments[:, segment]
         keys: Ints = first + (number - before) + parts * np.arange(start, stop, dtype=np.int64)
@@ -271,7 +271,7 @@ def _runnable(plan: Plan, name: str) -> Table:
 
 
 def _dealt(rows: int, blocks: int, copies: int) -> Iterator[tuple[int, int, int, int]]:
-    """The ranges of a segment: block, rows, first row within the block, and number among the block's ranges."""
+    """Yield the ranges of a segment: block, rows, first row within the block, and number among the block's ranges."""
     size, more = divmod(rows, blocks * copies)
     offsets = [0] * blocks
     for part in range(blocks * copies):

@@ -1,9 +1,9 @@
-"""The process groups of a job (everyone, a host, a rail), and what the ranks tell each other outside of the exchanges of rows.
+"""The process groups of a job (everyone, a host, a rail), and all messages between ranks other than exchanges of rows.
 
-torch keeps a group, its connections and its threads until someone destroys it, so modules share groups. These are made once for some ranks,
-a number of devices per host and a timeout. They are remembered weakly: torch holds them while they can be used, so none outlives a default
-group that is destroyed. Nothing else destroys them, not even the end of the process group that a module was made for: torch would give
-a later group the name of a destroyed one, and find the destroyed one's addresses in its store.
+torch keeps a group with its connections and threads until it is destroyed, so modules share groups: one set for each choice of ranks,
+devices per host and timeout. They are remembered by weak references. torch itself holds them while they can be used, so none outlives a
+destroyed default group. Nothing else may destroy them, not even the end of the process group that a module was created for: torch would
+give a later group the name of the destroyed one, and find the destroyed group's addresses in its store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 _LONGEST_TEXT = 4096
 
 _Groups: TypeAlias = list[dist.ProcessGroup | None]
-"""Everyone, the host and the rail of this rank; None where the rank is alone."""
+"""The groups of everyone, of this rank's host and of its rail; None for a group with this rank alone."""
 
 _made: dict[tuple[tuple[int, ...], str, int, timedelta], list[ref[dist.ProcessGroup] | None]] = {}
 
@@ -37,10 +37,10 @@ class Members:
     """A process group as one of its ranks sees it.
 
     Attributes:
-        group: the process group; None where the rank is alone in it.
+        group: the process group; None if the rank is alone in it.
         ranks: `(members,)` ranks of the job.
         me: position of this rank.
-        links: `(members,)` link to each of them: 0 itself, 1 inside the host, 2 between hosts.
+        links: `(members,)` link to each member: 0 itself, 1 inside the host, 2 between hosts.
     """
 
     group: dist.ProcessGroup | None
@@ -56,14 +56,14 @@ class Members:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """All groups of one rank.
+    """All process groups of one rank.
 
     Attributes:
-        rank: of this process.
-        world: everyone.
+        rank: rank of this process.
+        world: all ranks.
         host: the devices of this host, by local rank.
-        rail: the devices of this local rank, by host.
-        device: where tensors that are exchanged must lie.
+        rail: the devices with this local rank, by host.
+        device: where exchanged tensors must lie.
     """
 
     rank: int
@@ -74,11 +74,11 @@ class Ranks:
 
     @classmethod
     def of(cls, topology: Topology, group: dist.ProcessGroup | None, device: torch.device, timeout: timedelta) -> Ranks:
-        """Make the groups, or take those of an earlier module; all ranks of the process group must call this.
+        """Create the groups, or reuse those of an earlier module; all ranks of the process group must call this.
 
         Raises:
-            InvalidInput: the process group has another number of ranks than the topology has devices, or ranks differ in hosts or timeout.
-            ShardwrightError: a rank did not come within the timeout.
+            InvalidInput: the number of ranks differs from the topology's devices, or ranks differ in hosts or timeout.
+            ShardwrightError: a rank did not arrive within the timeout.
         """
         parent = None
         if dist.is_available() and dist.is_initialized():
@@ -100,18 +100,18 @@ class Ranks:
         return cls(rank, world, host, rail, device)
 
     def texts(self, text: str) -> list[str]:
-        """What every rank has to say, by rank; all ranks must call this."""
+        """Exchange a text; returns every rank's text, by rank. All ranks must call this."""
         content = text.encode("utf-8")[:_LONGEST_TEXT]
         padded = len(content).to_bytes(8, "little") + content.ljust(_LONGEST_TEXT, b"\0")
         found = [row.numpy().tobytes() for row in self.gathered(torch.frombuffer(bytearray(padded), dtype=torch.uint8))]
         return [row[8 : 8 + int.from_bytes(row[:8], "little")].decode("utf-8", "replace") for row in found]
 
     def gathered(self, values: torch.Tensor) -> torch.Tensor:
-        """`(ranks, n)` the `(n,)` values of all ranks, in main memory."""
+        """Return the `(n,)` values of all ranks as `(ranks, n)`, in main memory."""
         return _gathered(values, self.world.group, self.world.size, self.device)
 
     def agree(self, error: str | None) -> None:
-        """End on all ranks if one of them has an error.
+        """Raise an error on all ranks if one of them has an error.
 
         Raises:
             InvalidInput: a rank has an error; the message is the same everywhere.
@@ -121,10 +121,10 @@ class Ranks:
             raise InvalidInput("; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text))
 
     def together(self, action: Callable[[], Result]) -> Result:
-        """Do something on all ranks, and end on all of them if it fails on one.
+        """Run an action on all ranks, and raise an error on all of them if it fails on one.
 
         Raises:
-            InvalidInput: it failed on a rank.
+            InvalidInput: the action failed on a rank.
         """
         error, result = "", None
         try:
@@ -137,7 +137,7 @@ class Ranks:
         return cast("Result", result)
 
     def must_be_same(self, content: Sequence[bytes], what: str, remedy: str) -> None:
-        """End on all ranks if they do not have the same.
+        """Raise an error on all ranks if their content differs.
 
         Raises:
             InvalidInput: the contents differ.
@@ -153,9 +153,9 @@ class Ranks:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Say what failed where a collective ends with an error: a rank died, is stuck or has left.
+    """Explain a failed collective: say which one failed, and that a rank died, is stuck or has left.
 
-    Later modules make groups of their own then, since what is left of the exchange may still arrive.
+    Later modules then create their own groups, since remains of the failed exchange may still arrive.
     """
     try:
         yield
@@ -170,7 +170,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _gathered(values: torch.Tensor, group: dist.ProcessGroup | None, size: int, device: torch.device) -> torch.Tensor:
-    """`(size, n)` the `(n,)` values of the members of a group, in main memory; a group of None has one member."""
+    """Return the `(n,)` values of a group's members as `(size, n)`, in main memory; a group of None has one member."""
     if group is None:
         return values[None].cpu()
     found = [torch.empty_like(values, device=device) for _ in range(size)]
@@ -180,13 +180,13 @@ def _gathered(values: torch.Tensor, group: dist.ProcessGroup | None, size: int, 
 
 
 def _other_than_first(rows: torch.Tensor) -> list[int]:
-    """The rows of a matrix that differ from its first."""
+    """Return the rows of a matrix that differ from its first row."""
     found: list[int] = (rows != rows[0]).any(1).nonzero().flatten().tolist()
     return found
 
 
 def _partitions(size: int, per_host: int) -> list[list[tuple[int, ...]]]:
-    """The ranks as one world, by host, and by rail."""
+    """Partition the ranks in three ways: as one world, by host, and by rail."""
     everyone = tuple(range(size))
     return [
         [everyone],
@@ -205,12 +205,12 @@ def _members(rank: int, per_host: int, ranks: tuple[int, ...], group: dist.Proce
 
 
 def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Groups:
-    """The groups of a rank: those of an earlier module where all ranks know them, else new ones.
+    """Return the groups of a rank: those of an earlier module if all ranks know them, else new ones.
 
-    The ranks ask each other first: one that makes groups would wait for another that takes known ones, or makes those of other hosts.
+    The ranks agree first: a rank that creates groups would otherwise wait for one that reuses them or creates those of other hosts.
 
     Returns:
-        The groups; three times None where the topology is not one of so many ranks.
+        The groups; three times None if the number of ranks differs from the topology's devices.
 
     Raises:
         InvalidInput: ranks differ in hosts or timeout.
@@ -241,7 +241,7 @@ def _told(row: torch.Tensor) -> str:
 
 
 def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
-    """Groups that were made before; None if there are none, or one was destroyed."""
+    """Return the groups created before; None if there are none, or one was destroyed."""
     if made is None:
         return None
     groups = [None if one is None else one() for one in made]
@@ -257,12 +257,12 @@ def _alive(made: list[ref[dist.ProcessGroup] | None] | None) -> _Groups | None:
 
 
 def _new_groups(parent: dist.ProcessGroup, size: int, per_host: int, timeout: timedelta) -> _Groups:
-    """New groups of a parent's ranks: from each partition, the group of this rank.
+    """Create new groups of a parent's ranks; returns the group of this rank from each partition.
 
-    They are the modules' own, the world's too: its timeout is not the parent's, and what the parent's user sends must not meet rows.
+    All groups are the modules' own, the world too: its timeout differs from the parent's, and rows must not mix with the parent's messages.
 
-    Ranks of the job that are not in the parent group do not call this, so its members must make theirs without them; torch then names
-    groups by how many a rank is in, which must be the same for all members.
+    Ranks outside the parent group do not call this, so its members must create their groups without them. torch then names a group by the
+    number of groups that a rank is in, which must be the same for all members.
     """
     rank, names = dist.get_rank(parent), dist.get_process_group_ranks(parent)
     alone = parent is not dist.group.WORLD

@@ -1,7 +1,7 @@
 """From ids to keys: the rank maps of all tables as one set of bits, so that a few vector operations serve all lookups of a step.
 
-One bit for each row says whether it is among the hottest of its table, and one number for each 64 rows how many such rows come before: that
-finds a row's place among them faster than a search, in a quarter of a byte a row.
+One bit per row says whether it is among the hottest of its table. One number per 64 rows says how many hottest rows come before. Together
+they find a row's place among the hottest faster than a search does, in a quarter of a byte a row.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shardwright.sharding.rank_map import RankMap
 
 
 def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> dict[str, RankMap]:
-    """The rank map of each table in order of hotness: the given one, else the plan's. Other tables have the identity.
+    """Return the rank map of each table: the given one or the plan's for tables in order of hotness, else the identity.
 
     Raises:
-        InvalidInput: a rank map is of another number of rows than its table, or belongs to no table.
+        InvalidInput: a rank map and its table differ in their number of rows, or it belongs to no table.
     """
     carried: Mapping[str, RankMap] = getattr(placement.plan, "rank_maps", None) or {}
     known = carried if given is None else given
@@ -44,8 +44,8 @@ class Ranking:
     """Rank maps of the tables of a placement, on one torch device.
 
     Attributes:
-        maps: by table.
-        arrays: base, bits, before, ranked and stops, as `_engine.find_codes` wants them.
+        maps: rank maps by table.
+        arrays: base, bits, before, ranked and stops, in the order of `_engine.find_codes`.
     """
 
     def __init__(self, placement: Placement, maps: Mapping[str, RankMap], device: torch.device) -> None:
@@ -64,14 +64,14 @@ class Ranking:
         self._stops = torch.from_numpy(stops).to(device)
 
     def keys(self, ids: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys of lookups.
+        """Return the keys of lookups.
 
         Args:
             ids: `(n,)` ids, table after table.
             counts: `(tables,)` lookups of each table.
 
         Returns:
-            `(n,)` keys, and whether any id is out of range, `()`, in which case the keys are of row 0 there.
+            `(n,)` keys, and whether any id is out of range, `()`; such an id gets the key of row 0.
         """
         size = ids.numel()
         rows = torch.repeat_interleave(self._rows, counts, output_size=size)
@@ -95,7 +95,7 @@ class Ranking:
 
 
 def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:
-    """For each 64 rows: which of them are hottest, as bits, and how many hottest rows come before them.
+    """Return, for each 64 rows, which of them are hottest, as bits, and how many hottest rows come before them.
 
     Args:
         hottest: `(n,)` keys, ascending.
@@ -111,7 +111,7 @@ def _directory(hottest: Ints, rows: int) -> tuple[Ints, Ints]:
 
 
 def _ones(words: torch.Tensor) -> torch.Tensor:
-    """`(n,)` how many bits are set in `(n,)` words of 63 bits, by sums of ever wider fields."""
+    """`(n,)` number of bits set in `(n,)` words of 63 bits, by sums over ever wider fields."""
     words = words - ((words >> 1) & 0x5555555555555555)
     words = (words & 0x3333333333333333) + ((words >> 2) & 0x3333333333333333)
     words = (words + (words >> 4)) & 0x0F0F0F0F0F0F0F0F

@@ -1,10 +1,10 @@
 """How the replicas of a row agree on its gradient.
 
-Every row has one owner among its holders. Gradients are summed inside each host at the holder with the owner's local rank, then along the
-rail at the owner, and go back the same way: so each sum is made in one place, and all replicas get the same bits.
+Every row has one owner among its holders. Inside each host, the holder with the owner's local rank sums the gradients. The owner then sums
+them along the rail. The sums go back the same way, so each is computed in one place, and all replicas get the same bits.
 
-Replicas tell each other either the gradients of the rows that were looked up, or the gradient of the whole block. In the latter case who
-sends what is known from the plan, so nothing but gradients travels: a reduce-scatter inside the host, one along the rail, and gathers back.
+Replicas exchange either the gradients of the looked-up rows, or the gradient of the whole block. In the latter case the plan says who
+sends which rows, so only gradients travel: a reduce-scatter inside the host, one along the rail, and gathers back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REPLICAS = Label("backward", "replicas")
 
 
 class TouchedReplicas:
-    """Replicas that tell each other the gradients of the rows that were looked up."""
+    """Replicas that exchange the gradients of the looked-up rows."""
 
     def __init__(self, placement: Placement, ranks: Ranks, meter: TrafficMeter) -> None:
         self._bits, device = placement.slot_bits, ranks.device
@@ -56,7 +56,7 @@ class TouchedReplicas:
             gradients: by group, `(n, dim)`.
 
         Returns:
-            The same for the rows that any replica's host has touched, equal on all replicas.
+            Slots and summed gradients of the rows that have a gradient on any replica; equal on all replicas.
         """
         for hop, codes in self._up:
             ranges, rows = self._locate(slots)
@@ -64,7 +64,7 @@ class TouchedReplicas:
         for hop, table in self._down:
             ranges, rows = self._locate(slots)
             copies = table[ranges]
-            item, member = (copies != _NOWHERE).nonzero(as_tuple=True)  # item by item, so group by group
+            item, member = (copies != _NOWHERE).nonzero(as_tuple=True)  # sorted by item, so also by group
             bounds = _bounds(slots)
             ends = torch.searchsorted(item, torch.tensor(bounds, device=item.device)).tolist()
             own = [item[a:b] - start for (a, b), start in zip(pairwise(ends), bounds, strict=False)]
@@ -73,13 +73,13 @@ class TouchedReplicas:
         return slots, gradients
 
     def _locate(self, slots: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """`(n,)` which of this rank's ranges the slots of all groups lie in, and `(n,)` their rows there."""
+        """Find the slots of all groups: `(n,)` indices of this rank's ranges, and `(n,)` rows within them."""
         places = torch.cat([one + (group << self._bits) for group, one in enumerate(slots)])
         ranges = torch.searchsorted(self._starts, places, right=True) - 1
         return ranges, places - self._starts[ranges]
 
     def _relay(self, hop: Hop, codes: torch.Tensor, items: Rows, rows: Rows) -> tuple[Rows, Rows]:
-        """Send each row, with its slot there, to where its code says."""
+        """Send each row to the member and slot in its code; returns the slots and rows that arrive."""
         route = hop.ask(codes, _bounds(items), _REPLICAS)
         found = hop.give_back(route, hop.taker(route, rows), _REPLICAS)
         return route.asked, [matrix.clone() for matrix in found]
@@ -87,13 +87,13 @@ class TouchedReplicas:
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """Which of its rows a rank exchanges with each member of a process group, matrix by matrix.
+    """The rows that a rank exchanges with each member of a process group, matrix by matrix.
 
     Attributes:
-        wire: the process group.
+        wire: collectives of the process group.
         theirs: rows that other members own, sorted by member.
-        ours: rows that this rank owns, once for each member that has them too.
-        sizes: how many; what is sent are theirs.
+        ours: rows that this rank owns, once for each other member that holds them.
+        sizes: numbers of rows; `theirs` are sent.
     """
 
     wire: Wire
@@ -109,10 +109,10 @@ class WholeReplicas:
         """Prepare the exchange.
 
         Args:
-            placement: where everything lies.
+            placement: where every row lies.
             ranks: the process groups.
-            meter: counts what is sent.
-            flags: send along which rows were looked up, for optimizers that change a row whose gradient is zero.
+            meter: counts the bytes sent.
+            flags: whether to send which rows were looked up, for optimizers that change a row even if its gradient is zero.
         """
         self._flags = flags
         self._times = 2 if flags else 1  # gradients, and flags of one column
@@ -134,7 +134,7 @@ class WholeReplicas:
             gradients: by group, `(n, dim)`.
 
         Returns:
-            The same for all rows that change on any replica, equal on all replicas.
+            Slots and summed gradients of all rows that change on any replica, equal on all replicas.
         """
         dense = [
             self._buffers.take(number, count, width).zero_()
@@ -167,7 +167,7 @@ class WholeReplicas:
 
     def _level(self, placement: Placement, ranks: Ranks, members: Members, owners: Ints, meter: TrafficMeter) -> _Level:
         mine = placement.held_by(ranks.rank, WHOLE)
-        if members is ranks.rail:  # only rows that this local rank has summed
+        if members is ranks.rail:  # only rows whose host sums lie on this local rank
             mine = mine[np.isin(placement.owner[mine], members.ranks)]
         own, others = mine[owners[mine] == members.me], range(members.size)
         theirs = [mine[owners[mine] == member] if member != members.me else mine[:0] for member in others]
@@ -180,7 +180,7 @@ class WholeReplicas:
         return _Level(Wire(members, meter), their_rows, our_rows, Sizes(sent, received, np.zeros_like(sent[:, 0])))
 
     def _indices(self, placement: Placement, rank: int, ranges: Sequence[Ints]) -> tuple[Rows, Ints]:
-        """Rows of ranges, member after member, counted from the first replicated slot; and `(matrices, members)` how many."""
+        """Rows of ranges, member after member, counted from the first replicated slot; and `(matrices, members)` numbers of rows."""
         groups = len(placement.groups)
         counts = np.zeros((groups, len(ranges)), dtype=np.int64)
         rows: list[list[Ints]] = [[np.zeros(0, dtype=np.int64)] for _ in range(groups)]
@@ -194,7 +194,7 @@ class WholeReplicas:
 
 
 def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Members, Ints]]:
-    """The host and the rail, where replicas have several holders there; with the `(ranges,)` member that is, or leads to, the owner."""
+    """The host and the rail, each only if some replicas share it; with the `(ranges,)` member that is the owner or leads to it."""
     per_host = placement.plan.task.topology.devices_per_host
     shared = [holders for holders, way in zip(placement.sets, placement.exchanges, strict=True) if way == exchange]
     levels = []
@@ -206,18 +206,18 @@ def _levels(placement: Placement, ranks: Ranks, exchange: int) -> list[tuple[Mem
 
 
 def _bounds(parts: Rows) -> list[int]:
-    """`(groups + 1,)` where each group's part of all of them starts."""
+    """`(groups + 1,)` start of each group's part when all parts are joined."""
     bounds: list[int] = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
     return bounds
 
 
 def _codes(placement: Placement, hop: Hop, ranges: Ints, members: Ints, ranks: Ints | int) -> Ints:
-    """`(n,)` code of the first row of each range at a member that holds it."""
+    """`(n,)` codes of the first row of each range at a member that holds it."""
     return hop.codes.of(placement.group_of_range[ranges], members, placement.slots(ranges, ranks))
 
 
 def _add_by_member(dense: Rows, index: Rows, found: Rows, counts: Ints) -> None:
-    """Add what arrived, one member after the other: rows of one member are distinct, so every sum has a fixed order."""
+    """Add arriving rows, one member after the other: the rows of one member are distinct, so every sum has a fixed order."""
     for matrix, places, rows, sizes in zip(dense, index, found, counts.tolist(), strict=True):
         for where, part in zip(places.split(sizes), rows.split(sizes), strict=True):
             matrix.index_add_(0, where, part)

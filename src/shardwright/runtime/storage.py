@@ -1,4 +1,4 @@
-"""What one rank holds: a matrix of weights for each group of tables, and the state of its optimizer; and the weights it starts with."""
+"""The storage of one rank: a weight matrix and optimizer state for each group of tables, and the initial weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cut(NamedTuple):
         group: its group.
         number: the range.
         start: first row within the range.
-        stop: row after the last.
+        stop: row after the last one.
         first: slot of the range's first row.
     """
 
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
 
     @property
     def slots(self) -> slice:
-        """Where they lie."""
+        """Slots of the rows."""
         return slice(self.first + self.start, self.first + self.stop)
 
 
@@ -59,7 +59,7 @@ class Storage(torch.nn.Module):
 
     Attributes:
         weights: `(rows, dim)` of each group, fp32 or fp16.
-        step: updates made so far.
+        step: number of updates so far.
     """
 
     step: torch.Tensor
@@ -84,20 +84,20 @@ class Storage(torch.nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def states(self, group: int) -> list[torch.Tensor]:
-        """`(rows, width)` fp32 each: the optimizer state of a group, as `STATES` names it."""
+        """The optimizer states of a group, `(rows, width)` fp32 each, in the order of `STATES`."""
         return [getattr(self, f"{name}_{group}") for name in STATES[self.optimizer]]
 
     def matrices(self, group: int) -> dict[str, torch.Tensor]:
-        """`(rows, width)` each, by name: the weights and optimizer state of a group."""
+        """The weights and optimizer state of a group, `(rows, width)` each, by name."""
         names = ("weights", *STATES[self.optimizer])
         return dict(zip(names, (self.weights[group].detach(), *self.states(group)), strict=True))
 
     def cuts(self, chunk_bytes: int = _CHUNK_BYTES, owned: bool = False) -> Iterator[Cut]:
-        """What lies here, some rows at a time.
+        """Yield the rows held here, some at a time.
 
         Args:
             chunk_bytes: most bytes of weights of one cut.
-            owned: leave away the rows whose owner is another rank, so that the ranks together have each row once.
+            owned: skip rows that another rank owns, so that all ranks together yield each row once.
         """
         placement = self.placement
         mine = placement.held_by(self.rank)
@@ -111,7 +111,7 @@ class Storage(torch.nn.Module):
                 yield Cut(table, group, number, start, min(start + most, rows), first)
 
     def pieces(self) -> Iterator[tuple[int, int, slice, Ints]]:
-        """What lies here, some rows at a time: table, group, slots and `(n,)` keys."""
+        """Yield the rows held here, some at a time: table, group, slots and `(n,)` keys."""
         for cut in self.cuts():
             yield cut.table, cut.group, cut.slots, self.placement.keys(cut.number, cut.start, cut.stop)
 
@@ -131,12 +131,12 @@ class Storage(torch.nn.Module):
             out.copy_(weights.index_select(0, slots))
 
     def learn(self, group: int, slots: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Update rows of a group by their summed gradients, or, where not fused, add them to the sparse `.grad`.
+        """Update rows of a group by their summed gradients; if not fused, add the gradients to the sparse `.grad` instead.
 
         Args:
             group: the group.
             slots: `(n,)` distinct slots.
-            gradient: `(n, dim)`; is overwritten.
+            gradient: `(n, dim)`; overwritten.
         """
         weights = self.weights[group]
         if self.fused:
@@ -148,12 +148,12 @@ class Storage(torch.nn.Module):
 
 @dataclass(frozen=True)
 class UniformRows:
-    """Weights from a uniform distribution over ± 1 / √rows, TorchRec's default, by hashing seed, table, id and column alone.
+    """Weights uniform over ± 1 / √rows, TorchRec's default, from a hash of seed, table, id and column.
 
     They are the same for every plan and number of ranks.
 
     Attributes:
-        seed: another seed, other weights.
+        seed: seed of the weights.
     """
 
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What goes over the links, and its bytes: matrices sorted by destination, all groups of tables in one message."""
+"""The exchange of rows over the links, and its bytes: matrices sorted by destination, all groups of tables in one message."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LINKS = ("self", "intra", "inter")
 
 @dataclass
 class TrafficMeter:
-    """Bytes of one rank since the last reset, counted from the very sizes that are sent.
+    """Bytes that one rank sent and received since the last reset, counted from the sizes of the messages.
 
-    A key is (phase, kind, link): phase "forward" or "backward"; kind "counts" (the sizes that ranks tell each other first), "ids",
-    "values", "gradients" (of looked-up rows, to their holders) or "replicas" (among the replicas of a row); link "self" (stays on
-    the rank, and is not sent at all), "intra" (inside the host) or "inter" (between hosts).
+    A key is (phase, kind, link). The phase is "forward" or "backward". The kind is "counts" (sizes that ranks exchange first), "ids",
+    "values", "gradients" (of looked-up rows, to their holders) or "replicas" (among the replicas of a row). The link is "self" (stays on
+    the rank, never sent), "intra" (inside the host) or "inter" (between hosts).
 
     Attributes:
         sent: bytes by key.
@@ -41,7 +41,7 @@ class TrafficMeter:
         self.received.clear()
 
     def total(self, link: str | None = None, phase: str | None = None, kind: str | None = None) -> int:
-        """Bytes sent with this link, phase and kind. None stands for all; for links it leaves out "self", which is not sent."""
+        """Bytes sent with this link, phase and kind. None stands for all of them, except the link "self", which is never sent."""
         return sum(
             size
             for (its_phase, its_kind, its_link), size in self.sent.items()
@@ -68,7 +68,7 @@ class TrafficMeter:
 
 
 class Label(NamedTuple):
-    """What an exchange is booked as: a phase and a kind of the traffic meter."""
+    """The phase and kind under which the traffic meter counts an exchange."""
 
     phase: str
     kind: str
@@ -76,7 +76,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """How many rows go where.
+    """Numbers of rows in an exchange.
 
     Attributes:
         sent: `(groups, members)` rows to each member, 0 to the rank itself.
@@ -89,7 +89,7 @@ class Sizes:
     own: Ints
 
     def back(self) -> Sizes:
-        """The sizes of the answers."""
+        """Return the sizes of the exchange in the other direction."""
         return Sizes(self.received, self.sent, self.own)
 
     def totals(self) -> list[tuple[int, int, int]]:
@@ -107,11 +107,11 @@ class Wire:
         """Send rows.
 
         Args:
-            leaving: `(n, width)` of each group, sorted by member.
-            arriving: is written likewise.
-            sizes: how many rows.
+            leaving: `(n, width)` rows of each group, sorted by member.
+            arriving: likewise; overwritten.
+            sizes: numbers of rows.
             widths: `(groups,)` elements of a row.
-            label: for the meter.
+            label: label for the meter.
         """
         wide = np.asarray(widths, dtype=np.int64)
         out, into = wide @ sizes.sent, wide @ sizes.received
@@ -133,9 +133,9 @@ class Wire:
         """Tell each member how many rows it will get.
 
         Args:
-            counts: `(groups, members)` rows to each member, the rank itself among them.
+            counts: `(groups, members)` rows to each member, including the rank itself.
             failed: whether this rank has bad input.
-            phase: for the meter.
+            phase: phase for the meter.
 
         Returns:
             The sizes, and whether any member has bad input.
@@ -148,7 +148,7 @@ class Wire:
         if self._members.group is not None:
             with explained("counts"):
                 all_to_all(received, sent, [1] * members, [1] * members, self._members.group)
-        # the one wait for the device: split sizes must be in main memory
+        # The only wait for the device: split sizes must be in main memory.
         both = torch.stack([sent, received]).cpu().numpy()
         size = np.full(members, 8 * (groups + 1)) * (np.arange(members) != me)
         self._meter.add(phase, "counts", self._members.links, size, size)
@@ -165,14 +165,14 @@ def all_to_all(
     sent: Sequence[int],
     group: dist.ProcessGroup,
 ) -> None:
-    """Send a part of a tensor to each member of a group, and get one from each; on gloo in both directions of a link at once.
+    """Send a part of a tensor to each member of a group, and receive one from each. On gloo, both directions of a link work at once.
 
-    gloo's own all-to-all posts its sends before its receives. The message "ready to receive" then waits in the socket behind the data of
-    the other direction whenever one rank starts earlier than the other, so that a pair sends one way first and the other way after: up to
-    twice the time on a slow link. With the receives posted first nothing waits.
+    gloo's own all-to-all posts its sends before its receives. If one rank starts earlier than the other, the message "ready to receive"
+    waits in the socket behind the data of the other direction. The pair then sends one way after the other, which takes up to twice the
+    time on a slow link. With the receives posted first nothing waits.
 
     Args:
-        output: contiguous; is written.
+        output: contiguous; overwritten.
         source: contiguous.
         received: `(members,)` rows of the output from each member.
         sent: `(members,)` rows of the source to each member.
@@ -199,7 +199,7 @@ def all_to_all(
 
 
 def _packed(parts: Rows, sizes: Ints) -> torch.Tensor:
-    """All groups for the first member, then all for the next; sizes `(groups, members)` are in elements."""
+    """Pack all groups for the first member, then all for the next; sizes `(groups, members)` are in elements."""
     by_group = [part.reshape(-1).split(own) for part, own in zip(parts, sizes.tolist(), strict=True)]
     return torch.cat([chunk for member in zip(*by_group, strict=True) for chunk in member])
 

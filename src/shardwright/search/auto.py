@@ -1,14 +1,14 @@
-"""`auto`: every strategy that can be run in the time, the best plan kept.
+"""`auto`: run every strategy that fits into the time, and keep the best plan.
 
-1. Sequence tables that may be tiered: `flexshard`, and `recshard` around the same pooled tables.
-2. `certified`, which begins with `greedy`, and starts also from uniform plans and from `neuroshard`'s; here it goes on to a smaller gap
-   than alone.
-3. The baselines; on small tasks, and where `certified` cannot plan, each sharding type for all tables.
-4. `exact`, where it takes about a second: few tables on two devices, and a cost model that is linear.
+1. If sequence tables may be tiered: `flexshard`, then `recshard` around the same pooled tables.
+2. `certified`. It begins with `greedy`, and also starts from uniform plans and from `neuroshard`'s plan. Here it searches on to a smaller
+   gap than on its own.
+3. The baselines. On small tasks, and where `certified` cannot plan, also each sharding type for all tables.
+4. `exact`, where it takes about a second: few tables, two devices and a linear cost model.
 
-Left out are the learned strategies: `rnn` trains anew on every task, and `dreamshard+` takes as long as `certified` for plans that are
-hardly better. Left out are TorchRec's planner, too, and strategies that users have registered. With a time limit, tiers get at most half
-of what is left, and what comes last is asked only if there is time left.
+It leaves out the learned strategies: `rnn` trains anew on every task, and `dreamshard+` takes as long as `certified` for plans that are
+hardly better. It also leaves out TorchRec's planner and strategies that users have registered. With a time limit, tiers get at most half
+of the time that is left, and the last steps run only if time is left.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 _SMALL = 512  # tables × devices up to which every uniform plan is made
-_TINY, _NODES = (12, 2), 200  # tables and devices up to which `exact` is asked, and how long it searches at most
-_TIERS = 0.5  # of the time that is left, for what lies beside tiers
+_TINY, _NODES = (12, 2), 200  # tables and devices up to which `exact` runs, and its most search nodes
+_TIERS = 0.5  # share of the time left for the tables that are not tiered
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The best plan of all strategies that can be run in the time; it carries the name of the one that found it.
+    """Run every strategy that fits into the time; the best plan carries the name of the strategy that found it.
 
     Attributes:
         tolerance: as in `Certified`.
-        patience: likewise.
+        patience: as in `Certified`.
         name: name of the strategy.
     """
 
@@ -57,10 +57,10 @@ class Auto:
         return reason if reason is not None and FlexShard().supports(task) is not None else None
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Run them one after another; at the deadline and on Ctrl-C the best plan so far is returned.
+        """Run the strategies one after another. At the deadline and on Ctrl-C, return the best plan so far.
 
         Raises:
-            InfeasibleTask: none finds a plan; the message is `certified`'s, or that of the last one that was asked.
+            InfeasibleTask: no strategy finds a plan; the message is `certified`'s, or else that of the last strategy asked.
         """
         seen = BestPlan(task, cost_model, seed, deadline)
         try:
@@ -81,7 +81,7 @@ class Auto:
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
     ) -> Plan:
-        """What `certified` makes of the plan.
+        """Let `certified` improve the plan.
 
         Raises:
             InvalidInput: `certified` cannot plan the task.
@@ -107,7 +107,7 @@ class Auto:
             seen.attempt(Exact(max_nodes=_NODES))
 
     def _attempt_tiers(self, task: Task, cost_model: CostModel, seen: BestPlan, seed: int) -> None:
-        """Offer the plans of `flexshard` and `recshard`, which differ in the tiers alone."""
+        """Offer the plans of `flexshard` and `recshard`, which differ only in their tiers."""
         tables = tiered_tables(task)
         if not tables or FlexShard().supports(task) is not None or (seen.plan is not None and seen.late):
             return

@@ -1,12 +1,12 @@
 """The baselines: sorted heuristics, `greedy`, and one sharding type for all tables.
 
-A sorted heuristic gives tables, largest cost first, to the device with the lowest sum so far. Ties are broken by size, as in the code of
-DreamShard and NeuroShard: of equal tables the largest comes first, of equal devices the one that holds the least takes it. `dim` has
-many ties. `greedy` asks the cost model instead.
+A sorted heuristic takes the tables largest cost first, and gives each to the device with the lowest sum of costs so far. Size breaks ties,
+as in the code of DreamShard and NeuroShard: of equal tables the largest comes first, and of equal devices the one that holds the fewest
+bytes takes the table. `dim` has many ties. `greedy` asks the cost model instead.
 
-A uniform strategy shards all tables in one way and has the name of that sharding type. Tables are placed by lookups, most first. Each takes
-the way that fits and leaves the busiest of its devices the least busy. If one then fits nowhere, all are placed anew by size, where most
-memory is left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
+A uniform strategy shards all tables in one way and is named after that sharding type. It places tables by lookups, most first. Each table
+takes the way that fits and leaves its busiest device the least busy. If a table then fits nowhere, all tables are placed anew by size,
+where most memory is left. A table that is too small to be cut (a single row, fewer than 8 columns) stays whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shardwright.task.units import format_bytes
 
 @dataclass(frozen=True)
 class SortedGreedy:
-    """Greedy by a fixed cost of each table.
+    """Place tables greedily by a fixed cost of each table.
 
     Attributes:
         name: name of the strategy.
@@ -69,14 +69,14 @@ class SortedGreedy:
         return Plan(task, place_all(task, units, order, choose), self.name, seed)
 
     def _weigh(self, task: Task, blocks: Sequence[Shard]) -> Floats:
-        """`(2,)` cost and bytes of weights."""
+        """`(2,)` cost of some blocks together, and bytes of their weights."""
         works = [shard_work(task, block) for block in blocks]
         return np.array([sum(map(self.cost, works)), sum(work.weight_bytes for work in works)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Random:
-    """Each table to a random device that has memory left."""
+    """Place each table on a random device that has memory left."""
 
     name: str = "random"
 
@@ -118,7 +118,7 @@ HEURISTICS = tuple(SortedGreedy(cost.__name__, cost) for cost in (size, dim, loo
 
 @dataclass(frozen=True)
 class FusedGreedy:
-    """The inner step of NeuroShard's search, without its bound on dims: fused, not summed, costs decide."""
+    """Greedy of NeuroShard's inner search, without its bound on dims: fused costs decide, not sums of single costs."""
 
     name: str = "greedy"
 
@@ -145,7 +145,7 @@ class FusedGreedy:
         for shard, kind, latent in zip(units.fixed, call[len(blocks) :], encoded[len(blocks) :], strict=True):
             sums[list(shard.devices), kind] += latent
             present[list(shard.devices), kind] = True
-        # What a device pays once it pays with any table on it, so it decides nothing.
+        # `pricing.once` is left out: a device pays it with any table on it, so it decides nothing.
         price = cost_model.pricing.price
         times = np.where(present, price(sums).sum(axis=2), 0.0)
 
@@ -165,12 +165,12 @@ class FusedGreedy:
 
 
 KINDS = ("row_wise", "table_row_wise", "column_wise", "table_wise", "data_parallel")
-_BLOCKS_A_DEVICE = 2  # of columns, where tables are few
+_BLOCKS_A_DEVICE = 2  # column blocks for each device, where tables are few
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """All tables in one way.
+    """Shard all tables in one way.
 
     Attributes:
         name: the sharding type, and the name of the strategy.
@@ -179,7 +179,7 @@ class Uniform:
     name: str
 
     def supports(self, task: Task) -> str | None:
-        """Tasks whose constraints allow this type for every table, and tie no tables together."""
+        """Tasks whose constraints allow this sharding type for every table, and neither colocate tables nor keep them apart."""
         if task.constraints.colocate or task.constraints.apart:
             return (
                 "tables are to be colocated or kept apart, which this strategy does not see to; use strategy certified"
@@ -210,10 +210,10 @@ def why_not_uniform(task: Task, table: Table, kind: str) -> str | None:
 
 
 def place_uniformly(task: Task, kinds: Mapping[str, str]) -> list[Shard]:
-    """Shards of the tables that `kinds` names, each in the way it says.
+    """Place the tables that `kinds` names, each by the sharding type given there.
 
     Raises:
-        InfeasibleTask: a table does not fit, or what there is of it breaks one of its constraints.
+        InfeasibleTask: a table does not fit, or its shards break one of its constraints.
     """
     try:
         placed = _placed(task, kinds, by_memory=False)
@@ -230,7 +230,7 @@ def place_uniformly(task: Task, kinds: Mapping[str, str]) -> list[Shard]:
 
 
 def _placed(task: Task, kinds: Mapping[str, str], by_memory: bool) -> dict[str, list[Shard]]:
-    """Shards by table, placed in order of lookups, or, where memory is tight, of size."""
+    """Shards by table. Tables are placed by lookups, or by size if `by_memory`, largest first."""
     floor = _Floor(task, by_memory)
     tables = [table for table in task.tables if table.name in kinds]
     placed = {}
@@ -240,7 +240,7 @@ def _placed(task: Task, kinds: Mapping[str, str], by_memory: bool) -> dict[str, 
 
 
 class _Floor:
-    """What devices hold so far."""
+    """Memory left and load of every device, while tables are placed."""
 
     def __init__(self, task: Task, by_memory: bool) -> None:
         self._task, self._works, self._by_memory = task, ShardWorks(task), by_memory
@@ -249,10 +249,10 @@ class _Floor:
         self._turn = 0
 
     def place(self, table: Table, kind: str, tables: int) -> list[Shard]:
-        """Take the best way that fits.
+        """Place a table in the best way that fits.
 
         Raises:
-            InfeasibleTask: none does.
+            InfeasibleTask: no way fits.
         """
         ways = self._ways(table, kind, tables)
         costs = [self._cost_of(way) for way in ways]
@@ -280,7 +280,7 @@ class _Floor:
         if kind == "row_wise" and min(table.rows, ranks.size, most) > 1:
             spread = ranks[
                 np.lexsort((ranks // per_host, ranks % per_host))
-            ]  # few blocks lie on several hosts all the same
+            ]  # hosts in turn, so that even few blocks lie on several
             return [self._rows(table, spread, most)]
         if kind == "table_row_wise" and min(table.rows, most) > 1 and per_host > 1:
             by_host = [ranks[ranks // per_host == host] for host in np.unique(ranks // per_host)]
@@ -290,14 +290,14 @@ class _Floor:
         return whole
 
     def _rows(self, table: Table, ranks: Ints, most: int) -> list[Shard]:
-        """Equal row blocks, the first of them on another device than the last table's."""
+        """Equal row blocks; the first device shifts from table to table."""
         count = min(table.rows, ranks.size, most)
         chosen = np.roll(ranks, -(self._turn * count) % ranks.size)[:count]
         blocks = zip(pairwise(even_cuts(table.rows, count)), chosen.tolist(), strict=True)
         return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
 
     def _columns(self, table: Table, ranks: Ints, most: int, tables: int) -> Iterator[list[Shard]]:
-        """Column blocks on the idlest devices: as many as keep all devices busy, then more, until they fit."""
+        """Column blocks on the least busy devices: enough to keep all devices busy, then more until they fit."""
         limits = self._task.constraints.of(table.name)
         multiple = COLUMN_UNIT if limits.column_multiple is None else unit_width(table, limits)
         width = multiple * -(-(limits.min_columns or 1) // multiple)
@@ -324,7 +324,7 @@ class _Floor:
                 return
 
     def _cost_of(self, way: list[Shard]) -> tuple[bool, float, float]:
-        """Whether it does not fit, the load of its busiest device and minus the least memory it leaves; by memory, these turned round."""
+        """What ways are compared by: fits or not, load of the busiest device, least memory left; with `by_memory`, memory before load."""
         ranks = [list(shard.devices) for shard in way]
         left = min(int(self._left[on].min()) - self._bytes_of(shard) for shard, on in zip(way, ranks, strict=True))
         load = max(float(self._load[on].max()) + self._load_of(shard) for shard, on in zip(way, ranks, strict=True))
@@ -334,6 +334,6 @@ class _Floor:
         return block_bytes(self._task, self._works.of(shard), len(shard.devices))
 
     def _load_of(self, shard: Shard) -> float:
-        """Elements that a device sends: of all lookups, or of all samples where they are summed."""
+        """Elements that a device handles: those of all lookups and, if they are pooled, the sums of all samples."""
         work: ShardWork = self._works.of(shard)
         return work.dim * (work.samples + work.lookups if work.pooled else work.lookups)

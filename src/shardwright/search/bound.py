@@ -1,44 +1,44 @@
 r"""A proven lower bound on the step time of every plan.
 
-What it holds for: devices of one type, and plans whose tables are each whole, cut into column blocks (of multiples of 4 columns where
-the dim is one, or of the multiples that a constraint asks for), into row blocks whose borders lie on a grid of 16 parts of the table (from
-1,024 rows on; on several hosts only where a table may be both row_wise and table_row_wise), into row blocks of equal size (to a row) over
-2, 4, 8, … devices, as many as a host has, as a table is pinned to, or all, or replicated on every device, as far as the table's constraints
-and the memory of single devices allow. Memory filled by several tables, pinning, colocation and separation only remove plans, so the bound
-stays valid whatever they say; it does not see them otherwise.
+What the bound covers. All devices are of one type, and every table is in one of these ways, as far as its constraints and the memory of
+single devices allow: whole; in column blocks (of multiples of 4 columns where the dim is one, or of the multiples that a constraint asks
+for); in row blocks whose borders lie on a grid of 16 parts of the table (from 1,024 rows on; on several hosts only if the table may be both
+row_wise and table_row_wise); in row blocks of equal size (to a row) over 2, 4, 8, … devices, over as many as a host has, over those the
+table is pinned to, or over all; or replicated on every device. Memory filled by several tables, pinning, colocation and separation only
+remove plans. The bound ignores them otherwise, and so stays valid.
 
-Proof. A device makes some of K kinds of fused calls that the task's tables and their ways allow. With z_k the sum of vectors in call k
-and f(z_k) the forward + backward time of a call, convex, a device in use takes the sum of f(z_k) over its calls; it has at least one.
-A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^(K h)
+Proof. A device makes some of the K kinds of fused calls that the task's tables and their ways allow. Let z_k be the sum of vectors in call
+k, and f(z_k) the forward + backward time of the call, which is convex. A device in use makes at least one call and takes the sum of f(z_k)
+over its calls. A hidden unit of f costs m · max(0, a) = max over λ in [0, 1] of λ · m · a, so for every λ in [0, 1]^(K h)
 
     f(z_k)  ≥  c_k + s_k · z_k,    c_k = Σ_h λ_kh m_h b_h + bias of the head,    device  ≥  C + Σ_k s_k · z_k,
 
-where C is the least Σ c_k over the calls that a device may make: a call that is not made has neither c_k nor z_k. Calls that only
-replicas on all devices are in are made by all devices or by none. Let U be the devices that make another call as well. Unless everything
-is replicated, which is one plan and priced exactly, the slowest device takes at least the mean of U, and each of U pays for the replicas'
-calls and for at least one more. (All devices together make at least as many other calls as tables of different kinds need, so C may count
-so many over D where that is more than one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean;
-of two link classes the slower counts. So for every mix of these, D devices
+where C is the least Σ c_k over the calls that a device may make: a call that is not made has neither c_k nor z_k. A call that holds only
+replicas on all devices is made by all devices or by none. Let U be the devices that make another call as well. If everything is
+replicated, that is one plan, and it is priced exactly. Otherwise the slowest device takes at least the mean of U, and each device of U
+pays for the replicas' calls and for at least one more. (Tables of different kinds need other calls of their own. Their number over D
+counts in C where it is more than one.) The step time is a sum over phases of maxima over devices, and a maximum is at least a mean. Of two
+link classes the slower counts. So for every mix of the link classes, and D devices all in U,
 
     step  ≥  C + latency + (1 / D) Σ over tables of price_λ(what the plan makes of the table)
 
-if U is all devices. This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ, linear
-in the vectors and bytes, is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count where
-they gain more than the c_k of their call. The right side is a bound for any λ. The best λ is the dual solution of a linear program over
-mixtures of ways, which is solved by column generation: the tables' cheapest ways at the λ so far are the columns of the next program (a
-few groups of tables have a column each). Where U has u devices, kernels other than the replicas' count 1 / u in place of 1 / D. The least
-over ways is concave in 1 / u, so it lies at u = D or at u = 1, and the smaller of both is the bound.
+This is Jensen's inequality: at the best λ, c_k + s_k · z is the tangent of f at the mean device. Each price_λ is linear in the vectors and
+bytes. It is at least its minimum over the ways the table may be cut: a shortest path over widths. Replicas count where they gain more than
+the c_k of their call. The right side is a bound for any λ. The best λ is the dual solution of a linear program over mixtures of ways, which
+is solved by column generation: the tables' cheapest ways at the λ so far are the columns of the next program (one column for each of a few
+groups of tables). If U has u devices, kernels other than the replicas' count 1 / u instead of 1 / D. The least over ways is concave in
+1 / u, so it lies at u = D or at u = 1, and the smaller of both is the bound.
 
-Tightening. Take a plan of step time U that is known, a piece p, and a set Q of phases. The step time of any plan that holds p is at
-least what p's device spends on the phases in Q, plus the mean over devices of the other phases, which the same program bounds from
-below with these phases alone. On the phases in Q the device spends at least, for every λ, (constant) + price_λ(p) + Σ over tables of
-min(0, the least that any part of it can add), and p's own bytes on the links. A piece for which that exceeds U is in no better plan: it
-is struck out, and the bound of what is left, or U if that is lower, holds for all plans. And every table must be cut somehow: the
-smallest, over its ways, of the largest of these figures over the way's pieces is a bound too. It binds where one table dominates.
+Tightening. Suppose a plan of step time T is known. Take a piece p and a set Q of phases. Any plan that holds p takes at least what p's
+device spends on the phases in Q, plus the mean over devices of the other phases. The same program, with the other phases alone, bounds
+that mean from below. On the phases in Q, p's device spends at least, for every λ, (constant) + price_λ(p) + Σ over tables of min(0, the
+least that any part of the table can add), and p's own bytes on the links. If the whole exceeds T, no better plan holds p. So p is struck
+out, and the bound of what is left, or T if that is lower, holds for all plans. Every table must be cut somehow: a way's figure is the
+largest over its pieces, and the smallest over the table's ways is a bound too. It binds where one table dominates.
 
-Ranges. Let K be what kernels take in a plan, the slowest forward one and the slowest backward one together. Where K is in [a, b], the plan
-holds no piece that keeps its device's kernels busy for more than b, and K is at least a and at least the mean device's kernels, so at least
-any mean of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
+Ranges. Let E be the kernel time of a plan: its slowest forward kernels plus its slowest backward kernels. If E is in [a, b], no piece of
+the plan keeps its device's kernels busy for more than b. And E is at least a and at least the mean device's kernels, so at least any mean
+of the two. Each range has a bound of its own over the pieces that are left, and the least of them holds for all plans.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 
 _ROUNDS = 40
-_EXACT = 1e-4  # of the bound: how close the program and the bound have to come
+_EXACT = 1e-4  # share of the bound: how close the program and the bound have to come
 _GROUPS = 50
 _STALLED = 2
 _PROBES = 8
-_KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # of the mean device's kernels, against the least of a range
-_HOT = 0.25  # of the step of one device: what a table takes at least for the devices that hold it to be counted
+_KERNEL_RANGES, _WEIGHTS = 10, (1.0, 0.5, 0.0)  # weights of the mean device's kernels against the low end of a range
+_HOT = 0.25  # share of one device's step from which a table's holders are counted
 ALL_PHASES = np.ones(4)  # in the order of `sharding.costs.PHASES`
 _OWN_PHASES = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
 
@@ -75,9 +75,9 @@ class Bound:
 
     Attributes:
         ms: no plan of the task has a smaller step time.
-        prices: the prices behind it.
+        prices: the prices behind the bound.
         choice: what every table chooses at these prices: a hint where cutting and replicating pay.
-        by: the part of the proof that gave it: "prices", "pieces" on their own, ranges of "kernels", or "holders" of a hot table.
+        by: the part of the proof that gave the bound: "prices", "pieces" alone, ranges of "kernels", or "holders" of a hot table.
     """
 
     ms: float
@@ -87,7 +87,7 @@ class Bound:
 
 
 def lower_bound(task: Task, cost_model: CostModel) -> Bound | None:
-    """A bound on the step time of every plan of the task; None where the cost model is not convex."""
+    """A bound on the step time of every plan of the task; None if the cost model is not convex."""
     if not cost_model.pricing.convex:
         return None
     return BoundProof(make_catalog(task, cost_model), cost_model).solve()
@@ -97,7 +97,7 @@ class BoundProof:
     """The bound of a task, tightened as better plans are found.
 
     Args:
-        catalog: what can be made of the task's tables.
+        catalog: the ways to make the task's tables.
         cost_model: a convex one.
     """
 
@@ -114,7 +114,7 @@ class BoundProof:
 
         Args:
             phases: `(4,)` 0 for phases that do not count.
-            deadline: `time.monotonic()` at which the bound so far has to do; None for no limit.
+            deadline: `time.monotonic()` at which the bound so far is returned; None for no limit.
         """
         tables = self._relaxation.tables
         group = np.arange(tables) % min(tables, _GROUPS)
@@ -134,18 +134,18 @@ class BoundProof:
             if solved is None:  # the bound so far stands
                 break
             least, prices = solved
-            # Where numbers span many decades the solver's own tolerance keeps the two apart, and rounds bring nothing more.
+            # If numbers span many decades, the solver's tolerance keeps the two apart, and further rounds bring nothing.
             stalled = stalled + 1 if abs(least - best.ms - before) <= _EXACT * abs(before) else 0
             before = least - best.ms
             if least - best.ms <= _EXACT * max(least, 0.0) or stalled == _STALLED:
                 break
         assert best is not None
-        # What the tables cost at least is concave in the part of the devices that is in use: its least lies at an end.
+        # The tables' least cost is concave in the share of devices in use, so its minimum lies at one of the ends.
         proven = min(best.ms, self._value(best.prices, phases, in_use=1)[0], self._replicated)
         return Bound(proven, best.prices, best.choice)
 
     def tightened(self, bound: Bound, step_ms: float) -> Bound:
-        """The bound with the knowledge that a plan of `step_ms` exists; at most that."""
+        """Tighten the bound, given that a plan of `step_ms` exists; the result is at most `step_ms`."""
         of_phases = [self._least_step_with(bound.prices, own) for own in _OWN_PHASES]
         pieces, others = (np.max([found[kind] for found in of_phases], axis=0) for kind in range(2))
         binding = self._relaxation.least_binding(pieces, others)
@@ -158,7 +158,7 @@ class BoundProof:
         return self._raised(bound, step_ms, pieces=binding)
 
     def refined(self, bound: Bound, step_ms: float, late: Callable[[], bool]) -> Bound:
-        """The bound, knowing a plan of `step_ms`, by how long kernels take and how many devices hold a hot table."""
+        """Tighten the bound, given a plan of `step_ms`, by ranges of kernel time and by how many devices hold a hot table."""
         by_kernels = 0.0 if late() else self._by_kernels(bound, step_ms)
         known = max(bound.ms, by_kernels)
         price = bound.choice.price
@@ -167,13 +167,13 @@ class BoundProof:
         return self._raised(bound, step_ms, kernels=by_kernels, holders=by_holders)
 
     def _raised(self, bound: Bound, step_ms: float, **found: float) -> Bound:
-        """The bound, or the first of the largest that parts of the proof have found; at most a plan that is known."""
+        """The bound, raised to the largest that parts of the proof have found (the first of equals); at most a known plan's step."""
         by = max(found, key=lambda part: found[part])
         ms = min(max(bound.ms, found[by]), step_ms, self._replicated)
         return replace(bound, ms=ms, by=by if found[by] > bound.ms else bound.by)
 
     def _by_kernels(self, bound: Bound, step_ms: float) -> float:
-        """The least over ranges of the time that kernels take, the slowest forward and the slowest backward one; see the module."""
+        """The least bound over all ranges of kernel time; see "Ranges" in the module's docstring."""
         relaxation, (legal, other_legal) = self._relaxation, (self._relaxation.legal, self._relaxation.other_legal)
         pieces, others = self._least_kernels_with(bound.prices, _OWN_PHASES[2])
         least, links = (self.solve(own).ms for own in (_OWN_PHASES[2], _OWN_PHASES[1]))
@@ -192,9 +192,9 @@ class BoundProof:
         return found
 
     def _value(self, prices: Prices, phases: Floats, in_use: int | None = None) -> tuple[float, Choice]:
-        """What prices prove of plans that use so many devices, by default all; and what the tables choose then.
+        """The bound that prices prove for plans that use `in_use` devices, by default all; and what the tables choose then.
 
-        A device counts as used if it holds more than what all devices hold.
+        A device counts as used if it holds more than the replicas that all devices hold.
         """
         made, devices = self._intercepts(prices, phases), self._task.topology.devices
         choice = self._relaxation.cheapest(prices, made * devices, devices / (in_use or devices))
@@ -206,14 +206,14 @@ class BoundProof:
         return float((prices.links * _latency(self._task)).sum())
 
     def _intercepts(self, prices: Prices, phases: Floats) -> Floats:
-        """`(calls,)` ms of each fused call that is made, vectors aside: the c_k of the proof."""
+        """`(calls,)` ms that making each fused call costs, vectors aside: the c_k of the proof."""
         found: Floats = prices.vector[:, :-2] @ self._pricing.hidden_bias + self._pricing.bias @ phases[KERNELS]
         return found
 
     def _least_step_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
-        """What a plan costs at least in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
+        """Least step ms of a plan in which some device holds a piece `(pieces,)`, or a part of another way `(others,)`.
 
-        The phases that `own` `(4,)` counts are those of that device, the others those of the mean device.
+        The phases that `own` `(4,)` counts are those of that device, the other phases those of the mean device.
         """
         rest = 0.0 if own.all() else self._of_others(own)
         pieces, others = self._least_kernels_with(prices, own)
@@ -223,7 +223,7 @@ class BoundProof:
         return rest + pieces + links, rest + others + self._own_links(of_others[:, :2], of_others[:, 2:], own)
 
     def _least_kernels_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
-        """The same, of the kernels that `own` counts on the device that holds it, alone."""
+        """As `_least_step_with`, but counting only the kernels in `own`, on the device that holds the piece or part."""
         costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
         pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
         if own[KERNELS].any():
@@ -241,16 +241,16 @@ class BoundProof:
         return pieces, others
 
     def _of_others(self, own: Floats) -> float:
-        """Ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
-        key = (own.tobytes(), int(self._relaxation.legal.sum()))  # pieces are only ever struck out
+        """Least ms of the mean device on the phases that `own` does not count, over the pieces that are left."""
+        key = (own.tobytes(), int(self._relaxation.legal.sum()))  # pieces are only struck out: their number says which
         if key not in self._others:
             self._others[key] = max(0.0, self.solve(ALL_PHASES - own).ms)
         return self._others[key]
 
     def _least_device_with(self, slopes: Sequence[Floats], phases: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Ms of kernels of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else lies on it.
+        """Least kernel ms of a device with a piece `(pieces,)`, or with its part of another way `(others,)`, whatever else it holds.
 
-        For each of several `(calls, h + 2)` slopes: all are priced in one pass over the pieces.
+        Yields a pair for each of several `(calls, h + 2)` slopes; all are priced in one pass over the pieces.
         """
         forms = self._relaxation.catalog.forms
         width = np.arange(forms.costs.call.size) - np.repeat(forms.first[:-1], forms.units) + 1
@@ -267,7 +267,7 @@ class BoundProof:
             yield base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
 
     def _own_links(self, served: Floats, reduced: Floats, own: Floats) -> Floats:
-        """`(n,)` ms that the holder of a part spends on links at least, in the passes that `own` counts.
+        """`(n,)` least ms that the holder of a part spends on links, in the passes that `own` counts.
 
         It serves `(n, 2)` bytes of values and ids, and sends `(n, 2)` bytes by link class to reduce gradients.
         """
@@ -283,7 +283,7 @@ class BoundProof:
 
 
 def _latency(task: Task) -> Floats:
-    """`(2,)` ms by link class; every plan pays it in which some table is not replicated everywhere."""
+    """`(2,)` latency in ms by link class; every plan pays it unless all its tables are replicated everywhere."""
     return np.array([task.topology.intra_latency_ms, task.topology.inter_latency_ms])
 
 
@@ -295,9 +295,9 @@ def first_prices(task: Task, mix: Floats, calls: int, phases: Floats = ALL_PHASE
 
 
 def _calls_of_a_device(relaxation: Relaxation) -> float:
-    """How many calls that not all devices make a device in use makes at least, in the mean: one or more, where there are any.
+    """Least mean number of calls of a device in use, without calls that all devices make: 1 or more, or 0 if there are no others.
 
-    Of tables whose ways have no call in common, directly or through others, each needs a call of its own on some device.
+    Tables whose ways have no call in common, directly or through other tables, each need a call of their own on some device.
     """
     if relaxation.everywhere.size == relaxation.calls:
         return 0.0
@@ -315,7 +315,7 @@ def _calls_of_a_device(relaxation: Relaxation) -> float:
 
 
 def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
-    """What the one plan costs in which nothing is looked up elsewhere, so that no latency is paid for; infinite where it is not allowed."""
+    """Step ms of the plan that replicates all tables, which pays no latency for lookups; infinite if it is not allowed."""
     spreads, task = catalog.spreads, catalog.task
     copies = np.flatnonzero(spreads.replicated)
     if copies.size < len(task.tables):

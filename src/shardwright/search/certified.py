@@ -1,17 +1,17 @@
-"""`certified`: cut by price, place, improve, and say by proof how far the plan is from the best possible one.
+"""`certified`: cut by price, place, improve, and prove how far the plan is from the best possible one.
 
-1. The lower bound (`search.bound`) gives a price to every hidden unit of the cost model and every byte on the links.
-2. Every table takes the way that is cheapest at these prices while no piece costs more than a share of the bound: whole, in column or row
+1. The lower bound (`search.bound`) gives a price to every hidden unit of the cost model and to every byte on the links.
+2. Every table takes its cheapest way at these prices in which no piece costs more than a share of the bound: whole, in column or row
    blocks, spread over all devices in row blocks, or replicated. Several shares are tried.
-3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`engine.descent`).
-4. Plans of others, uniform ones, `greedy`'s and `neuroshard`'s, are improved too where they are not far behind.
-5. Kicks: pieces of slow devices are taken off, a few tables are cut in other ways, placed anew and improved; a better plan is kept.
-   Starts and kicks run on two threads; what they find does not depend on how many there are.
-6. What is cut or replicated for a gain of less than a thousandth, or than the cost model's error on cuts (`cut_error`), is put whole again.
-7. The bound is tightened with what the best plan rules out, and by how many devices can hold a hot table (`search.holders`).
+3. Pieces are placed greedily by fused cost, then improved by moves, swaps, cuts, joins and changes of way (`native/descent.hpp`).
+4. Plans of other strategies, uniform ones, `greedy`'s and `neuroshard`'s, are improved too if they are not far behind.
+5. Kicks: take pieces off slow devices, cut a few tables in other ways, place them anew and improve; keep the plan if it is better.
+   Starts and kicks run on two threads; what they find does not depend on the number of threads.
+6. A table that is cut or replicated for a gain below a thousandth, or below the cost model's error on cuts (`cut_error`), is made whole.
+7. The best plan tightens the bound, and so does the number of devices that can hold a hot table (`search.holders`).
 
-It stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the deadline, and
-returns the best plan that it has seen, its own or another's.
+The search stops when the gap to the bound is at most `tolerance`, when several rounds of kicks have found nothing better, or at the
+deadline. It returns the best plan that it has seen, its own or another strategy's.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ _STARTS = (
     (0.25, np.inf, 1.0),
     (1.0, 1.0, 0.5),
 )
-"""Share that a piece may take of what the mean device spends on a phase; factor on the prices of spreads; share of the memory."""
+"""For each start: share of the mean device's time in a phase that a piece may take; factor on prices of spreads; share of the memory."""
 _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
-"""How much memory counts in the order of the pieces, in bounds per memory of a device, and a factor on a piece's share of it."""
+"""How much memory counts in the order of the pieces, in bounds per memory of a device; and a factor on a piece's share of memory."""
 _LANES = 4  # kicks a round
 _PATIENCE = (4, 40)  # fewest and most rounds of kicks without a better plan
-_PATIENT = 1_600  # tables times such rounds: what a round takes grows with the tables
-_SIMPLER = 0.001  # of the step time: what a plan may be longer with fewer blocks
-_OTHERS = 0.25  # of the time that is left, for the searches of others
+_PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
+_SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
+_OTHERS = 0.25  # share of the time left for the searches of other strategies
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Search with a certificate.
+    """Search for a plan, and prove a bound on how far it is from the best one.
 
     Attributes:
         tolerance: stop when the gap to the bound is at most this.
-        patience: stop after this many rounds of kicks in a row without a better plan; by default 1,600 over the tables, from 4 to 40.
-        threads: starts and kicks that run at the same time.
+        patience: stop after this many rounds of kicks in a row without a better plan; by default 1,600 / number of tables, from 4 to 40.
+        threads: how many starts or kicks run at the same time.
         name: name of the strategy.
 
     Raises:
@@ -96,7 +96,7 @@ class Certified:
     def search_from(
         self, task: Task, cost_model: CostModel, *, start: Plan, move_cost: float, seed: int, deadline: float | None
     ) -> Plan:
-        """Search from a plan; what is better by less than the price of what moves does not count as better."""
+        """Search from a plan; another plan counts as better only if it gains more than the price of its moves."""
         return self._search(task, cost_model, WarmStart(task, cost_model, start, move_cost), seed, deadline)
 
     def _search(
@@ -111,7 +111,7 @@ class Certified:
                     seen.attempt(FusedGreedy())
                 if seen.plan is None or not seen.late:
                     return self._searched(task, cost_model, warm, seen, seed, deadline)
-        except KeyboardInterrupt:  # before the first start the best so far is greedy's plan, or the one to start from
+        except KeyboardInterrupt:  # before the first start, the best so far is greedy's or the start plan
             if seen.plan is None:
                 seen.attempt(FusedGreedy())
             if seen.plan is None:
@@ -165,7 +165,7 @@ class Certified:
         return Plan(task, shards, self.name, seed, bound_ms=bound_ms, search_end=end)
 
     def _others(self, task: Task, session: SearchSession, seen: BestPlan) -> None:
-        """What other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
+        """Try what other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
         from shardwright.search.engine.session import Start
 
         session.survey([Start(np.inf, kind=kind) for kind in KINDS])
@@ -176,10 +176,10 @@ class Certified:
             session.adopt([plan for _, plan in seen.seen], task)
 
     def _of_others(self, seen: BestPlan, why_none: str, bound_ms: float | None) -> Plan:
-        """The best plan of other strategies, for constraints that this search has no ways for, or memory that it cannot fill.
+        """The best plan of other strategies, if this search has no ways for the constraints or cannot fill the memory.
 
         Raises:
-            InfeasibleTask: they find no plan either.
+            InfeasibleTask: the other strategies find no plan either.
         """
         seen.attempt(FusedGreedy(), NeuroShard(score="step"), *UNIFORM)
         if seen.plan is None:
@@ -188,7 +188,7 @@ class Certified:
         return replace(seen.plan, strategy=self.name, bound_ms=bound_ms if valid else None)
 
     def _starts(self, task: Task, prepared: Prepared, session: SearchSession) -> int:
-        """A plan from every start, most promising first; in tight memory, large pieces are placed first, and at last devices are filled.
+        """Run the starts, most promising first. If memory is tight, place large pieces first, and at last fill the devices up.
 
         Returns:
             An item that never found a device, or -1.
@@ -200,13 +200,13 @@ class Certified:
             by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
             starts = [Start(share, by_memory, spreading, memory * part) for share, spreading, memory in _STARTS]
             failed, stuck = session.failed, self._some(session, prepared, starts)
-            # Where some starts fail, memory is tight, and those that place by memory are the better ones.
+            # If some starts fail, memory is tight, and starts that place by memory do better.
             if session.best is not None and (session.failed == failed or session.late or self._done(prepared, session)):
                 return -1
         return -1 if session.best is not None or session.fill() < 0 else stuck
 
     def _some(self, session: SearchSession, prepared: Prepared, starts: list[Start]) -> int:
-        """The starts two by two until the plan is good enough or time is up; returns an item that never found a device, or -1."""
+        """Run the starts in pairs until the plan is good enough or time is up; return an item that never found a device, or -1."""
         stuck = -1
         for first in range(0, len(starts), 2):
             stuck = session.start(starts[first : first + 2])
@@ -217,23 +217,23 @@ class Certified:
     def _kicks(self, prepared: Prepared, session: SearchSession, seed: int) -> None:
         """Kick until nothing better is found for a while."""
         if not session.late and not self._done(prepared, session):
-            prepared.tighten(session.best_ms)  # where a table binds, that ends the search
+            prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed = rounds = 0
         while failed < self._rounds(prepared.task) and not session.late and not self._done(prepared, session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
 
     def _rounds(self, task: Task) -> int:
-        """How many rounds without a better plan are enough."""
+        """How many rounds without a better plan end the search."""
         fewest, most = _PATIENCE
         return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
 
     def _proven(self, prepared: Prepared, session: SearchSession, step_ms: float) -> float | None:
-        """The bound, as tight as a plan of this step time makes it; None where there is none."""
+        """The bound, tightened by a plan of this step time; None if there is no bound."""
         bound_ms = prepared.tighten(step_ms, late=session.late)
         if bound_ms is not None and step_ms > (1 + self.tolerance) * bound_ms:
             bound_ms = prepared.refined(step_ms, lambda: session.late)
-        # There is none after too little time, or for a plan of another strategy in ways that the bound does not speak of.
+        # There is no bound after too little time, or for another strategy's plan in ways that the bound does not cover.
         valid = bound_ms is not None and bound_ms >= 0 and step_ms >= bound_ms * (1 - ROUNDING)
         return bound_ms if valid else None
 

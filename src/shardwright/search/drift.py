@@ -1,4 +1,4 @@
-"""Has the traffic moved away from a plan? Newly profiled tables against those that a plan was made for."""
+"""Has the traffic moved away from a plan? Compares newly profiled tables with those that the plan was made for."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class TableDrift:
 
     @property
     def lookups(self) -> float:
-        """Lookups a sample now, over those before, less 1."""
+        """Relative change of the lookups a sample: now / before - 1."""
         return self.now.pooling / self.before.pooling - 1
 
     @property
     def skew(self) -> float:
-        """The largest difference of the two curves of access: the share of lookups that changed places between hot and cold rows."""
+        """Largest difference between the two access curves: the share of lookups that moved between hot and cold rows."""
         before, now = self.before.access, self.now.access
         rows = np.union1d(before.rows, now.rows)
         curves = [np.interp(rows, one.rows, one.share) for one in (before, now)]
@@ -52,17 +52,17 @@ class TableDrift:
 
 @dataclass(frozen=True)
 class Drift:
-    """What became of a plan.
+    """A plan under new lookups, and the best plan found for them.
 
     Attributes:
-        tables: the plan's tables that the new profile has, those whose lookups changed most first.
-        absent: tables of the plan that the new profile lacks; they count as before.
+        tables: the plan's tables that the new profile has; those whose lookups changed most come first.
+        absent: tables of the plan that the new profile lacks; they keep their old lookups.
         unknown: tables of the new profile that the plan does not have.
-        plan: the plan with the new lookups, scored; None where it does not keep memory any more.
-        why_not: why it does not.
-        before_ms: predicted step of the plan when it was made, by the same cost model.
+        plan: the plan with the new lookups, scored; None if it does not keep memory any more.
+        why_not: why the plan does not keep memory any more; empty if it does.
+        before_ms: predicted step of the plan with its old lookups, by the same cost model.
         better: the best plan found for the new lookups.
-        worth_it: gain, as a share of a step, from which on a new plan is worth it.
+        worth_it: gain, as a share of a step, above which a new plan is worth it.
     """
 
     tables: tuple[TableDrift, ...]
@@ -76,7 +76,7 @@ class Drift:
 
     @property
     def now_ms(self) -> float | None:
-        """Predicted step of the plan now; None where it cannot run."""
+        """Predicted step of the plan now; None if it cannot run."""
         return self.plan.cost.step_ms if self.plan is not None and self.plan.cost is not None else None
 
     @property
@@ -87,7 +87,7 @@ class Drift:
 
     @property
     def gain(self) -> float:
-        """What the better plan saves, as a share of a step now; 1 where the plan cannot run any more."""
+        """Share of the step now that the better plan saves; 1 if the plan cannot run any more."""
         return 1.0 if self.now_ms is None else (1 - self.better_ms / self.now_ms if self.now_ms else 0.0)
 
     @property
@@ -109,17 +109,17 @@ def drift(
 ) -> Drift:
     """Price a plan by the lookups of newer logs, and look for a better one.
 
-    Of the new profile count lookups a sample and their spread over rows; rows, dims and types are those of the plan, whose model is being
+    The new profile gives the lookups a sample and their spread over rows. Rows, dims and types stay those of the plan, whose model is being
     trained.
 
     Args:
         older: the plan.
-        profiled: tables of newer logs, by the names of the plan's.
-        cost_model: prices all; by default as for `plan`.
+        profiled: tables of newer logs, with the names they have in the plan.
+        cost_model: prices all plans; by default as for `plan`.
         seed: of the search.
         time_limit: of the search, in seconds.
         runs_on: the runtime of the better plan.
-        move_cost: ms of a step that moving a GB counts for.
+        move_cost: ms of step time that moving a GB counts for.
         worth_it: share of a step that a new plan must save.
 
     Raises:
@@ -176,7 +176,7 @@ def moves(found: Drift) -> PlanDiff:
 
 
 def _looked_up_as(table: Table, profiled: Table) -> Table:
-    """A table with the lookups of a profile, whose rows are fewer (some are not looked up any more) or more (ids share rows)."""
+    """The table with a profile's lookups. A profile may have fewer rows (some are not looked up any more) or more (ids share rows)."""
     access = profiled.access
     if profiled.rows < table.rows:
         access = AccessProfile(np.append(access.rows, table.rows), np.append(access.share, 1.0))

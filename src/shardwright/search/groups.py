@@ -1,4 +1,4 @@
-"""Which size sharding groups should have: a search for each, and the size with the shortest step."""
+"""Choose the size of sharding groups: search a plan for each size, and take the size with the shortest step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from shardwright.task.task import Task
 
 @dataclass(frozen=True)
 class GroupSize:
-    """What sharding groups of one size come to.
+    """The result for sharding groups of one size.
 
     Attributes:
         groups: the groups.
-        plan: the plan of a group, with the synchronisation of groups in its cost and bound; None where there is none.
-        why_not: why there is none.
+        plan: the plan of a group, its cost and bound with the synchronisation of groups; None if there is no plan.
+        why_not: why there is no plan.
     """
 
     groups: ShardingGroups
@@ -34,19 +34,19 @@ class GroupSize:
 
     @property
     def step_ms(self) -> float:
-        """A step of all groups; infinite where there is no plan."""
+        """Step ms of all groups; infinite if there is no plan."""
         return self.plan.cost.step_ms if self.plan is not None and self.plan.cost is not None else float("inf")
 
     @property
     def synchronisation_ms(self) -> float:
-        """What of a step it takes to keep groups alike, on the device where that is most; 0 where there is no plan."""
+        """Ms of a step that synchronising the groups takes on the slowest device; 0 if there is no plan."""
         return (
             0.0 if self.plan is None else float(synchronisation_ms(self.plan.task, self.plan.shards).max(axis=0).sum())
         )
 
     @property
     def memory(self) -> GroupMemory | None:
-        """What the devices of a group hold."""
+        """Memory of the devices of a group; None if there is no plan."""
         return None if self.plan is None else group_memory(self.plan)
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,10 +66,10 @@ class GroupSize:
 
 @dataclass(frozen=True)
 class GroupSizes(Sequence[GroupSize]):
-    """What each size comes to.
+    """The results for all sizes of sharding groups.
 
     Attributes:
-        sizes: ascending.
+        sizes: a result for each size, ascending.
     """
 
     sizes: tuple[GroupSize, ...]
@@ -82,7 +82,7 @@ class GroupSizes(Sequence[GroupSize]):
 
     @property
     def best(self) -> GroupSize:
-        """The size of the shortest step; of equal ones the largest, which takes the least memory."""
+        """The size with the shortest step; of equal steps the largest size, which takes the least memory."""
         return min(reversed(self.sizes), key=lambda one: one.step_ms)
 
     @property
@@ -104,8 +104,8 @@ def candidates(hosts: int, devices_per_host: int, size: int | None = None, **giv
     """The groups to choose among: of one size, or of every size that divides the devices.
 
     Args:
-        hosts: of the cluster.
-        devices_per_host: of each host.
+        hosts: hosts of the cluster.
+        devices_per_host: devices of each host.
         size: the only size; None for every size.
         given: other fields of `ShardingGroups`.
 
@@ -126,19 +126,19 @@ def plan_groups(
     time_limit: float | None = None,
     **options: Any,
 ) -> GroupSizes:
-    """Plan 2D parallelism for TorchRec's `DMPCollection`: the plan of a sharding group, for every size of the groups.
+    """Plan 2D parallelism for TorchRec's `DMPCollection`: one plan of a sharding group for every size of the groups.
 
-    A step of groups of G of W devices is that of one group: G devices with G / W of the batch, and what it takes to average its weights
-    with those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
+    With groups of G of W devices, a step takes as long as that of one group: G devices with G / W of the batch, plus the time to average
+    its weights with those of the other groups every so often. The largest size, one group of all devices, is plain sharding.
 
     Args:
-        task: what is placed, and the whole cluster.
+        task: the tables to place, and the whole cluster.
         sharding_group_size: the only size to look at; None for every size that divides the devices.
         sync_interval: steps from one `DMPCollection.sync()` to the next.
-        inter_host_allreduce: how ranks lie in groups, see `ShardingGroups`.
+        inter_host_allreduce: how ranks are assigned to groups, see `ShardingGroups`.
         fully_sharded: whether weights are scattered between forward and backward pass, see `ShardingGroups`.
         time_limit: seconds of all searches together, shared out evenly; None for no limit.
-        options: further arguments of `plan`, but `runs_on`, which is TorchRec.
+        options: further arguments of `plan`, except `runs_on`, which is TorchRec.
 
     Raises:
         InvalidInput: the size does not divide the devices, or an argument breaks a rule.
@@ -178,12 +178,12 @@ def each_size(
     time_limit: float | None,
     search: Callable[[ShardingGroups, float | None], GroupSize],
 ) -> GroupSizes:
-    """What a search finds for each size; after Ctrl-C for those so far, if one has a plan.
+    """Search each size in turn. After Ctrl-C, return the sizes so far if one of them has a plan.
 
     Args:
         sizes: the sizes.
         time_limit: seconds of all searches together: each gets an even part of what is left when its turn comes. None for no limit.
-        search: plans one size, in so many seconds.
+        search: plans one size within the seconds that it is given.
     """
     end = None if time_limit is None else time.monotonic() + time_limit
     found: list[GroupSize] = []

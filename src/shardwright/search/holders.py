@@ -1,28 +1,27 @@
 r"""A tighter bound where tables are hot: how many devices hold a table, and what that leaves to the others.
 
-The bound of `search.bound` looks at the mean device, on which a share of every table lies. A table that takes most of a device can lie on
-few devices only as far as these have room in every phase; spread over many it costs more. The mean device sees neither.
+The bound of `search.bound` looks at the mean device, which has a share of every table. A table that takes most of a device can lie on few
+devices only as far as these have room in every phase. If it is spread over many devices, it costs more. The mean device sees neither.
 
 Proof. Take a table, and the plans in which k of D devices hold it. In each phase p the slowest device takes at least the mean of the k
-holders, and at least the mean of the others, so for every weight μ_p in [0, 1] at least
+holders, and at least the mean of the others. So for every weight μ_p in [0, 1] it takes at least
 
     M_p  ≥  μ_p · (mean of the holders) + (1 − μ_p) · (mean of the others).
 
 As in `search.bound`, a device takes at least a_p + Σ of the loads of its pieces, linear at fixed λ. So every other table takes its cheapest
-way where each piece lies with the cheaper one of both: its loads times μ / k with the holders, times (1 − μ) / (D − k) with the others. The
-table itself has at least k pieces, all of them with the holders. Ids are sent by all devices but the one that holds the piece. The best μ
-is found by cutting planes, since the right side is concave in it; any μ proves. The bound is the least over k, and over the table being
-replicated.
+way, with each piece where it is cheaper: with the holders at its loads times μ / k, with the others at its loads times (1 − μ) / (D − k).
+The table itself has at least k pieces, all with the holders. All devices send ids except the one that holds the piece. The right side is
+concave in μ, so cutting planes find the best μ; any μ proves. The bound is the least over k, and over the table being replicated.
 
-The numbers of holders are looked at by ranges k₁ … k₂, the range of the least value halved until it is a single number or time is up.
-For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), loads being what many devices share; ids count as for k₁ holders
-and D − k₂ others, since what a device does not send is subtracted.
+The numbers of holders are searched by ranges k₁ … k₂. The range of the least value is halved until it is a single number or time is up.
+For a range, a holder counts μ / k₂ and another device (1 − μ) / (D − k₁), the least that a load can count there. Ids count as for k₁
+holders and D − k₂ others, since what a device does not send is subtracted.
 
-Where the value is no less than the step of a known plan, no better plan has so many holders. Where all ranges up to k are refuted, a table
-has more than k holders, and the values of the other tables take that into account.
+If the value of a range is no less than the step of a known plan, no better plan has so many holders. If all ranges up to k are refuted, the
+table has more than k holders, and the values of the other tables take that into account.
 
-Two details keep this safe. Loads are taken as at least 0: what they can be below that is subtracted from a_p, for all tables together. And
-the mean of the others' kernels is over those that make a call. Where there is none, the holders do everything, which is no less than the
+Two details keep this safe. Loads are taken as at least 0: what they can be below 0 is subtracted from a_p, for all tables together. And
+the mean of the others' kernels is over those that make a call. If none does, the holders do everything, which is no less than the
 weighted sum.
 """
 
@@ -42,13 +41,13 @@ from shardwright.search.relaxation import Prices, Relaxation, first_at, least_ca
 from shardwright.sharding.costs import KERNELS
 
 _MOST_TABLES = 6
-_RANGES = 24  # of numbers of holders that are looked at
-_CUTS = 16  # cutting planes for a number of holders
-_CLOSE = 5e-4  # of the step: how close they have to come to the best weights
+_RANGES = 24  # most ranges of the number of holders
+_CUTS = 16  # most cutting planes for a range
+_CLOSE = 5e-4  # share of the bound: how close the planes have to come to the best weights
 
 
 class Count(NamedTuple):
-    """How many devices there are of some kind, at least and at most."""
+    """Least and greatest number of devices of some kind: holders, or others."""
 
     fewest: int
     most: int
@@ -56,12 +55,12 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """What n ways add to a device by phase.
+    """What n ways add to a device in each phase.
 
     Attributes:
         table: `(n,)`.
         parts: `(n,)` devices that hold a part each.
-        ms: `(n, 4)` of kernels, and of values and gradients that are sent, on each of these devices.
+        ms: `(n, 4)` ms by phase, for kernels and for values and gradients sent, on each of these devices.
         ids: `(n,)` ms of the ids that each other device sends.
     """
 
@@ -71,14 +70,14 @@ class Loads:
     ids: Floats
 
     def priced(self, weights: Floats, devices: Count) -> Floats:
-        """`(n,)` ms that a part adds to the weighted mean of some of the devices, `weights` `(4,)` by phase."""
+        """`(n,)` ms that a part adds to the weighted mean of some devices, with `weights` `(4,)` by phase."""
         if not devices.most:
             return np.full(self.ids.size, np.inf)
         found: Floats = self.ms @ (weights / devices.most) + self.ids * (1.0 - weights[1] / devices.fewest)
         return found
 
     def change(self, devices: Count) -> Floats:
-        """`(n, 4)` how that rises with the weights."""
+        """`(n, 4)` how `priced` rises with the weights."""
         found = self.ms / max(devices.most, 1)
         found[:, 1] -= self.ids / max(devices.fewest, 1)
         return found
@@ -90,7 +89,7 @@ class Holders:
     Args:
         relaxation: the ways of all tables.
         pricing: the cost model's head.
-        prices: where the head is taken as linear, and how link classes are weighed.
+        prices: where the head is taken as linear, and the weights of the link classes.
     """
 
     def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:
@@ -118,12 +117,12 @@ class Holders:
         self._least_holders: dict[int, int] = {}
 
     def bound(self, hot: Sequence[int], step_ms: float, known: float, late: Callable[[], bool]) -> float:
-        """No plan has a smaller step than this, or than `step_ms`.
+        """Lower bound on the step of every plan, at most `step_ms`.
 
         Args:
-            hot: tables to look at, hottest first; the first one that proves nothing more ends it.
-            step_ms: of a plan that is known.
-            known: a bound that is proven already.
+            hot: tables to look at, hottest first; at most six of them count.
+            step_ms: step of a known plan.
+            known: a bound that is already proven.
             late: whether time is up.
         """
         best = known
@@ -133,7 +132,7 @@ class Holders:
         return min(best, step_ms)
 
     def _of_table(self, table: int, step_ms: float, enough: float, late: Callable[[], bool]) -> float:
-        """The least over the numbers of holders; some less, where time is up or that is no more than `enough`."""
+        """The least bound over a table's numbers of holders; lower if time is up, or if it is at most `enough`."""
         copied = self._value(table, Count(self._devices, self._devices), np.ones(4), copied=True)[0]
         found = {part: self._highest(table, part, step_ms, enough) for part in self._first_ranges()}
         while len(found) < _RANGES and not late():
@@ -153,12 +152,12 @@ class Holders:
         return min(copied, *found.values())
 
     def _first_ranges(self) -> list[Count]:
-        """1, 2 to D - 1, and D, where there are no others."""
+        """The first ranges of holders: 1, 2 to D - 1, and D, where there are no others."""
         ends = (1, 1), (2, self._devices - 1), (self._devices, self._devices)
         return sorted({Count(*end) for end in ends if end[0] <= end[1]})
 
     def _highest(self, table: int, holders: Count, step_ms: float, enough: float) -> float:
-        """What the best weights prove of plans with so many holders; less where that is at least `step_ms`, or at most `enough`."""
+        """The bound at the best weights for plans with so many holders; lower if it is at least `step_ms`, or at most `enough`."""
         weights, best = np.full(4, holders.most / self._devices), -np.inf
         planes: list[tuple[float, Floats]] = []
         for _ in range(_CUTS):
@@ -178,12 +177,12 @@ class Holders:
         return best
 
     def _value(self, table: int, holders: Count, weights: Floats, *, copied: bool = False) -> tuple[float, Floats]:
-        """What `(4,)` weights prove of plans in which so many devices hold a table, and how it rises with the weights.
+        """The bound that `(4,)` weights prove if so many devices hold a table, and how it rises with the weights.
 
         Args:
             table: the table.
             holders: how many devices hold it.
-            weights: of the holders' mean; the others' mean has the rest.
+            weights: weights of the holders' mean by phase; the others' mean has the rest.
             copied: whether the table is replicated everywhere instead.
         """
         relaxation, forms = self._relaxation, self._relaxation.catalog.forms
@@ -226,7 +225,7 @@ class Holders:
         return Count(self._devices - holders.most, self._devices - holders.fewest)
 
     def _spread_prices(self, table: int, holders: Count, weights: Floats, *, copied: bool) -> tuple[Floats, Floats]:
-        """`(spreads,)` ms of the other ways, as many parts with the holders as pays, and `(spreads, 4)` how they rise with the weights."""
+        """`(spreads,)` ms of the other ways, with as many parts on holders as pays, and `(spreads, 4)` how they rise with the weights."""
         loads, others = self._spreads, self._others(holders)
         on, off = loads.priced(weights, holders), loads.priced(1.0 - weights, others)
         most, fewest = np.minimum(loads.parts, holders.most), np.maximum(loads.parts - others.most, 0)
@@ -246,7 +245,7 @@ class Holders:
 
 
 def _tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
-    """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and of backward time, where `prices` take the hidden units."""
+    """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and backward time, with hidden units as active as in `prices`."""
     mix = pricing.mix.sum(axis=0)
     active = np.divide(prices.vector[:, :-2], mix, out=np.zeros_like(prices.vector[:, :-2]), where=mix > 0)
     ones = np.ones((len(active), 1))
@@ -255,7 +254,7 @@ def _tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
 
 
 def _loads(table: Ints, parts: Ints, kernels: Floats, links: Floats, relaxation: Relaxation, prices: Prices) -> Loads:
-    """Loads of `(2, n)` ms of kernels and `(n, 4)` bytes of values and ids served, and reduced inside a host and between hosts."""
+    """Loads from `(2, n)` kernel ms, and `(n, 4)` bytes of values and ids served, and of gradients reduced inside and between hosts."""
     topology = relaxation.topology
     bandwidth = np.array(topology.link_bandwidth) / 1e3
     forward, backward = prices.links @ ms_per_byte(topology)
@@ -280,7 +279,7 @@ def _spread_loads(relaxation: Relaxation, slopes: Floats, prices: Prices) -> Loa
 
 
 def _in_pieces(price: Floats, least: int) -> tuple[float, Ints]:
-    """The cheapest way to cut a form into so many pieces or more, from `(units,)` prices: its price, and `(units,)` uses of each."""
+    """The cheapest cut of a form into `least` pieces or more: its price, from `(units,)` prices by width, and `(units,)` uses of each."""
     units = price.size
     free, of_free = np.zeros(units + 1), np.zeros(units + 1, dtype=np.int64)
     for units_left in range(1, units + 1):

@@ -1,4 +1,4 @@
-"""A linear program, with or without variables that must be whole: built row by row, solved by HiGHS."""
+"""A linear program, with or without integer variables: built row by row, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwright.errors import ShardwrightError
 
 INFINITE = highspy.kHighsInf
 _STATUS = highspy.HighsModelStatus
-_LIMITS = (_STATUS.kTimeLimit, _STATUS.kIterationLimit, _STATUS.kSolutionLimit)  # a limit on nodes is the last of them
+_LIMITS = (_STATUS.kTimeLimit, _STATUS.kIterationLimit, _STATUS.kSolutionLimit)  # a node limit ends as the last one
 _MOST_NODES = 2**31 - 1
 
 
@@ -28,8 +28,8 @@ class Solution:
     Attributes:
         values: `(variables,)`; None if it found nothing.
         objective: of `values`; infinite without them.
-        bound: no solution has a smaller objective; infinite where there is provably no solution.
-        duals: `(rows,)` by how much the objective rises with each row's limit; of programs solved by `relaxed`.
+        bound: no solution has a smaller objective; infinite if there is provably no solution.
+        duals: `(rows,)` how much the objective rises with each row's limit; only from `relaxed`.
     """
 
     values: Floats | None
@@ -53,7 +53,7 @@ class Program:
     def variables(
         self, high: Sequence[float] | Floats, *, low: float = 0.0, cost: float | Floats = 0.0, integer: bool = False
     ) -> Ints:
-        """New variables up to `high`; their indices."""
+        """Add variables with the upper limits `high`, and return their indices."""
         first = len(self._cost)
         count = len(high)
         self._cost += np.broadcast_to(cost, count).tolist()
@@ -63,7 +63,7 @@ class Program:
         return np.arange(first, first + count)
 
     def row(self, columns: npt.ArrayLike, values: npt.ArrayLike, low: float = -np.inf, high: float = np.inf) -> None:
-        """A row: low ≤ values · x[columns] ≤ high. Columns may repeat."""
+        """Add a row: low ≤ values · x[columns] ≤ high. Columns may repeat."""
         found = np.asarray(columns, dtype=np.int64).ravel()
         weights = np.broadcast_to(np.asarray(values, dtype=np.float64), found.shape)
         unique, place = np.unique(found, return_inverse=True)
@@ -72,7 +72,7 @@ class Program:
         self._limits.append((low, high))
 
     def relaxed(self) -> Solution:
-        """Solve it where nothing need be whole: the objective is a lower bound.
+        """Solve without the integer constraints: the objective is a lower bound.
 
         Raises:
             ShardwrightError: the solver failed.
@@ -150,10 +150,10 @@ def _failed(solver: highspy.Highs) -> ShardwrightError:
 
 
 class _Redirection:
-    """Standard output sent to standard error, for as long as any thread is inside.
+    """Redirects standard output to standard error, for as long as any thread is inside.
 
-    A process has one standard output. Where every search saved and restored it by itself, a search that begins during another one would
-    save what is redirected already, and restore that when it ends last. What other threads print meanwhile goes to standard error, too.
+    A process has one standard output. If every search saved and restored it by itself, a search that begins during another one would
+    save the redirected output, and restore that if it ends last. What other threads print meanwhile goes to standard error, too.
     """
 
     def __init__(self) -> None:
@@ -181,5 +181,5 @@ class _Redirection:
                 os.close(self._kept)
 
 
-# What the solver's C++ code prints, which no option turns off, goes where logs go: standard output may be one JSON document.
+# The solver's C++ code prints lines that no option turns off. They go where logs go: standard output may be one JSON document.
 _STDOUT_ON_STDERR = _Redirection()

@@ -1,4 +1,4 @@
-"""Strategies by name, and those that place by a learned policy that a user names."""
+"""Find and register strategies by name, and give a strategy a learned policy that a user names."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUI
 _MIP = Exact(units_per_table=4, any_size=True, name="mip")
 _APART: tuple[Strategy, ...] = (Exact(), _MIP, Rnn(), RecShard(), *UNIFORM)
 _UNLISTED: dict[str, Strategy] = {strategy.name: strategy for strategy in _APART}
-"""Known by name, but not listed: `exact` is for small tasks, `rnn` trains anew on each, the others are there to be compared with."""
+"""Known by name, but not listed: `exact` is for small tasks, `rnn` trains anew on each task, the others are for comparisons."""
 _RIVALS: dict[str, Strategy] = {strategy.name: strategy for strategy in (TorchRec(),)}
-"""Planners of others, to compare with: they take seconds to minutes, and need their own packages."""
+"""Third-party planners for comparisons: they take seconds to minutes, and need their own packages."""
 
 
 def register(strategy: Strategy) -> Strategy:
-    """Make a strategy known by its name; the name must be new.
+    """Register a strategy under its name; the name must be new.
 
     Raises:
         InvalidInput: another strategy has this name.
@@ -54,7 +54,7 @@ def register(strategy: Strategy) -> Strategy:
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy of this name, ours, a registered one or a plug-in; "auto" is the best there is.
+    """The strategy of this name: a built-in one, a registered one or a plug-in; "auto" is the best there is.
 
     Raises:
         InvalidInput: no strategy has this name, or it is that of a plug-in that cannot be loaded.
@@ -69,12 +69,12 @@ def strategy_named(name: str) -> Strategy:
 
 
 def strategy_names(task: Task | None = None) -> tuple[str, ...]:
-    """Names of all strategies for tasks of any size, in order of registration; with a task, of those that can plan it."""
+    """Names of all listed strategies, in order of registration; with a task, only of those that can plan it."""
     return tuple(name for name, strategy in _STRATEGIES.items() if task is None or strategy.supports(task) is None)
 
 
 def rival_names(task: Task) -> tuple[str, ...]:
-    """Names of the planners of others that are installed and can plan a task: what a comparison has beside `strategy_names`."""
+    """Names of third-party planners that are installed and can plan a task; comparisons add them to `strategy_names`."""
     return tuple(name for name, strategy in _RIVALS.items() if strategy.supports(task) is None)
 
 
@@ -83,7 +83,7 @@ def _known() -> dict[str, Strategy]:
 
 
 def takes_policy(strategy: Strategy) -> bool:
-    """Whether a strategy places by a policy: whether it has a field `policy`."""
+    """Whether a strategy places by a learned policy, that is, has a field `policy`."""
     return is_dataclass(strategy) and any(field.name == "policy" for field in fields(strategy))
 
 

@@ -1,12 +1,12 @@
 """The relaxed problem behind the bound: what each table would choose at given prices, and the linear program that finds the prices.
 
-The ways of a table: single column blocks and single row blocks of its forms, equal row blocks over 2, 4, 8, … devices, over as many as a
-host has, as the table is pinned to, or all, and replicas on all devices; see `engine.catalog`.
+A table's ways (see `engine.catalog`) are single column blocks and single row blocks of its forms; equal row blocks over 2, 4, 8, … devices,
+over as many as a host has, over those the table is pinned to, or over all; and replicas on all devices.
 
-The program mixes ways of the tables so that the mean device costs least; its duals are the prices. Variables are the cost of each
-hidden unit of each call, the share of devices that make each call, ms of the forward and of the backward links, and the share of each
-column. A column is what a group of tables would choose at some prices. Columns are added as they are found, and the solver goes on from
-where it was.
+The program mixes the tables' ways so that the mean device costs least; its duals are the prices. Its variables are the cost of each
+hidden unit of each call, the share of devices that make each call, the ms of the forward and of the backward links, and the share of each
+column. A column is what a group of tables would choose at some prices. Columns are added as they are found, and the solver continues
+from its last solution.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VALUES, IDS = 0, 1
 
 @dataclass(frozen=True)
 class Prices:
-    """What a plan pays for on the mean device.
+    """Prices of what a plan uses on the mean device.
 
     Attributes:
         vector: `(calls, h + 2)` ms a unit of each sum of each fused call.
@@ -53,13 +53,13 @@ class Prices:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What every table chooses.
+    """The way that every table chooses.
 
     Attributes:
-        everywhere: fused calls of replicas alone that pay, and so are made on all devices.
-        price: `(tables,)` ms times devices, kernels and links; infinite where a table has no way left.
-        rows: piece rows in use, with repetition left out.
-        uses: how often each is used.
+        everywhere: fused calls that hold only replicas and that pay, and so are made on all devices.
+        price: `(tables,)` ms times devices of kernels and links; infinite if a table has no way left.
+        rows: piece rows in use, each once.
+        uses: how often each of these rows is used.
         others: spreads and equal row blocks in use.
     """
 
@@ -72,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """What some ways put on all devices together.
+    """What some ways add to all devices together.
 
     Attributes:
         vectors: `(n, calls, h + 2)` sums of vectors by fused call.
@@ -88,10 +88,10 @@ class Relaxation:
 
     Attributes:
         catalog: what can be made of every table.
-        legal: `(pieces,)` pieces that are considered.
-        other_legal: `(others,)` likewise, of the other ways.
+        legal: `(pieces,)` whether each piece may be used.
+        other_legal: `(others,)` whether each of the other ways may be used.
         low_rows: pieces that may be a row shorter than the catalog says.
-        low: what these cost then.
+        low: what these pieces cost if they are a row shorter.
         other: the ways that use several devices at once.
     """
 
@@ -116,7 +116,7 @@ class Relaxation:
 
     @property
     def calls(self) -> int:
-        """How many kinds of fused calls the ways are served by."""
+        """How many kinds of fused calls serve the ways."""
         return self.catalog.tables.calls
 
     def cheapest(self, prices: Prices, made: Floats, weight: float = 1.0) -> Choice:
@@ -125,7 +125,7 @@ class Relaxation:
         Args:
             prices: ms of what the ways need.
             made: `(calls,)` ms times devices that making each call of `everywhere` costs.
-            weight: of the kernels of all ways but those in the calls of `everywhere`.
+            weight: factor on the kernels of all ways except those in the calls of `everywhere`.
         """
         forms, costs = self.catalog.forms, self.catalog.forms.costs
         price = self._priced(costs, prices, weight)
@@ -155,7 +155,7 @@ class Relaxation:
         return Choice(np.array(worth, dtype=np.int64), best, rows, uses[rows], other)
 
     def sums(self, choice: Choice, group: Ints, groups: int) -> Loads:
-        """What tables choose, summed by group of tables."""
+        """The loads of what the tables choose, summed by group of tables."""
         costs, others, rows = self.catalog.forms.costs, self.other, choice.rows
         vectors, links = np.zeros((groups, self.calls, costs.vectors.shape[1])), np.zeros((groups, 4))
         of_row, of_other = group[self.table_of_row[rows]], group[others.table[choice.others]]
@@ -166,7 +166,7 @@ class Relaxation:
         return Loads(vectors, links)
 
     def piece_prices(self, slopes: Floats) -> Floats:
-        """`(k, pieces)` ms of kernels of every piece at k times `(calls, h + 2)` ms a unit of each sum."""
+        """`(k, pieces)` kernel ms of every piece, at k sets of `(calls, h + 2)` prices in ms a unit of each sum."""
         costs = self.catalog.forms.costs
         price = priced_at_all(costs.vectors, costs.call, slopes)
         if self.low_rows.size:  # see `_take_lower`
@@ -175,7 +175,7 @@ class Relaxation:
         return price
 
     def least_served(self) -> Floats:
-        """`(pieces, 2)` bytes of values and of ids that the holder of each piece serves at least."""
+        """`(pieces, 2)` least bytes of values and of ids that the holder of each piece serves."""
         served = self.catalog.forms.costs.served.copy()
         served[self.low_rows] = np.minimum(served[self.low_rows], self.low.served)
         return served
@@ -196,7 +196,7 @@ class Relaxation:
         return found
 
     def least_binding(self, pieces: Floats, others: Floats) -> float:
-        """The largest, over tables, of the smallest figure that every way of the table reaches.
+        """The largest figure over tables: a table has the smallest of its ways, a way the largest of its pieces.
 
         Args:
             pieces: `(pieces,)` figures of single pieces.
@@ -214,7 +214,7 @@ class Relaxation:
         return found
 
     def _take_lower(self, price: Floats, prices: Prices, weight: float) -> None:
-        """A row piece may have one row less than the catalog says: what it costs at least is the cheaper of the two."""
+        """Lower the prices of row pieces that may have one row less than the catalog says to the cheaper of the two."""
         if self.low_rows.size:
             price[self.low_rows] = np.minimum(price[self.low_rows], self._priced(self.low, prices, weight))
 
@@ -227,8 +227,8 @@ class OtherWays:
         table: `(k,)`.
         parts: `(k,)` devices that hold a part.
         call: `(k,)` the kind of fused call that serves each part.
-        vectors: `(k, h + 2)` sums over all devices.
-        links: `(k, 4)` likewise, as in `Loads`.
+        vectors: `(k, h + 2)` sums of vectors over all devices.
+        links: `(k, 4)` bytes over all devices, as in `Loads`.
     """
 
     table: Ints
@@ -247,7 +247,7 @@ class OtherWays:
 
 
 def least_calls(intercepts: Floats, calls: float) -> float:
-    """The least sum of the intercepts of `calls` calls or more, the last of them in part."""
+    """The least sum of the intercepts of `calls` calls or more; a fraction of a call counts in part."""
     made, share = np.sort(intercepts), np.clip(calls - np.arange(intercepts.size), 0.0, 1.0)
     return float((made * np.where(made < 0, 1.0, share)).sum())
 
@@ -269,7 +269,7 @@ def ms_per_byte(topology: Topology) -> Floats:
 
 
 def first_at(best: Floats, table: Ints, price: Floats) -> Ints:
-    """For each table that one of the ways reaches the best price of, the first such way."""
+    """The first way of each table that reaches the table's best price; no way of a table that none reaches."""
     hits = np.flatnonzero((price == best[table]) & np.isfinite(price))
     _, first = np.unique(table[hits], return_index=True)
     return hits[first]
@@ -308,7 +308,7 @@ def _other_ways(catalog: Catalog) -> OtherWays:
 
 
 def _equal_row_blocks(catalog: Catalog) -> tuple[list[int], list[int], list[int]]:
-    """Table, blocks and rows a block. Blocks of a table differ by a row at most; all shorter or all longer ones cost no more than a mix."""
+    """Table, blocks and rows a block. Blocks of a table differ by a row at most; all short or all long ones cost no more than a mix."""
     task = catalog.task
     gridded = set(catalog.forms.table[catalog.forms.rows].tolist())
     found: list[tuple[int, int, int]] = []
@@ -335,20 +335,20 @@ def _block_counts(task: Task, index: int) -> list[int]:
 
 
 _INFINITE = highspy.kHighsInf
-_PRIMAL_SIMPLEX = 4  # after new columns a basis is primal feasible
+_PRIMAL_SIMPLEX = 4  # new columns leave the basis primal feasible
 
 
 @dataclass(eq=False)
 class MasterProgram:
-    """The program of a task.
+    """The linear program of a task over mixtures of its tables' ways.
 
     Attributes:
         task: the task.
         pricing: the cost model's head.
         kinds: how many kinds of fused calls there are.
-        calls: how many calls that are not of `everywhere` a device in use makes at least, in the mean.
-        everywhere: calls of replicas alone: at least as many devices make one as the share of any table that is in it.
-        groups: groups of tables; each takes a mixture of its columns.
+        calls: least mean number of calls outside `everywhere` that a device in use makes.
+        everywhere: calls that hold only replicas; the share of devices that make one is at least that of any table in it.
+        groups: how many groups of tables there are; each takes a mixture of its columns.
         phases: `(4,)` 1 for phases that count.
     """
 
@@ -387,7 +387,7 @@ class MasterProgram:
         self._add_slacks(hidden)
 
     def _add_slacks(self, hidden: int) -> None:
-        """All variables but the columns' shares."""
+        """Add all variables except the columns' shares."""
         made = float(self.pricing.bias @ self.phases[KERNELS])
         matrix = np.zeros((hidden + self.kinds + 2, self._of_groups + self.groups))
         matrix[np.arange(hidden), np.arange(hidden)] = -1.0
@@ -407,7 +407,7 @@ class MasterProgram:
         self._add(cost, upper, matrix)
 
     def add(self, loads: Loads) -> None:
-        """A column for each group of tables."""
+        """Add a column for each group of tables."""
         devices, topology = self.task.topology.devices, self.task.topology
         vectors, (served, reduced) = loads.vectors / devices, np.split(loads.links / devices, 2, axis=1)
         each, bandwidth = ms_per_byte(topology)[self._links], np.array(topology.link_bandwidth)[self._links]
@@ -424,7 +424,7 @@ class MasterProgram:
         self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[KERNELS], np.full(self.groups, _INFINITE), matrix)
 
     def _add(self, cost: Floats, upper: Floats, matrix: Floats) -> None:
-        """Variables with their costs, limits and `(variables, rows)` coefficients."""
+        """Add variables with their costs, limits and `(variables, rows)` coefficients."""
         variable, row = np.nonzero(matrix)
         starts = np.searchsorted(variable, np.arange(cost.size)).astype(np.int32)
         values = matrix[variable, row]
@@ -433,7 +433,7 @@ class MasterProgram:
         )
 
     def solve(self) -> tuple[float, Prices] | None:
-        """What the mean device costs at least, and the prices at which that is so; None for numbers beyond the solver's reach."""
+        """The least cost of the mean device, and the prices that prove it; None if numbers are beyond the solver's reach."""
         self._solver.run()
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None

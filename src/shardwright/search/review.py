@@ -1,4 +1,4 @@
-"""Reviewing a plan: what it takes, what the best plan found takes, and what no plan can go below, all by one cost model."""
+"""Review a plan: its step, the best step found, and what no plan can go below, all by one cost model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Review:
 
     Attributes:
         plan: the plan under review, scored.
-        better: the best plan found; the plan itself where none is better.
-        bound_ms: no plan of the kinds that `better.bound_scope` names takes less; None where nothing is proven, or where the plan under
-            review takes less itself, being of another kind.
+        better: the best plan found; the plan itself if none is better.
+        bound_ms: no plan of the kinds that `better.bound_scope` names takes less. None if nothing is proven, or if the plan under
+            review takes less because it is of another kind.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class Review:
 
     @property
     def gain(self) -> float:
-        """What the best plan saves, as a share of the step under review."""
+        """Share of the step under review that the best plan saves."""
         return 1 - self.better_ms / self.step_ms if self.step_ms else 0.0
 
     @property
@@ -76,16 +76,16 @@ def review(
     """Look for a better plan than a given one.
 
     Args:
-        given: a plan, of whatever planner.
+        given: a plan, by any planner.
         strategy: finds the better plan.
         cost_model: prices both plans; by default as for `plan`.
         seed: of the search.
         time_limit: of the search, in seconds.
         runs_on: the runtime of the better plan.
-        move_cost: ms of a step that moving a GB counts for, so that the better plan starts from the given one; None to plan anew.
+        move_cost: ms of step time that moving a GB counts for; the better plan then starts from the given one. None to plan anew.
 
     Raises:
-        InvalidPlan: the given plan does not answer its task.
+        InvalidPlan: the given plan is no valid plan of its task.
         InfeasibleTask: no plan was found for the runtime.
         InvalidInput: an option breaks a rule.
     """
@@ -105,7 +105,7 @@ def review(
 
 
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
-    """A plan beside one that was searched for by a cost model, which prices both."""
+    """Compare a plan with one that a search found; the search's cost model prices both."""
     ours = scored(given, model)
     assert ours.cost is not None and found.cost is not None  # noqa: PT018
     step_ms = ours.cost.step_ms

@@ -1,7 +1,7 @@
 """How many devices does a model need? One task planned on several clusters, with the proven bound beside each plan.
 
-A bound says more than a plan: where the best that a larger cluster can do is no better than what a smaller one does, no search would find a
-reason to buy it.
+A bound says more than a plan: if even the bound of a larger cluster is no better than the plan of a smaller one, no search can find a
+reason to buy the larger one.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class ClusterSize:
     Attributes:
         topology: the cluster.
         batch_size: samples of a step, over all devices.
-        plan: the plan; None where there is none.
+        plan: the plan; None if there is none.
         why_not: why there is no plan.
-        dense: what a step does besides.
-        price: of a device for an hour; None if it was not given.
+        dense: what a step does besides the embeddings.
+        price: price of a device for an hour; None if it was not given.
     """
 
     topology: Topology
@@ -71,7 +71,7 @@ class ClusterSize:
 
     @property
     def bound_ms(self) -> float | None:
-        """No plan makes a shorter step here; None where nothing is proven."""
+        """No plan makes a shorter step on this cluster; None if nothing is proven."""
         if self.plan is None or self.plan.bound_ms is None:
             return None
         return self.dense.step_ms(self.plan.bound_ms)
@@ -83,7 +83,7 @@ class ClusterSize:
 
     @property
     def most_throughput(self) -> float:
-        """Samples a second that no plan exceeds here; infinite where nothing is proven."""
+        """Samples a second that no plan exceeds on this cluster; infinite if nothing is proven."""
         if self.plan is None:
             return 0.0
         return self.batch_size / self.bound_ms * 1e3 if self.bound_ms else math.inf
@@ -95,7 +95,7 @@ class ClusterSize:
 
     @property
     def least_cost(self) -> float | None:
-        """Price of a million samples that no plan goes below here; 0 where nothing is proven, None without a price."""
+        """Price of a million samples that no plan goes below on this cluster; 0 if nothing is proven, None without a price."""
         return self._cost_at(self.most_throughput)
 
     def _cost_at(self, throughput: float) -> float | None:
@@ -116,11 +116,11 @@ class Scaling:
 
     @property
     def planned(self) -> tuple[ClusterSize, ...]:
-        """The clusters that there is a plan for."""
+        """The clusters that have a plan."""
         return tuple(size for size in self.sizes if size.plan is not None)
 
     def efficiency(self, size: ClusterSize) -> float | None:
-        """Throughput of a device, over that of a device of the first cluster with a plan and the same type of devices."""
+        """Throughput per device, as a share of that on the first cluster with a plan and the same type of devices."""
         first = next((one for one in self.planned if one.topology.device == size.topology.device), None)
         if first is None or size.plan is None:
             return None
@@ -128,12 +128,12 @@ class Scaling:
 
     @property
     def fast_enough(self) -> ClusterSize | None:
-        """The smallest cluster with a plan that no plan on more devices is faster than, by proof."""
+        """The smallest cluster that is provably enough: no plan on more devices is faster than its plan."""
         return _settled(self.planned, lambda size: -size.throughput, lambda size: -size.most_throughput)
 
     @property
     def cheap_enough(self) -> ClusterSize | None:
-        """The smallest cluster with a plan that no plan on more devices is cheaper than, by proof; of those that have a price."""
+        """As `fast_enough`, by price: no plan on more devices is cheaper than its plan; only clusters that have a price count."""
         priced = [size for size in self.planned if size.price is not None]
         return _settled(priced, lambda size: size.cost or 0.0, lambda size: size.least_cost or 0.0)
 
@@ -141,7 +141,7 @@ class Scaling:
 def _settled(
     sizes: Sequence[ClusterSize], value: Callable[[ClusterSize], float], least: Callable[[ClusterSize], float]
 ) -> ClusterSize | None:
-    """The first of the smallest clusters whose value is no larger than the least that any larger cluster can have."""
+    """The smallest cluster whose value is no larger than the least that any larger cluster can have; None if there is none."""
     for one in sorted(sizes, key=lambda size: (size.topology.devices, value(size))):
         larger = [size for size in sizes if size.topology.devices > one.topology.devices]
         if larger and all(value(one) <= least(size) for size in larger):
@@ -168,15 +168,15 @@ def scale(
     Args:
         task: tables, batch size, optimizer and constraints; its own topology does not count.
         topologies: the clusters.
-        batch_per_device: samples of a step on each device; by default the task's batch is shared out, however many devices there are.
+        batch_per_device: samples of a step on each device; by default all devices of a cluster share out the task's batch.
         dense: what a step does besides the embeddings; nothing by default.
-        prices: of a device for an hour, by device type; of those that are missing no costs are told.
+        prices: price of a device for an hour, by device type; clusters without a price get no costs.
         strategy: as for `plan`.
-        cost_model: as for `plan`; by default that of each cluster's devices.
+        cost_model: as for `plan`, or a function of the task; by default the model of each cluster's devices.
         seed: as for `plan`.
         time_limit: seconds of each search; None for no limit.
         runs_on: as for `plan`.
-        progress: called after each cluster with their number and all.
+        progress: called after each cluster with the number of clusters done and of all.
 
     Raises:
         InvalidInput: there are no topologies, or an option breaks a rule.

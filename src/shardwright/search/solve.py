@@ -25,7 +25,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task
 
-_WITHOUT_END = 2**31  # rounds of kicks
+_WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
 _OTHER_RUNTIME = "; the task allows more than what is to run the plan: try another runs_on"
 
 
@@ -44,20 +44,20 @@ def plan(
     """Find, check and score a plan.
 
     Args:
-        task: what is placed, and where; never changed.
+        task: the tables, and the devices to place them on; never changed.
         strategy: a name of `strategy_names()`, "auto" for the best of all that can be run in the time, or a strategy of your own.
-        cost_model: a model, or the path of one made by `shardwright train`; by default the one that was calibrated
-            on this machine, where its devices are the topology's, or the bundled one.
+        cost_model: a model, or the path of one made by `shardwright train`. By default the model that was calibrated on this machine,
+            if its devices are the topology's, else the bundled one.
         seed: the same task, strategy and seed give the same plan.
-        time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before, once a
-            process, for about a second; 0 for the first plan that there is, without it.
-        gap: the search ends once the step is proven to be longer than the best plan's by at most this part; with a time_limit it goes on
-            until then. By default 0.002, and it also ends where nothing better is found for a while.
-        runs_on: what is to run the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
+        time_limit: seconds after which the search returns the best plan so far; None for no limit. Compiled code loads before the search,
+            once in a process, for about a second; 0 returns the first plan that there is, without loading it.
+        gap: the search ends once its plan is proven to be at most this share longer than the best possible one; 0.002 by default. It also
+            ends if nothing better is found for a while. With both a gap and a time_limit, it goes on until the time limit instead.
+        runs_on: the runtime of the plan. "shardwright": `shardwright.runtime` for sequence tables, tiers included, and FBGEMM or TorchRec
             for pooled ones. "torchrec": TorchRec for all tables. None: any blocks. `Plan.runs_on` says what can run a plan.
         start: a plan to start from, for this task or for one with other tables or devices; `start.diff(plan)` then says what moves.
-        move_cost: ms per GB: a GB of `start` is moved to another device only if that shortens a step by more than this. About the ms
-            that moving a GB takes, divided by the steps that the job still runs; 0 lets everything move, infinity only what must.
+        move_cost: ms per GB: a GB of `start` moves to another device only if that shortens a step by more than this. A fair value is the
+            ms that moving a GB takes, divided by the steps that the job still runs. 0 lets all move, infinity only what must move.
 
     Raises:
         InfeasibleTask: no plan keeps memory and constraints; the message says which rule binds and what would help.
@@ -93,9 +93,9 @@ def plan(
 def _searched(
     search: Callable[[Task], Plan], chosen: Strategy, task: Task, model: CostModel, start: Plan | None
 ) -> Plan:
-    """A plan whose column blocks are as wide as the cost model's figures; with narrower ones where nothing else keeps the limits.
+    """Search with column blocks no narrower than the cost model knows; narrower ones are used only if no other plan is found.
 
-    A plan to start from that has narrower ones may keep them.
+    A start plan that has narrower ones may keep them.
     """
     narrowest = getattr(model, "narrowest", None)
     if narrowest is not None and (start is None or not _cut_below(start, narrowest)):
@@ -120,14 +120,14 @@ def _cut_below(plan: Plan, columns: int) -> bool:
 
 
 def _with_bound(plan: Plan, limited: Task, model: CostModel) -> Plan:
-    """The plan with a bound over all plans that its runtime can run: where sequence tables may be tiered, over tiers too."""
+    """The plan with a bound over all plans that its runtime can run, tiers included if sequence tables may be tiered."""
     step_ms = plan.cost.step_ms if plan.cost is not None else math.inf
     bound_ms = plan.bound_ms
     if bound_ms is not None and limited.topology.devices > 1 and tiered_tables(limited):
         bound_ms, scope = plans_bound(limited, model)
         plan = replace(plan, bound_ms=bound_ms or None, bound_scope=scope)
     if bound_ms is not None and step_ms < bound_ms <= step_ms * (1 + ROUNDING):
-        plan = replace(plan, bound_ms=step_ms)  # both are sums of floats, in other orders
+        plan = replace(plan, bound_ms=step_ms)  # both are sums of the same floats, in other orders
     return plan
 
 
@@ -163,10 +163,10 @@ def _check_options(chosen: Strategy, seed: int, time_limit: float | None, start:
 
 
 def check_time_limit(time_limit: float | None) -> None:
-    """Check the limit of a search.
+    """Check the time limit of a search.
 
     Raises:
-        InvalidInput: it is no finite number of seconds of at least 0.
+        InvalidInput: the limit is no finite number of seconds of at least 0.
     """
     if time_limit is not None and (
         isinstance(time_limit, bool) or not isinstance(time_limit, Real) or not 0 <= time_limit < math.inf

@@ -1,4 +1,4 @@
-"""What a strategy is, what several strategies share, and the best plan that a search has seen."""
+"""The interface of strategies, what several strategies share, and the best plan that a search has seen."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class WarmStrategy(Strategy, Protocol):
         seed: int,
         deadline: float | None,
     ) -> Plan:
-        """Find a plan from another one.
+        """Find a plan, starting from another one.
 
         Args:
             task: the task; never changed.
             cost_model: prices of sets of shards.
             start: a plan for this task, or for one with other tables or devices.
-            move_cost: ms of step time that a GB to be moved counts for; may be infinite.
+            move_cost: ms of step time that moving a GB counts for; may be infinite.
             seed: the same seed gives the same plan.
             deadline: `time.monotonic()` at which the search has to return its best; None for no limit.
 
@@ -81,7 +81,7 @@ class WarmStrategy(Strategy, Protocol):
 
 
 def why_not_counted(task: Task) -> str | None:
-    """Why a strategy that counts the bytes of the plain exchange cannot plan the task; None if those are its bytes, and `why_not_whole`."""
+    """Why a strategy that counts the bytes of the plain exchange, and places whole tables, cannot plan the task; None if it can."""
     if task.exchange != AS_TORCHREC and not all(table.pooled for table in task.tables):
         return (
             f"its sequence tables are exchanged with deduplicate '{task.exchange.deduplicate}' and replica_gradients "
@@ -102,21 +102,21 @@ if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
 
 
-ROUNDING = 1e-9  # of a step: sums of the same floats in other orders
+ROUNDING = 1e-9  # share of a step: sums of the same floats in other orders
 
 
 class Interruptible:
-    """Notices Ctrl-C.
+    """Notices that Ctrl-C was pressed.
 
     Attributes:
-        interrupted: whether it was pressed, see `until_interrupted`.
+        interrupted: whether Ctrl-C was pressed, see `until_interrupted`.
     """
 
     interrupted = False
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """Notice Ctrl-C also where a strategy answers it with its own best plan. Python lets the main thread alone see to signals."""
+        """Notice Ctrl-C even if a strategy answers it with its own best plan. On the main thread only: Python shows signals to no other."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             yield
@@ -144,14 +144,14 @@ class BestPlan(Interruptible):
         task: the task.
         cost_model: prices the plans.
         seed: the strategies' seed.
-        deadline: `time.monotonic()` from which on no strategy is asked any more; None for no limit.
+        deadline: `time.monotonic()` after which no further strategy is asked; None for no limit.
 
     Attributes:
         plan: the best plan so far; None before the first.
-        step_ms: its step time.
+        step_ms: the best plan's predicted step time.
         seen: all plans with their step times, in the order in which they came.
         refused: why strategies found no plan, by their names.
-        scoring_s: how long it took to score the first plan; the answer will be scored again.
+        scoring_s: seconds that it took to score the first plan; the final plan will be scored again.
     """
 
     def __init__(self, task: Task, cost_model: CostModel, seed: int, deadline: float | None) -> None:
@@ -178,7 +178,7 @@ class BestPlan(Interruptible):
             self.plan, self.step_ms = plan, step_ms
 
     def attempt(self, *strategies: Strategy, part: float = 1.0) -> None:
-        """Offer the plans of strategies that support the task, as long as there is time, and in any case until there is a plan.
+        """Ask the strategies that support the task and offer their plans, while there is time, and in any case until there is a plan.
 
         Args:
             strategies: asked one after another.
@@ -200,33 +200,33 @@ class BestPlan(Interruptible):
 
 
 def search_end(step_ms: float, bound_ms: float | None, tolerance: float, *, interrupted: bool, late: bool) -> SearchEnd:
-    """Why a search ended that goes on until a gap is proven, time is up or nothing better is found."""
+    """Why a search ended: its gap was proven, Ctrl-C was pressed, time was up, or nothing better was found."""
     if bound_ms is not None and step_ms <= (1 + tolerance) * bound_ms:
         return "proven"
     return "interrupted" if interrupted else "deadline" if late else "settled"
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is Ctrl-C; one that comes while a compiled function returns is a SystemError."""
+    """Whether an error means Ctrl-C; Ctrl-C while a compiled function returns is a SystemError."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 GB = 1e9
 _FORBIDDING = 1e9
-"""Ms per GB from which on a price is as good as infinite: 1 ms a byte, which no step can gain."""
+"""Ms per GB above which a price is as good as infinite: 1 ms a byte, more than any step can gain."""
 
 
 class WarmStart:
-    """A plan to start from.
+    """A plan that a search starts from, and the price of moving away from it.
 
     Args:
         task: the task.
         cost_model: scores plans.
         start: the plan; its task may have other tables and devices.
-        move_cost: ms of step time that a GB to be moved counts for.
+        move_cost: ms of step time that moving a GB counts for.
 
     Attributes:
-        kept: the plan's own shards, where they are a plan of the task; None where something must change.
+        kept: the plan's own shards if they are a plan of the task; None if something must change.
     """
 
     def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
@@ -236,21 +236,21 @@ class WarmStart:
         self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
 
     def settle(self, prepared: Prepared) -> None:
-        """Let a search know what devices hold."""
+        """Tell a search what devices hold already."""
         from shardwright.search.engine.warm import home_of, with_home
 
         home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
         prepared.assembly = with_home(prepared.assembly, home)
 
     def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
-        """Take up the plan, and improve it unless it is late; whether starting anew as well may pay."""
+        """Resume from the plan, and improve it unless it is late; return whether starting anew as well may pay."""
         if not session.resume(self._carried, self._task, improve=not late):
             return True
-        # A plan made anew holds few tables where they were: it pays only if it gains more than moving half of everything costs.
+        # A plan made anew leaves few tables in place: it pays only if it gains more than moving half of everything costs.
         return not late and session.best_ms - prepared.bound_ms > 0.5 * session.everything_ms
 
     def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
-        """The shards that a search has found, or those of the plan to start from if they cost no more; and their step time."""
+        """The shards that a search has found, or the start plan's if these cost no more with moves priced in; and their step time."""
         found, moved = self._scored(shards)
         if self.kept is None:
             return shards, found

@@ -1,7 +1,7 @@
-"""`torchrec`: the planner of TorchRec, as a rival.
+"""`torchrec`: TorchRec's planner, for comparisons.
 
-It runs in a process of its own: planning here loads no torch, and TorchRec looks at its timeout only between two proposals, and one
-proposal can take minutes.
+It runs in a process of its own, so that planning here loads no torch and the planner can be ended: TorchRec looks at its timeout only
+between two proposals, and one proposal can take minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHARDING_TYPES = {
     "table_row_wise": "table_row_wise",
     "grid": "grid_shard",
 }
-"""TorchRec's names of our sharding types."""
+"""TorchRec's names for our sharding types."""
 
 _ON_CPU = {
     "pooled": ("data_parallel", "table_wise", "column_wise"),
@@ -49,12 +49,12 @@ _ON_GPU = {"pooled": tuple(SHARDING_TYPES), "sequence": ("data_parallel", "table
 
 @dataclass(frozen=True)
 class TorchRec:
-    """TorchRec's `EmbeddingShardingPlanner` with its default proposers, told pooling factors, memory and bandwidths.
+    """TorchRec's `EmbeddingShardingPlanner` with its default proposers; it is given pooling factors, memory and bandwidths.
 
     Attributes:
-        statistics: whether it is told the pooling factors; without, it takes 1 for each, as most users run it.
-        time_limit_s: ends the planner where the search has no deadline; the best plan so far counts. It takes minutes from some 200
-            tables on 16 devices on.
+        statistics: whether the planner is given the pooling factors; without them it takes 1 for each, as most users run it.
+        time_limit_s: seconds after which the planner ends if the search has no deadline; the best plan so far counts. From some 200
+            tables on 16 devices on, the planner takes minutes.
         name: name of the strategy.
     """
 
@@ -63,17 +63,17 @@ class TorchRec:
     name: str = "torchrec"
 
     def supports(self, task: Task) -> str | None:
-        """Tasks whose constraints TorchRec has words for, where it is installed."""
+        """Tasks whose constraints TorchRec's planner can be told, if TorchRec is installed."""
         missing = [name for name in ("torch", "fbgemm_gpu", "torchrec") if find_spec(name) is None]
         if missing:
             return f"{' and '.join(missing)} is not installed; {_INSTALL}"
         return why_not_expressible(task)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
-        """Ask TorchRec; neither the cost model nor the seed matters to it.
+        """Ask TorchRec's planner, which uses neither the cost model nor the seed.
 
         Raises:
-            InfeasibleTask: it finds no plan, or none in time, or fails.
+            InfeasibleTask: the planner finds no plan, or none in time, or fails.
         """
         from shardwright.task.files import task_to_dict
 
@@ -125,7 +125,7 @@ def compute_device(topology: Topology) -> str:
 
 
 def why_not_expressible(task: Task) -> str | None:
-    """What of a task TorchRec's planner has no word for; None if it has one for all."""
+    """What TorchRec's planner cannot be told of a task; None if it can be told all."""
     if task.constraints.colocate or task.constraints.apart:
         return "TorchRec's planner cannot be told to colocate tables or to keep them apart"
     for table in task.tables:

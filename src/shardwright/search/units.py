@@ -1,7 +1,7 @@
-"""How tables may be cut, and what a strategy of whole tables places: units, each on a device with memory left that no constraint forbids.
+"""How tables may be cut, and the units that strategies of whole tables place: each on an allowed device that has memory left.
 
-A table stays whole where that is allowed and fits. Where it is not, it is cut in the first way its constraints allow: column blocks,
-fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere.
+A table stays whole if that is allowed and fits. Otherwise it is cut in the first way that its constraints allow and that fits: column
+blocks, fewest first; row blocks over its devices; row blocks over the devices of one host; a replica everywhere.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shardwright.task.units import format_bytes
 
 
 def unit_width(table: Table, limits: TableConstraint) -> int:
-    """Columns that the widths of blocks are multiples of; the whole dim where it cannot be cut into columns.
+    """The unit of columns: widths of column blocks are its multiples; the whole dim if the table cannot be cut into columns.
 
-    They are 4, or 1 where the dim is no multiple of 4, and a multiple of the constraint's `column_multiple`. Fused kernels take no block
-    narrower than 4 columns, so a table of 4 is cut only if its constraints forbid to leave it whole.
+    The unit is 4, or 1 if the dim is no multiple of 4, and a multiple of the constraint's `column_multiple`. Fused kernels take no block
+    narrower than 4 columns, so a table of 4 columns is cut only if its constraints forbid leaving it whole.
     """
     narrow = table.dim == COLUMN_UNIT and not limits.allows("table_wise")
     width = math.lcm(1 if table.dim % COLUMN_UNIT or narrow else COLUMN_UNIT, limits.column_multiple or 1)
@@ -36,10 +36,10 @@ def unit_width(table: Table, limits: TableConstraint) -> int:
 
 
 def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
-    """Numbers of blocks that a table may be cut into by columns, ascending, where `equal_columns` wants blocks of one width.
+    """Numbers of column blocks, all of one width, that a table may be cut into, ascending: what `equal_columns` allows.
 
-    They divide the units of the dim, and leave blocks of at least `min_columns`, at most `max_shards` of them; none where the table may not
-    be cut by columns.
+    The numbers divide the units of the dim, are at most `max_shards`, and leave blocks of at least `min_columns`. The list is empty if the
+    table may not be cut by columns.
     """
     if not limits.allows("column_wise"):
         return []
@@ -49,9 +49,9 @@ def equal_blocks(table: Table, limits: TableConstraint) -> list[int]:
 
 
 def row_block_devices(table: Table, limits: TableConstraint, topology: Topology, devices: Ints) -> Ints | None:
-    """The devices of a table's equal row blocks: as many of some devices as it may have blocks, the roomiest first.
+    """The devices for a table's equal row blocks: as many of `devices` as it may have blocks, the roomiest first.
 
-    Where these devices are of several hosts the blocks lie on several too, however few they are: on one they would be table_row_wise.
+    If `devices` lie on several hosts, so do the blocks, however few they are: on one host they would be table_row_wise.
 
     Args:
         table: the table.
@@ -60,7 +60,7 @@ def row_block_devices(table: Table, limits: TableConstraint, topology: Topology,
         devices: ranks to choose from, ascending.
 
     Returns:
-        Ranks, ascending; None where there are no two blocks, or `equal_rows` forbids blocks of that size.
+        Ranks, ascending; None if there are fewer than two blocks, or `equal_rows` forbids blocks of that size.
     """
     most = min(devices.size, table.rows, limits.max_shards or devices.size)
     if most < 2:
@@ -70,7 +70,7 @@ def row_block_devices(table: Table, limits: TableConstraint, topology: Topology,
 
 
 def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
-    """So many of the devices: the roomiest of each host, then the second of each, and so on."""
+    """`count` of the devices: the roomiest of each host, then the second of each, and so on."""
     by_memory = devices[np.argsort(-np.array(topology.memory_bytes)[devices], kind="stable")]
     hosts = by_memory // topology.devices_per_host
     turn = np.empty_like(hosts)
@@ -80,7 +80,7 @@ def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
 
 
 def _as_torchrec(table: Table, topology: Topology, devices: Ints) -> bool:
-    """Whether blocks on these devices are as large as on all devices of the cluster, or of one host."""
+    """Whether blocks on these devices are as large as TorchRec's, which are on all devices of the cluster or of one host."""
     first, last = int(devices[0]), int(devices[-1])
     parts = topology.devices_per_host if topology.host_of(first) == topology.host_of(last) else topology.devices
     return -(-table.rows // devices.size) <= -(-table.rows // parts)
@@ -95,7 +95,7 @@ class Unit:
 
     Attributes:
         blocks: shards whose devices are still to be chosen.
-        allowed: `(devices,)` where the unit may go by the pinning of its tables.
+        allowed: `(devices,)` whether the pinning of its tables lets the unit go there.
         bytes: memory the unit takes.
     """
 
@@ -115,7 +115,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Units:
-    """A task taken apart.
+    """A task taken apart into units to place and fixed shards.
 
     Attributes:
         free: units to place.
@@ -131,7 +131,7 @@ def take_apart(task: Task, *, cut_large: bool = True) -> Units:
 
     Args:
         task: the task.
-        cut_large: cut tables that fit no device; otherwise they are whole units, larger than any device, for a search that splits them.
+        cut_large: whether to cut tables that fit no device; if not, they stay whole units, for a search that splits them.
 
     Raises:
         InfeasibleTask: a table fits no device in any allowed way, or colocated tables cannot stay whole.
@@ -154,7 +154,7 @@ def take_apart(task: Task, *, cut_large: bool = True) -> Units:
 
 
 def allowed_devices(task: Task, limits: TableConstraint) -> Bools:
-    """`(devices,)` where a table may go by its pinning."""
+    """`(devices,)` whether a table's pinning lets it go there."""
     allowed = np.ones(task.topology.devices, dtype=bool)
     if limits.devices is not None:
         allowed[:] = False
@@ -188,11 +188,11 @@ def _cut(task: Task, table: Table, cut_large: bool) -> Units:
 
 
 def remedy_for(limits: TableConstraint, hosts: int) -> str:
-    """What would give a table more room: first to relax the constraints that it has.
+    """What would give a table more room, relaxing the constraints that it has first.
 
     Args:
         limits: the table's constraints.
-        hosts: of the topology.
+        hosts: how many hosts the topology has.
     """
     cuts = ("row_wise", "table_row_wise") if hosts > 1 else ("row_wise",)
     closed = [kind for kind in cuts if not limits.allows(kind)]
@@ -264,7 +264,7 @@ def _replica(task: Task, table: Table, allowed: Bools, largest: int) -> Units | 
 
 
 def _units(task: Task, shards: list[Shard], allowed: Bools, largest: int) -> Units | None:
-    """The shards as units of their own, if each fits the largest device."""
+    """The shards as units of their own; None if one of them does not fit the largest device."""
     units = [Unit((shard,), allowed, shard_bytes(task, shard)) for shard in shards]
     return Units(tuple(units), ()) if all(unit.bytes <= largest for unit in units) else None
 
@@ -284,7 +284,7 @@ def _merge(task: Task, names: list[str], cuts: dict[str, Units]) -> Unit:
 
 
 def rivals_of(task: Task, members: Sequence[Collection[str]]) -> Bools:
-    """`(n, n)` which of some sets of tables may not share a device; `(0, 0)` where all may."""
+    """`(n, n)` which of n sets of tables may not share a device; `(0, 0)` if all may."""
     pairs = task.constraints.apart_pairs()
     holders: dict[str, list[int]] = {}
     for index, names in enumerate(members if pairs else ()):
@@ -298,7 +298,7 @@ def rivals_of(task: Task, members: Sequence[Collection[str]]) -> Bools:
 
 
 def beside_fixed(task: Task, units: Units) -> Bools:
-    """`(units, devices)` allowed devices, less those with a fixed shard of a table that a table of the unit is kept apart from."""
+    """`(units, devices)` allowed devices, without those that hold a fixed shard of a table kept apart from a table of the unit."""
     allowed = np.array([unit.allowed for unit in units.free], dtype=bool).reshape(-1, task.topology.devices)
     pairs = task.constraints.apart_pairs()
     for shard in units.fixed if pairs else ():
@@ -333,7 +333,7 @@ class PartialPlan:
         """Ranks that may take the unit.
 
         Raises:
-            InfeasibleTask: there is none.
+            InfeasibleTask: no device may take it.
         """
         free = unit.allowed & (self._used + unit.bytes <= self._limit)
         for table in unit.tables:
@@ -378,8 +378,8 @@ def place_all(task: Task, units: Units, order: Iterable[int], choose: Callable[[
     Args:
         task: the task.
         units: its units.
-        order: indices of `units.free`, first to place first.
-        choose: from a unit's index and the eligible ranks, the rank to place it on.
+        order: indices of `units.free`, in the order of placement.
+        choose: returns the rank to place a unit on, from the unit's index and the eligible ranks.
 
     Raises:
         InfeasibleTask: a unit finds no device.

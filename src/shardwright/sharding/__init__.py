@@ -1,4 +1,4 @@
-"""The answer: shards, plans, their checking, memory account, diff and files."""
+"""Shards and plans: their check, their costs and memory account, their diff and their files."""
 
 from shardwright.sharding.costs import BOUND_SCOPES, PHASES, SEARCH_ENDS, DeviceCost, PlanCost
 from shardwright.sharding.memory import MemoryAccount, memory_account, shard_bytes

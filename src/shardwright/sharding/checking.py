@@ -1,6 +1,6 @@
-"""Does a plan answer its task? Tiling, devices, memory, constraints: every rule, for every kind of sharding.
+"""Check that a plan is valid for its task: tiling, devices, memory and constraints, for every sharding type.
 
-Whether blocks tile a table is found by one sweep over the row cuts: O(n log n) comparisons for n blocks.
+One sweep over the row cuts checks that blocks tile a table: O(n log n) comparisons for n blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_tiling(table: Table, shards: Sequence[Shard]) -> None:
     """Check that the blocks lie inside the table, do not overlap, and leave nothing out.
 
     Raises:
-        InvalidPlan: one of these rules is broken; the message names the table and the blocks.
+        InvalidPlan: a block breaks one of these rules; the message names the table and the blocks.
     """
     if not shards:
         raise InvalidPlan(f"table '{table.name}' is missing from the plan; every table must be tiled exactly")
@@ -44,9 +44,9 @@ def check_tiling(table: Table, shards: Sequence[Shard]) -> None:
 
 
 def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
-    """A tier is dealt out to all its blocks, so they alone fill it, are cut at the same rows in all columns, and are as even as cards.
+    """Check that the blocks of each tier fill it alone, are cut at the same rows in all columns, and differ by one row at most.
 
-    Whether blocks fill a tier follows from the tiling, once no other block reaches into it.
+    The tiling ensures that blocks fill a tier, once no other block reaches into it.
     """
     tiers = sorted({shard.tier for shard in shards if shard.tier is not None})
     for one, other in pairwise(tiers):
@@ -70,7 +70,7 @@ def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
 
 
 def _check_disjoint(shards: Sequence[Shard]) -> None:
-    """Sweep over rows; among the blocks alive, columns are kept sorted, so only neighbours need comparing."""
+    """Sweep over the rows. The blocks alive are kept sorted by first column, so only neighbours need comparing."""
     order = sorted(range(len(shards)), key=lambda i: shards[i].rows[0])
     ending = sorted(range(len(shards)), key=lambda i: shards[i].rows[1])
     alive: list[tuple[int, int]] = []  # (first column, index of the shard)

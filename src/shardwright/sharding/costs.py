@@ -1,6 +1,6 @@
-"""The predicted cost of a plan device by device, the scope of its bound, and its measured times.
+"""Predicted costs of a plan per device, the scopes of its bound, and its measured times.
 
-Pure data: how it is computed is others' business.
+This module holds pure data; the cost models compute it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 from shardwright.errors import InvalidPlan
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
-"""The order of phases everywhere, the native engine included."""
+"""The four phases of a step, in the order used everywhere, the native engine included."""
 KERNELS, LINKS = slice(0, 4, 3), slice(1, 3)
-"""The phases of kernels, and those of collectives; both forward, then backward."""
+"""Slices of `PHASES`: the kernel phases and the collective phases, each with forward first."""
 
 BoundScope: TypeAlias = Literal["blocks", "wide", "all", "links"]
 BOUND_SCOPES: dict[str, str] = {
@@ -22,7 +22,7 @@ BOUND_SCOPES: dict[str, str] = {
     "all": "over all plans, tiers and replicas included",
     "links": "over all plans, tiers and replicas included, of the links alone",
 }
-"""Which plans a proven bound holds for, by scope; the proofs are in `search.bound` and `search.flexshard.bound`."""
+"""The plans for which a proven bound holds, by scope. The proofs are in `search.bound` and `search.flexshard.bound`."""
 
 SearchEnd: TypeAlias = Literal["proven", "settled", "deadline", "interrupted"]
 SEARCH_ENDS: dict[str, str] = {
@@ -36,10 +36,10 @@ SEARCH_ENDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class DeviceCost:
-    """What one device spends on its part of a plan, per step.
+    """Cost and memory of one device in one step of a plan.
 
     Attributes:
-        rank: the device.
+        rank: rank of the device.
         forward_ms: fused forward lookup.
         forward_communication_ms: collectives of the forward pass.
         backward_communication_ms: collectives of the backward pass.
@@ -56,12 +56,12 @@ class DeviceCost:
 
     @property
     def compute_ms(self) -> float:
-        """Forward and backward kernels."""
+        """Time of the forward and backward kernels."""
         return self.forward_ms + self.backward_ms
 
     @property
     def total_ms(self) -> float:
-        """All four phases."""
+        """Sum of all four phases."""
         return _sum_of_phases(
             self.forward_ms, self.forward_communication_ms, self.backward_communication_ms, self.backward_ms
         )
@@ -82,7 +82,7 @@ class PlanCost:
 
     @property
     def step_ms(self) -> float:
-        """Sum over the four phases of the maximum over devices: collectives wait for the slowest."""
+        """Sum over the four phases of the slowest device's time: collectives wait for the slowest device."""
         return _sum_of_phases(*(max(float(getattr(device, phase)) for device in self.devices) for phase in PHASES))
 
     @property
@@ -99,8 +99,8 @@ class PlanCost:
 def _sum_of_phases(
     forward: float, forward_communication: float, backward_communication: float, backward: float
 ) -> float:
-    # One order for steps and for devices: a rounded sum never falls when a term grows, but it depends on the order. (From Python 3.12 on,
-    # `sum` rounds in another way, which does not promise that.)
+    # Steps and devices add in one order: a rounded sum depends on the order, and in a fixed order it never falls when a term grows.
+    # (From Python 3.12 on, `sum` rounds differently and does not promise that.)
     return forward + forward_communication + backward_communication + backward
 
 
@@ -109,11 +109,11 @@ class Trial:
     """A plan that was measured.
 
     Attributes:
-        round: 0 for the plans that searches found before anything was measured, then 1, 2, …
-        name: where it came from, such as "certified" or "2 moves".
-        promised_ms: step that was predicted when it was chosen.
-        measured_ms: step that was measured.
-        accepted: whether it became the best plan.
+        round: 0 for plans that a search found before anything was measured, then 1, 2, …
+        name: origin of the plan, such as "certified" or "2 moves".
+        promised_ms: step predicted when the plan was chosen.
+        measured_ms: measured step.
+        accepted: whether the plan became the best one.
     """
 
     round: int
@@ -125,19 +125,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A plan's step as measured, and how it was found.
+    """The measured step of a plan, and how tuning found the plan.
 
-    Measured are the kernels of all devices; links and the synchronisation of sharding groups are predicted.
+    The kernels of all devices are measured. Links and the synchronisation of sharding groups are predicted.
 
     Attributes:
         measured_ms: step of the plan.
-        interval_ms: 95% interval of it, from repeated visits.
+        interval_ms: 95% interval of `measured_ms`, from repeated visits.
         first_ms: step of the plan that planning alone finds, measured in the same rounds.
-        first_interval_ms: 95% interval of that.
-        floor_ms: the smallest total of any measured plan over all devices, divided by their number: what perfect balance would take.
+        first_interval_ms: 95% interval of `first_ms`.
+        floor_ms: step under perfect balance: the smallest total over all devices of any measured plan, divided by the number of devices.
         forward_ms: measured forward kernels of each device.
         backward_ms: measured backward kernels of each device.
-        history: all plans that were measured.
+        history: all measured plans.
     """
 
     measured_ms: float
@@ -151,11 +151,11 @@ class Tuning:
 
     @property
     def above_floor(self) -> float:
-        """How far the step is above the floor, as a share of it."""
+        """How far the step is above the floor, as a share of the floor."""
         return self.measured_ms / self.floor_ms - 1 if self.floor_ms > 0 else 0.0
 
     def check(self, devices: int) -> None:
-        """Check what types cannot say of a tuning in a file.
+        """Check the rules for a tuning read from a file that types cannot express.
 
         Raises:
             InvalidPlan: an interval is not in order, there is not one time for each device, or a name is not printable.

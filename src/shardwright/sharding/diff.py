@@ -1,4 +1,4 @@
-"""What moves and what stays when one plan replaces another, and which blocks survive a change of tables or devices."""
+"""Compare two plans: which bytes move and which stay, and which blocks survive a change of tables or devices."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from shardwright.task.topology import Topology
 
 @dataclass(frozen=True)
 class Carried:
-    """An older plan on the devices of a newer task.
+    """What is left of an older plan on the devices of a newer task.
 
     Attributes:
-        shards: of every table of the task that the plan has in the same shape, the blocks that a device still holds, by the task's ranks.
-        lost: those of these tables with a block that no device holds any more.
+        shards: for each table that plan and task have in the same shape, the blocks that a device still holds, by the task's ranks.
+        lost: tables in `shards` with a block that no device holds any more.
         new: tables that the plan does not have.
-        changed: tables that have other rows, another dim or another type of weights in the plan.
+        changed: tables whose rows, dim or weight type differ in the plan.
         gone: tables that only the plan has.
-        new_devices: how many devices the plan did not have.
-        gone_devices: how many devices of the plan are no more.
+        new_devices: number of devices that the plan did not have.
+        gone_devices: number of the plan's devices that no longer exist.
     """
 
     shards: dict[str, list[Shard]]
@@ -37,7 +37,7 @@ class Carried:
     gone_devices: int
 
     def why_no_plan(self, task: Task) -> str | None:
-        """Why what is left does not answer the task as it is; None if it does."""
+        """Return why the surviving blocks are no valid plan for the task; None if they are one."""
         missing = [
             _counted(len(self.new), "table", "new"),
             _counted(len(self.changed), "table", "of another shape"),
@@ -58,7 +58,7 @@ class Carried:
 
 
 def carry(plan: Plan, task: Task) -> Carried:
-    """What is left of a plan for another task.
+    """Return what another task can keep of a plan.
 
     Args:
         plan: the older plan.
@@ -85,9 +85,9 @@ def carry(plan: Plan, task: Task) -> Carried:
 
 
 def same_devices(older: Topology, newer: Topology) -> dict[int, int]:
-    """Rank in the newer topology of each rank of the older one that is still there.
+    """Map each rank of the older topology that still exists to its rank in the newer one.
 
-    A device is the same if it is of the same type and has the same host and the same place in it.
+    A device is the same if it has the same type, the same host and the same place on that host.
     """
     if older.device != newer.device:
         return {}
@@ -100,7 +100,7 @@ def same_devices(older: Topology, newer: Topology) -> dict[int, int]:
 
 
 def same_shape(one: Table, other: Table) -> bool:
-    """Whether the weights of one table can become those of the other: same rows, dim and type."""
+    """Whether one table can take over the weights of the other: same rows, dim and type."""
     return (one.rows, one.dim, one.dtype) == (other.rows, other.dim, other.dtype)
 
 
@@ -110,19 +110,19 @@ def _surviving(shards: Sequence[Shard], same: dict[int, int]) -> list[Shard]:
 
 
 def _counted(count: int, what: str, how: str) -> str:
-    """A count in words, such as "3 tables are new"; empty for none."""
+    """A count in words, such as "3 tables are new"; empty if the count is 0."""
     return f"{count} {what}{'s are' if count > 1 else ' is'} {how}" if count else ""
 
 
 @dataclass(frozen=True)
 class Move:
-    """What one device must fetch of one table.
+    """The part of one table that one device must fetch.
 
     Attributes:
         table: the table.
         device: the rank that receives.
-        elements: weights it holds in the newer plan but not in the older one.
-        bytes: bytes of these weights and their optimizer state.
+        elements: weights that the device holds in the newer plan but not in the older one.
+        bytes: bytes of these weights and of their optimizer state.
     """
 
     table: str
@@ -133,12 +133,12 @@ class Move:
 
 @dataclass(frozen=True)
 class TableChange:
-    """What becomes of one table that both plans have.
+    """How one table that both plans have changes.
 
     Attributes:
         table: its name.
-        before: how it was sharded.
-        after: how it is sharded.
+        before: its sharding type in the older plan.
+        after: its sharding type in the newer plan.
         moved_bytes: bytes that devices must fetch.
         kept_bytes: bytes that stay where they are.
     """
@@ -154,17 +154,17 @@ class TableChange:
 class PlanDiff:
     """Difference of two plans.
 
-    Bytes are those of weights and optimizer state, counted once for each device that holds them.
+    Bytes cover weights and optimizer state, counted once for each device that holds them.
 
     Attributes:
         moves: what each device fetches, in the newer plan's order of tables and ranks.
-        tables: what becomes of each table that both plans have, in the newer plan's order.
-        added: tables only the newer plan has; they are initialised, not moved.
+        tables: how each table that both plans have changes, in the newer plan's order.
+        added: tables only the newer plan has; their weights are initialised, not moved.
         removed: tables only the older plan has.
-        changed: tables of other rows, another dim or another type of weights; nothing of them can be kept, so they do not count as moved.
+        changed: tables whose rows, dim or weight type differ; nothing of them can be kept, so they do not count as moved.
         made_bytes: bytes of the added and changed tables.
-        new_devices: how many devices only the newer plan has.
-        gone_devices: how many devices only the older plan has.
+        new_devices: number of devices that only the newer plan has.
+        gone_devices: number of devices that only the older plan has.
     """
 
     moves: tuple[Move, ...]
@@ -193,10 +193,10 @@ class PlanDiff:
 
 
 def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
-    """What each device must fetch when `newer` replaces `older`.
+    """Return what each device must fetch when `newer` replaces `older`.
 
-    A device is the same in both if it has the same host, the same place in it and the same type. Blocks counted in different row orders
-    share no rows as far as the plans can tell, so such a table moves whole; so does a tier that is dealt out anew.
+    A device is the same in both plans if it has the same type, the same host and the same place on that host. A table moves whole if its
+    row order changes, because the plans cannot tell which rows its blocks share. So does a tier that is dealt out anew.
     """
     carried = carry(older, newer.task)
     task = newer.task
@@ -227,12 +227,12 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
 
 
 def moved_bytes(task: Task, carried: Carried, shards: Mapping[str, Sequence[Shard]]) -> int:
-    """Bytes that devices must fetch for `shards` of a task, by table, where `carried` is what they hold."""
+    """Bytes that devices must fetch to hold `shards` (by table) when they hold `carried`."""
     return sum(move.bytes for name in carried.shards for move in _moves_of(task, name, carried, shards[name]))
 
 
 def element_bytes(task: Task, table: Table) -> float:
-    """Bytes of a weight with its part of the optimizer state."""
+    """Bytes of one weight and its part of the optimizer state."""
     return (row_bytes(table.dtype, table.dim) + optimizer_bytes(task.optimizer, 1, table.dim)) / table.dim
 
 
@@ -240,7 +240,7 @@ def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) 
     before, after = by_holder(carried.shards[name]), by_holder(shards)
     moves = []
     for rank in sorted(after):
-        # Blocks of one plan are disjoint, so what stays is the plain sum of pairwise overlaps.
+        # Blocks of one plan are disjoint, so the sum of pairwise overlaps counts what stays.
         kept = sum(new.common(old) for new in after[rank] for old in before.get(rank, []))
         elements = sum(shard.area for shard in after[rank]) - kept
         if elements:
@@ -253,7 +253,7 @@ def _bytes(task: Task, name: str, elements: int) -> int:
 
 
 def by_holder(shards: Iterable[Shard]) -> dict[int, list[Shard]]:
-    """The blocks that each device holds."""
+    """The blocks that each device holds, by rank."""
     held: dict[int, list[Shard]] = {}
     for shard in shards:
         for rank in shard.devices:

@@ -1,4 +1,4 @@
-"""A plan in few words: one line for Python's prompt, a small table for notebooks, ranks as ranges."""
+"""Short displays of a plan: one line for Python's prompt, a small table for notebooks, ranks as ranges."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardwright.task.units import format_bytes
 if TYPE_CHECKING:
     from shardwright.sharding.plan import Plan
 
-_MOST = 20  # tables in a notebook
-_NAME = 40  # characters of a strategy's name
+_MOST = 20  # most tables shown in a notebook
+_NAME = 40  # most characters shown of a strategy's name
 _COLUMNS = ("table", "sharded", "rows", "dim", "ranks", "memory")
 
 
 def ranks_text(ranks: Iterable[int], devices: int) -> str:
-    """Ranks as people write them: "0-3,8", or "all" where a cluster of several devices has no others."""
+    """Ranks in short form: "0-3,8", or "all" for every device of a cluster with several."""
     ascending = sorted(set(ranks))
     if len(ascending) == devices > 1:
         return "all"
@@ -32,7 +32,7 @@ def ranks_text(ranks: Iterable[int], devices: int) -> str:
 
 
 def plan_line(plan: Plan) -> str:
-    """What a plan is, without its arrays."""
+    """One line that describes a plan, without its arrays."""
     topology = plan.task.topology
     strategy = "".join(
         character for character in plan.strategy if character.isprintable()
@@ -50,7 +50,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """The same line, and the tables that take most memory, as HTML that holds no markup but its own."""
+    """HTML with the same line and the tables that take most memory. All text is escaped."""
     tables = plan.task.tables
     held = {
         name: sum(shard_bytes(plan.task, one) * len(one.devices) for one in plan.by_table[name])

@@ -1,6 +1,6 @@
-"""Plan files: one document, JSON as a rule, with the task, the shards and the predicted cost.
+"""Plan files: one document with the task, the shards and the predicted cost, as JSON unless the name asks for YAML.
 
-Rank maps that the plan needs lie in a file beside it.
+The rank maps that a plan needs lie in a second file beside it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DEALT_ROUNDS = 64
 
 
 class RankMapsEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """What a plan file says of its rank maps.
+    """The reference from a plan file to its rank maps.
 
     Attributes:
-        file: name of the file beside it.
-        sha256: of its content, in hexadecimal digits.
+        file: name of the file beside the plan file.
+        sha256: SHA-256 of that file's content, in hexadecimal digits.
     """
 
     file: Annotated[str, msgspec.Meta(pattern=r"\A[^/\0]+\.ranks\.safetensors\Z")]
@@ -45,10 +45,10 @@ class RankMapsEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def attached(plan: Plan, maps: Mapping[str, RankMap]) -> dict[str, RankMap]:
-    """The maps of the plan's tables in order of hotness, cut to the ranks that it tells apart.
+    """Return the rank maps of the plan's tables in order of hotness, each cut to the ranks that the plan tells apart.
 
     Raises:
-        InvalidInput: a map is of another number of rows than its table.
+        InvalidInput: a map and its table differ in their number of rows.
     """
     result = {}
     for table in plan.task.tables:
@@ -62,10 +62,10 @@ def attached(plan: Plan, maps: Mapping[str, RankMap]) -> dict[str, RankMap]:
 
 
 def check_rows(found: RankMap, table: Table) -> None:
-    """Check that a rank map is of as many rows as its table has.
+    """Check that a rank map covers as many rows as its table has.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: the numbers differ.
     """
     if found.rows != table.rows:
         raise InvalidInput(
@@ -75,10 +75,10 @@ def check_rows(found: RankMap, table: Table) -> None:
 
 
 def told_apart(shards: Sequence[Shard]) -> int:
-    """How many ranks the plan of one table tells apart: all above its coldest rows.
+    """Return how many of the hottest ranks the plan of one table tells apart: all ranks before its coldest segment.
 
-    Where those are dealt out, also the hottest of them, 64 to a block: they matter for an even share. Whichever block gets
-    which of the others makes no difference.
+    If that segment is dealt out, its hottest ranks count too, 64 to a block: they matter for an even share of lookups. Which block
+    gets the remaining ranks makes no difference.
     """
     layout = RowLayout.of(shards)
     start, parts = int(layout.starts[-1]), int(layout.parts[-1])
@@ -86,7 +86,7 @@ def told_apart(shards: Sequence[Shard]) -> int:
 
 
 def rank_maps_entry(plan: Plan, path: Path) -> RankMapsEntry:
-    """What the plan file at `path` says of the plan's rank maps."""
+    """Return the reference to the plan's rank maps for the plan file at `path`."""
     return RankMapsEntry(_beside(path).name, hashlib.sha256(rank_map_bytes(plan.rank_maps)).hexdigest())
 
 
@@ -94,11 +94,11 @@ def save_beside(plan: Plan, path: Path) -> None:
     """Write the rank maps of a plan beside its plan file; atomic.
 
     Raises:
-        InvalidInput: the file cannot be written, or `path` is a pipe or device, beside which no file belongs, or its name is not UTF-8.
+        InvalidInput: the file cannot be written, its name is not UTF-8, or `path` is a pipe or device, beside which no file belongs.
     """
     if is_stream(path):
         raise InvalidInput(f"{path}: is no file, and a plan with rank maps is two files; name a file with -o")
-    if any("\ud800" <= character <= "\udfff" for character in path.stem):  # bytes that are no text
+    if any("\ud800" <= character <= "\udfff" for character in path.stem):  # bytes that are not UTF-8
         raise InvalidInput(
             f"{path}: its name is not UTF-8, and a plan with rank maps holds it as text; name another file with -o"
         )
@@ -106,10 +106,10 @@ def save_beside(plan: Plan, path: Path) -> None:
 
 
 def load_beside(plan: Plan, path: Path, entry: RankMapsEntry) -> Plan:
-    """The plan with the rank maps that its plan file names.
+    """Return the plan with the rank maps that its plan file names.
 
     Raises:
-        InvalidInput: the file is missing, damaged or another one, or holds maps that the plan has no use for.
+        InvalidInput: the file is missing, damaged or not the one saved with the plan, or holds a map that the plan has no use for.
     """
     place = Place(str(path), "rank_maps")
     maps = load_rank_maps(path.with_name(entry.file), entry.sha256)
@@ -128,7 +128,7 @@ def _beside(path: Path) -> Path:
 
 FORMAT = 1
 
-_ROUNDING = 1e-9  # relative; a bound may be the very step, added up in another order
+_ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
 
 class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -155,20 +155,20 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     gap: float | None = None
     search_s: float | None = None
     search_end: SearchEnd | None = None
-    runs_on: list[str] = []  # for readers; it follows from the shards
+    runs_on: list[str] = []  # for human readers; computed from the shards, not read
     devices: list[DeviceCost] = []
     rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
     tuning: Tuning | msgspec.UnsetType = msgspec.UNSET
-    change: Any = msgspec.UNSET  # what `shardwright plan --from --json` says beside the plan; not read
-    sharding_group_sizes: Any = msgspec.UNSET  # likewise with --sharding-group-size
+    change: Any = msgspec.UNSET  # added by `shardwright plan --from --json`; not read
+    sharding_group_sizes: Any = msgspec.UNSET  # added by `--sharding-group-size`; not read
 
 
 def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
-    """The plan as plain data, in the layout of a plan file.
+    """Return the plan as plain data, in the layout of a plan file.
 
     Args:
         plan: the plan.
-        path: where it is saved, if it is: its rank maps lie beside.
+        path: where the plan is saved, so that it can name its file of rank maps; None if it is not saved.
     """
     kinds = {table.name: plan.sharding_type(table.name) for table in plan.task.tables}
     cost = plan.cost
@@ -200,10 +200,10 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write the plan as JSON, or as YAML if the name ends so, and before it the file of its rank maps, if it has any; both atomic.
+    """Write the plan as JSON, or as YAML if the name ends so. Its rank maps are written first, to a file beside it. Both writes are atomic.
 
     Raises:
-        InvalidInput: a file cannot be written, or there are rank maps and `path` is a pipe or device.
+        InvalidInput: a file cannot be written, or the plan has rank maps and `path` is a pipe or device.
     """
     if plan.rank_maps:
         save_beside(plan, path)
@@ -214,8 +214,8 @@ def load_plan(path: Path) -> Plan:
     """Read a plan file and check the plan against the task inside it.
 
     Raises:
-        InvalidInput: the file cannot be read, is of another format version, or breaks a rule; or the file of its rank maps is
-            missing, damaged or another one.
+        InvalidInput: the file cannot be read, has another format version, or breaks a rule; or its file of rank maps is missing,
+            damaged or not the one saved with the plan.
     """
     document = parse_document(path, "plan file")
     place = Place(str(path))
@@ -267,7 +267,7 @@ def _check_bound(bound_ms: float | None, cost: PlanCost | None) -> None:
 
 
 def _check_text(content: _PlanFile) -> None:
-    """What a terminal is shown must not steer it."""
+    """Refuse control characters in texts that are shown on terminals."""
     for name in ("strategy", "cost_model"):
         value = getattr(content, name)
         if not value.isprintable():

@@ -1,9 +1,9 @@
-"""The task of one sharding group, and what its devices hold.
+"""The task of one sharding group, and the memory of its devices.
 
-Where groups are fully sharded, TorchRec's `ShardedBatchedFusedEmbeddingBag` averages the weights after the forward pass by a reduce-scatter
-into a buffer of a part of them, lets go of the whole, and gathers them again before the backward pass. With n groups a device holds
+With fully sharded groups, TorchRec's `ShardedBatchedFusedEmbeddingBag` averages the weights after the forward pass: a reduce-scatter
+writes each device's part to a buffer. It frees the whole weights and gathers them before the backward pass. With n groups a device holds
 
-    during the exchange          all weights, and 1 / n of them; once more all, where n does not divide them and a copy is padded
+    during the exchange          all weights and 1 / n of them; plus one padded copy of all weights if n does not divide them
     between the two exchanges    1 / n of the weights
 
 besides optimizer state and buffers. Replicated tables stay as they are.
@@ -26,11 +26,11 @@ from shardwright.task.task import Task
 
 @dataclass(frozen=True)
 class GroupMemory:
-    """Bytes on the devices of a group, `(devices,)` each.
+    """Bytes on each device of a group, `(devices,)`.
 
     Attributes:
-        peak: the most that a step takes, which must fit.
-        between: what is held between forward and backward pass, while the dense layers work.
+        peak: the most that a step takes; it must fit.
+        between: held between forward and backward pass, while the dense layers work.
     """
 
     peak: Ints
@@ -38,9 +38,9 @@ class GroupMemory:
 
 
 def group_task(task: Task, groups: ShardingGroups) -> Task:
-    """The task of one of the sharding groups of a task's cluster: its devices, and its share of the batch.
+    """Return the task of one sharding group: its devices, and its share of the batch.
 
-    A device of the group may hold what the smallest of its replicas can.
+    The memory of a device in the group is the smallest among its replicas.
 
     Raises:
         InvalidInput: a constraint names a rank that the group does not have.
@@ -54,9 +54,9 @@ def group_task(task: Task, groups: ShardingGroups) -> Task:
 
 
 def in_group(task: Task, groups: ShardingGroups) -> Task:
-    """The task of one of the groups, made from a task with a group's devices; the same task where there is one group only.
+    """Turn a task with the devices of a group into the task of that group; returns the same task if there is only one group.
 
-    The memory of fully sharded groups is lowered, so that what is allocated at the peak fits.
+    Fully sharded groups get less memory in the task, so that the peak of allocation fits.
     """
     if groups.count == 1:
         return task
@@ -69,7 +69,7 @@ def in_group(task: Task, groups: ShardingGroups) -> Task:
 
 
 def group_memory(plan: Plan) -> GroupMemory:
-    """What the devices of a plan hold: the memory account, and for fully sharded groups what their exchange adds and frees."""
+    """Bytes on the devices of a plan: the memory account, and what the exchange of fully sharded groups adds and frees."""
     total, groups = plan.memory.total, plan.task.groups
     if groups is None or not groups.fully_sharded:
         return GroupMemory(total, total)
@@ -84,5 +84,5 @@ def group_memory(plan: Plan) -> GroupMemory:
 
 
 def _may_pad(task: Task, count: int) -> bool:
-    """Whether a block may have a number of weights that `count` does not divide."""
+    """Whether `count` may fail to divide the number of weights of a block."""
     return math.gcd(COLUMN_UNIT, *(table.dim for table in task.tables)) % count != 0

@@ -1,18 +1,18 @@
-"""The memory account of a plan: what each device must hold.
+"""The memory account of a plan: the bytes that each device must hold.
 
-Per shard and device, with R rows, C columns, b bytes a weight, S samples and L lookups (of `shard_work`):
+Per shard and device, with R rows, C columns, b bytes a weight, S samples and L lookups (see `shard_work`):
 
     weights     R · C · b
     optimizer   sgd 0 · rowwise_adagrad 4 R · adagrad 4 R C · adam 8 R C
     input       8 L (ids) + 8 (S + 1) (offsets)
     output      4 C S pooled, 4 C L not pooled; once for the activations and once for their gradient
-    gradient    4 R C of each replica, where replicas reduce the whole gradient of their block; 2 R C of pooled fp16 weights
+    gradient    4 R C on each replica that reduces the whole gradient of its block; 2 R C for pooled fp16 weights
 
-State is held in fp32 whatever the type of the weights, as FBGEMM does; int8 weights have 8 bytes of scale and bias a row.
+Optimizer state is fp32 for every weight type, as in FBGEMM. int8 weights add 8 bytes of scale and bias a row.
 
-Replicas of pooled tables reduce whole gradients (DistributedDataParallel's buckets, of the type of the weights), those of sequence
-tables where `Exchange` says "whole", in fp32. With "cheaper" a block is reduced whole only where nearly all of its rows are looked up in
-a step: its gradient is then about as large as those of the lookups, which are counted.
+Replicas of pooled tables reduce whole gradients, in the type of the weights (DistributedDataParallel's buckets). Replicas of sequence
+tables do so, in fp32, if `Exchange` says "whole". With "cheaper" they reduce a whole block only if a step looks up nearly all of its
+rows. The gradient is then about as large as those of the lookups, which are counted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ACTIVATION_BYTES = 4
 
 @dataclass(frozen=True)
 class MemoryAccount:
-    """Bytes per device, `(devices,)` each.
+    """Bytes of each device, `(devices,)`.
 
     Attributes:
         weights: embedding weights.
         optimizer: optimizer state.
-        buffers: ids, offsets, activations and their gradients of one batch; of replicas the gradient of the block.
+        buffers: ids, offsets, activations and their gradients of one batch; for replicas also the gradient of the block.
     """
 
     weights: Ints
@@ -67,19 +67,19 @@ def buffer_bytes(work: ShardWork) -> int:
 
 
 def gradient_size(task: Task, pooled: bool, dtype: str) -> int:
-    """Bytes of the gradient of a weight that each replica of a table holds: 0 where replicas send what was looked up."""
+    """Bytes per weight of the gradient that each replica of a table holds; 0 if replicas send only the looked-up rows."""
     if not pooled and task.exchange.replica_gradients != "whole":
         return 0
     return DTYPE_BYTES["fp16"] if pooled and dtype == "fp16" else DTYPE_BYTES["fp32"]
 
 
 def gradient_bytes(task: Task, work: ShardWork, replicas: int) -> int:
-    """Bytes of the gradient of a whole block that each of its replicas holds; 0 for a single holder."""
+    """Bytes of the whole block's gradient on each of its replicas; 0 for a block on one device."""
     return gradient_size(task, work.pooled, work.dtype) * work.rows * work.dim if replicas > 1 else 0
 
 
 def block_bytes(task: Task, work: ShardWork, replicas: int = 1) -> int:
-    """Bytes that a shard takes on each of its devices, by its work there."""
+    """Bytes that a shard with this work takes on each of its devices."""
     return sum(block_parts(task, work, replicas))
 
 
@@ -89,7 +89,7 @@ def shard_bytes(task: Task, shard: Shard) -> int:
 
 
 def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
-    """The bytes that `shards` take on every device of the task's topology."""
+    """Return the bytes that `shards` take on every device of the task's topology."""
     parts = np.zeros((3, task.topology.devices), dtype=np.int64)
     works = ShardWorks(task)
     known: dict[int, Ints] = {}
@@ -102,6 +102,6 @@ def memory_account(task: Task, shards: Iterable[Shard]) -> MemoryAccount:
 
 
 def block_parts(task: Task, work: ShardWork, replicas: int) -> tuple[int, int, int]:
-    """Bytes of weights, optimizer state and buffers that a shard takes on each of its devices, by its work there."""
+    """Bytes of weights, optimizer state and buffers that a shard with this work takes on each of its devices."""
     state = optimizer_bytes(task.optimizer, work.rows, work.dim)
     return work.weight_bytes, state, buffer_bytes(work) + gradient_bytes(task, work, replicas)

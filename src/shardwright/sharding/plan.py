@@ -25,19 +25,19 @@ class Plan:
     """The answer to a task.
 
     Attributes:
-        task: the task it answers.
+        task: the task that the plan answers.
         shards: blocks that tile every table exactly.
-        strategy: name of the strategy that found it.
+        strategy: name of the strategy that found the plan.
         seed: seed the strategy was given.
-        cost_model: name of the cost model it was searched and scored with.
+        cost_model: name of the cost model that search and scoring used.
         cost: predicted cost; None before scoring.
         bound_ms: proven lower bound on `cost.step_ms`, by the same cost model; None if unknown.
-        bound_scope: which plans of the task the bound holds for; `BOUND_SCOPES` says it in words.
+        bound_scope: which plans of the task the bound covers; `BOUND_SCOPES` has the words.
         search_s: seconds the search took; None if unknown.
-        search_end: why a search with a bound ended, as `SEARCH_ENDS` says in words; None for other searches.
-        rank_maps: by table, which id has which rank, for tables in order of hotness; the ids of the others are ranks already. Set
-            by `with_rank_maps`.
-        tuning: what it was measured to take, and how it was found; None where it was not tuned.
+        search_end: why a search with a bound ended; `SEARCH_ENDS` has the words. None for other searches.
+        rank_maps: by table, the rank of each id, for tables in order of hotness. A table without a map has ids that are ranks
+            already. Set by `with_rank_maps`.
+        tuning: the plan's measured step and how it was found; None if the plan was not tuned.
     """
 
     task: Task
@@ -63,7 +63,7 @@ class Plan:
         return plan_line(self)
 
     def _repr_html_(self) -> str:
-        """The plan in a notebook."""
+        """The plan as HTML, for notebooks."""
         from shardwright.sharding.display import plan_html
 
         return plan_html(self)
@@ -96,16 +96,16 @@ class Plan:
 
     @cached_property
     def tiered(self) -> bool:
-        """Whether a table's rows are counted by hotness."""
+        """Whether any table counts its rows by hotness."""
         return any(shard.row_order == "hotness" for shard in self.shards)
 
     @cached_property
     def runs_on(self) -> tuple[str, ...]:
-        """What can run every table of the plan: "shardwright", "torchrec", both or neither; see `shardwright.sharding.runtimes`."""
+        """Runtimes that can run every table of the plan: "shardwright", "torchrec", both or none; see `shardwright.sharding.runtimes`."""
         return runtimes_of(self)
 
     def sharding_type(self, table: str) -> str:
-        """The field's name for how a table is sharded."""
+        """The sharding type of a table, such as "column_wise"."""
         return sharding_type_of(self.by_table[table], self.task.table_by_name[table], self.task.topology)
 
     def check(self) -> None:
@@ -117,20 +117,20 @@ class Plan:
         check_plan(self.task, self.shards)
 
     def with_rank_maps(self, maps: Mapping[str, RankMap]) -> Plan:
-        """This plan with the rank maps of its tables in order of hotness, each cut to the ranks that the plan tells apart.
+        """Return this plan with the rank maps of its tables in order of hotness, each cut to the ranks that the plan tells apart.
 
         Args:
-            maps: by table name; those of other tables, and of tables in order of ids, are left out.
+            maps: by table name; maps of other tables, and of tables in order of ids, are left out.
 
         Raises:
-            InvalidInput: a map is of another number of rows than its table.
+            InvalidInput: a map and its table differ in their number of rows.
         """
         from shardwright.sharding.files import attached
 
         return replace(self, rank_maps=attached(self, maps))
 
     def diff(self, newer: Plan) -> PlanDiff:
-        """What moves, and how many bytes, when `newer` replaces this plan."""
+        """Return what moves, and how many bytes, when `newer` replaces this plan."""
         from shardwright.sharding.diff import diff_plans
 
         return diff_plans(self, newer)

@@ -1,4 +1,4 @@
-"""Which id has which rank by hotness: only the hottest ids are kept, since the order of cold rows does not matter."""
+"""Map ids to ranks by hotness. Only the hottest ids are kept, since the order of cold rows does not matter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shardwright.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """A bijection of the ids of a table and their ranks, hottest 0.
+    """A bijection between the ids of a table and their ranks; the hottest id has rank 0.
 
     Attributes:
         rows: rows of the table.
-        hottest: `(n,)` distinct ids, hottest first; they have the ranks 0 to n - 1. All other ids follow in ascending order.
+        hottest: `(n,)` distinct ids, hottest first, with ranks 0 to n - 1. All other ids follow in ascending order.
     """
 
     rows: int
@@ -50,12 +50,12 @@ class RankMap:
         return hash((self.rows, self.hottest.tobytes()))
 
     def trimmed(self, ranks: int) -> RankMap:
-        """The map that knows the ids of the first `ranks` ranks only; itself where it knows no more."""
+        """Return the map with the ids of the first `ranks` ranks only; the map itself if it knows no more."""
         return self if ranks >= self.hottest.size else RankMap(self.rows, self.hottest[: max(ranks, 0)])
 
     @classmethod
     def identity(cls, rows: int) -> RankMap:
-        """Ids that are ranks already."""
+        """Return the map of a table whose ids are ranks already."""
         return cls(rows, np.zeros(0, dtype=np.int64))
 
     @cached_property
@@ -65,7 +65,7 @@ class RankMap:
 
     @cached_property
     def ascending(self) -> Ints:
-        """`(n,)` the hottest ids, ascending."""
+        """`(n,)` hottest ids, ascending."""
         ids: Ints = self.hottest[self.order]
         return ids
 
@@ -83,7 +83,7 @@ class RankMap:
         cold = ranks - self.hottest.size
         missing = self.ascending - np.arange(
             self.hottest.size
-        )  # ids that are not among the hottest, below each that is
+        )  # for each of the hottest ids, the number of other ids below it
         ids = cold + np.searchsorted(missing, cold, side="right")
         if self.hottest.size:
             ids = np.where(cold < 0, self.hottest[np.minimum(ranks, self.hottest.size - 1)], ids)

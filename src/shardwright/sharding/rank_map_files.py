@@ -1,6 +1,6 @@
-"""Rank maps on disk: one safetensors file for all tables, in the smallest unsigned type that holds a table's ids.
+"""Rank maps on disk: one safetensors file for all tables. Each table uses the smallest unsigned type that holds its ids.
 
-The same maps always make the same bytes, so that a plan can name the file that goes with it by its SHA-256.
+The same maps always make the same bytes, so a plan can identify its file by SHA-256.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwright.sharding.rank_map import RankMap
 
 FORMAT = 1
 LARGEST = 4 << 30
-"""Most bytes of a file that is read: a thousand million ids of tables below 2**32 rows."""
+"""Largest file to read, in bytes: enough for a thousand million ids of tables below 2**32 rows."""
 
 _HEADER = "rank_maps"
 _TYPES: dict[str, type[np.unsignedinteger[Any]]] = {
@@ -54,7 +54,7 @@ def save_rank_maps(maps: Mapping[str, RankMap], path: str | Path) -> None:
 
 
 def rank_map_bytes(maps: Mapping[str, RankMap]) -> bytes:
-    """The content of the file of these maps."""
+    """Return the content of a file with these maps."""
     from safetensors.numpy import save
 
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -62,7 +62,7 @@ def rank_map_bytes(maps: Mapping[str, RankMap]) -> bytes:
         for number, one in enumerate(maps.values())
     }
     tables = [{"name": name, "rows": one.rows} for name, one in maps.items()]
-    # One entry, since safetensors writes several in any order; arrays by number, since a table may have any name.
+    # One metadata entry, since safetensors writes several in any order. Arrays are named by number, since a table may have any name.
     return save(arrays, metadata={_HEADER: json.dumps({"format": FORMAT, "tables": tables})})
 
 
@@ -71,10 +71,10 @@ def load_rank_maps(path: str | Path, sha256: str | None = None) -> dict[str, Ran
 
     Args:
         path: the file.
-        sha256: what its content must have, as 64 hexadecimal digits; None for any.
+        sha256: the SHA-256 that its content must have, as 64 hexadecimal digits; None for any.
 
     Raises:
-        InvalidInput: the file cannot be read, is too large or damaged, is another one than `sha256` says, or breaks a rule.
+        InvalidInput: the file cannot be read, is too large or damaged, has another SHA-256, or breaks a rule.
     """
     from safetensors import SafetensorError
 
@@ -118,7 +118,7 @@ def _read(file: Path) -> dict[str, RankMap]:
 
 
 def _header(text: str | None, place: Place) -> _Header:
-    """What the header says, checked."""
+    """Return the checked header."""
     if text is None:
         raise InvalidInput(f"{place}: is no file of rank maps (its header has no '{_HEADER}'); {_REMEDY}")
     try:
@@ -130,7 +130,7 @@ def _header(text: str | None, place: Place) -> _Header:
 
 
 def _check_slice(part: Any, rows: int) -> None:
-    """Refuse an array before it is read."""
+    """Check an array's type and shape before it is read."""
     if part.get_dtype() not in _TYPES or len(part.get_shape()) != 1 or not 0 <= part.get_shape()[0] <= rows:
         raise InvalidInput(
             f"an array of type {part.get_dtype()} and shape {part.get_shape()} for a table of {rows} rows; a rank map is a list of at "
@@ -139,6 +139,6 @@ def _check_slice(part: Any, rows: int) -> None:
 
 
 def _rank_map(hottest: npt.NDArray[Any], rows: int) -> RankMap:
-    if hottest.size and int(hottest.max()) >= rows:  # before they become signed
+    if hottest.size and int(hottest.max()) >= rows:  # check before the cast to int64 could make ids negative
         raise InvalidInput(f"rank map: id {hottest.max()} for a table of {rows} rows; ids must be below the rows")
     return RankMap(rows, hottest.astype(np.int64))

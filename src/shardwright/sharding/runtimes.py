@@ -1,13 +1,13 @@
-"""What runs a plan: which blocks each runtime can train on.
+"""Which runtimes can train a plan, and which blocks each of them runs.
 
 - `torchrec`: DistributedModelParallel runs all tables. It knows whole tables, replicas on all ranks, column blocks of one width, and equal
   row blocks on all ranks or on those of one host. It exchanges every looked-up row of a sequence table.
-- `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included; replicas lie on the same local
-  ranks of each of their hosts. Pooled tables may lie in any blocks: they go to FBGEMM in a training loop of one's own, or to TorchRec.
-  It has no sharding groups.
+- `shardwright`: `shardwright.runtime` runs the sequence tables, in blocks of whole rows, tiers included. Replicas of a block lie on the
+  same local ranks of each of their hosts. It has no sharding groups. Pooled tables may lie in any blocks: FBGEMM in a training loop of
+  your own runs them, or TorchRec does.
 
-TorchRec cuts R rows over n ranks into blocks of ceil(R / n), the last ones shorter or empty, block i on rank i (`row_wise`: of all ranks;
-`table_row_wise`, `grid_shard`: of one host). Its runtime finds the rank of a row by that division, so no other row blocks can run.
+TorchRec cuts R rows over n ranks into blocks of ceil(R / n); the last ones are shorter or empty. Block i lies on rank i of all ranks
+(`row_wise`) or of one host (`table_row_wise`, `grid_shard`). That division also finds a row's rank, so no other row blocks can run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pattern:
 
     Attributes:
         kind: TorchRec's sharding type.
-        blocks: rows, columns and rank of each shard in TorchRec's order, empty ones included; of data_parallel none.
+        blocks: rows, columns and rank of each shard in TorchRec's order, with empty ones; no blocks for data_parallel.
     """
 
     kind: str
@@ -43,14 +43,14 @@ class Pattern:
 
 
 def row_blocks(rows: int, ranks: Sequence[int], columns: Range) -> list[tuple[Range, Range, int]]:
-    """The row blocks that TorchRec makes of some columns on these ranks."""
+    """Return the row blocks into which TorchRec cuts these columns on these ranks."""
     size = -(-rows // len(ranks))
     cuts = [min(size * index, rows) for index in range(len(ranks) + 1)]
     return [((cuts[index], cuts[index + 1]), columns, rank) for index, rank in enumerate(ranks)]
 
 
 def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types: Sequence[str]) -> Pattern:
-    """The pattern of the first sharding type that fits the blocks; row blocks may differ by rounding.
+    """Return the pattern of the first sharding type that fits the blocks; row blocks may differ by rounding.
 
     Args:
         shards: all shards of the table, tiling it.
@@ -59,7 +59,7 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
         types: TorchRec's sharding types that the table may take.
 
     Raises:
-        InvalidPlan: they are none of them; the message names the table.
+        InvalidPlan: none of the types fits; the message names the table.
     """
     fitting = patterns_like(shards, table, topology)
     for kind in types:
@@ -79,7 +79,7 @@ def pattern_of(shards: Sequence[Shard], table: Table, topology: Topology, types:
 def patterns_like(
     shards: Sequence[Shard], table: Table, topology: Topology
 ) -> dict[str, list[tuple[Range, Range, int]]]:
-    """Blocks by each of TorchRec's sharding types that the shards are; empty where TorchRec cannot run them."""
+    """Return every TorchRec sharding type that fits the shards, with its blocks; empty if TorchRec cannot run them."""
     everyone = tuple(range(topology.devices))
     if any(shard.row_order != "id" for shard in shards):
         return {}
@@ -111,7 +111,7 @@ def patterns_like(
 def _on_hosts(
     blocks: Sequence[tuple[Range, Range, int]], table: Table, topology: Topology
 ) -> list[tuple[Range, Range, int]]:
-    """TorchRec's row blocks on one host for each range of columns; nothing if these blocks are not that."""
+    """Return TorchRec's row blocks on one host for each range of columns; empty if the given blocks do not have this form."""
     per_host, result = topology.devices_per_host, []
     for columns in sorted({columns for _, columns, _ in blocks}):
         of_columns = [block for block in blocks if block[1] == columns]
@@ -124,9 +124,9 @@ def _on_hosts(
 
 
 def _equal(blocks: Sequence[tuple[Range, Range, int]], rows: int, ranks: Sequence[int]) -> bool:
-    """Whether these are the row blocks of TorchRec on these ranks, up to rounding and to which rank has which.
+    """Whether the blocks are TorchRec's row blocks on these ranks, up to rounding and to the order of ranks.
 
-    Where a table has fewer rows than there are ranks, any of the ranks may hold them.
+    If a table has fewer rows than there are ranks, any of the ranks may hold them.
     """
     used = {rank for _, _, rank in blocks}
     largest = max(stop - start for (start, stop), _, _ in blocks)
@@ -146,12 +146,12 @@ _CUT_ROWS = ("column_wise", "grid")
 
 
 def runtimes_of(plan: Plan) -> tuple[str, ...]:
-    """The runtimes that can run every table of a plan."""
+    """Return the runtimes that can run every table of a plan."""
     return tuple(runtime for runtime in RUNTIMES if why_not_run(plan, runtime) is None)
 
 
 def why_not_run(plan: Plan, runtime: str) -> str | None:
-    """Why a runtime cannot run a plan; None if it can."""
+    """Return why a runtime cannot run a plan; None if it can."""
     if runtime == "torchrec":
         return _why_not_torchrec(plan)
     if plan.task.groups is not None:
@@ -177,7 +177,7 @@ def _why_not_torchrec(plan: Plan) -> str | None:
 
 
 def task_for(task: Task, runtime: str | None) -> Task:
-    """The task with the limits of a runtime among its constraints; as it is for None.
+    """Return the task with the limits of a runtime added to its constraints; None adds nothing.
 
     Raises:
         InvalidInput: there is no such runtime.
@@ -205,7 +205,7 @@ def task_for(task: Task, runtime: str | None) -> Task:
 
 
 def _limited(table: Table, limits: TableConstraint, runtime: str) -> TableConstraint | None:
-    """A table's constraint with what a runtime adds to it; None where it adds nothing."""
+    """Return a table's constraint with the limits of a runtime added; None if the runtime adds nothing."""
     if table.pooled and runtime == "shardwright":
         return None
     barred = ("tiered",) if runtime == "torchrec" else _CUT_ROWS

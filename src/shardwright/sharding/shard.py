@@ -1,8 +1,8 @@
-"""A shard: a block of a table, the set of devices that hold it, and which rows of the table lie where in it.
+"""A shard: a block of a table, the devices that hold it, and the order of its rows.
 
-A block without a tier holds the very rows of its range. A tier of N rows, hottest first, is dealt out to its n row ranges like cards: the
-p-th row of the tier goes to range p mod n, as its row p // n. All blocks of a tier then get the same share of the lookups, which blocks
-of consecutive rows would not.
+A block without a tier holds exactly the rows of its range. A tier of N rows, hottest first, is dealt out to its n row ranges like cards:
+the p-th row of the tier goes to range p mod n, as its row p // n. All blocks of a tier then get the same share of the lookups; blocks of
+consecutive rows would not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardwright.task.topology import Topology
 
 RowOrder: TypeAlias = Literal["id", "hotness"]
 COLUMN_UNIT = 4
-"""Columns that the widths of blocks are multiples of: narrower ones waste vector units and are not aligned to 16 bytes."""
+"""Block widths are multiples of this many columns: narrower blocks waste vector units and are not aligned to 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Shard:
         columns: half-open range of columns.
         devices: ranks that hold the block, ascending; more than one means replicas.
         row_order: whether row ranges count ids ("id") or rows sorted hottest first ("hotness").
-        tier: with "hotness", the range of rows that is dealt out one by one to the blocks of this tier, so that each holds hot and
-            less hot rows alike; see above. None: the block holds the very rows of its range.
+        tier: with "hotness", the range of rows that is dealt out row by row to the blocks of this tier, so that each block holds hot
+            and less hot rows alike; see the module. None: the block holds exactly the rows of its range.
     """
 
     table: str
@@ -78,7 +78,7 @@ class Shard:
 
     @classmethod
     def whole(cls, table: Table, *devices: int) -> Shard:
-        """The whole table on the given devices."""
+        """Return one shard with the whole table on the given devices."""
         return cls(table.name, (0, table.rows), (0, table.dim), tuple(sorted(devices)))
 
     @property
@@ -103,14 +103,14 @@ class Shard:
         return max(rows, 0) * max(columns, 0)
 
     def common(self, other: Shard) -> int:
-        """Elements that two blocks of one table in two plans are known to share: none where rows are ordered or dealt otherwise."""
+        """Elements that blocks of two plans, of the same table, are known to share: 0 if their rows are ordered or dealt differently."""
         if self.row_order != other.row_order or self.tier != other.tier or (self.tier and self.rows != other.rows):
             return 0
         return self.overlap(other)
 
 
 def sharding_type_of(shards: Sequence[Shard], table: Table, topology: Topology) -> str:
-    """The field's name for the pattern in which the shards of one table lie.
+    """Return the sharding type of one table's shards.
 
     Args:
         shards: all shards of the table, tiling it exactly.
@@ -132,7 +132,7 @@ def sharding_type_of(shards: Sequence[Shard], table: Table, topology: Topology) 
 
 
 def dealt_ranges(tier: tuple[int, int], parts: int) -> list[tuple[int, int]]:
-    """The row ranges to which a tier is dealt out: as even as possible, larger ones first.
+    """Return the row ranges to which a tier is dealt out: as even as possible, larger ones first.
 
     Args:
         tier: half-open range of rows.
@@ -144,18 +144,18 @@ def dealt_ranges(tier: tuple[int, int], parts: int) -> list[tuple[int, int]]:
 
 
 def even_cuts(length: int, parts: int) -> list[int]:
-    """Where a length is cut into parts that differ by one at most: `parts + 1` numbers from 0 to the length.
+    """Cut a length into parts that differ by one at most; returns the `parts + 1` cuts from 0 to the length.
 
-    Python's integers: a table may have so many rows that rows times parts exceed 64 bits.
+    Uses Python's integers, since rows times parts may exceed 64 bits.
     """
     return [part * length // parts for part in range(parts + 1)]
 
 
 @dataclass(frozen=True, eq=False)
 class RowLayout:
-    """Where the rows of one table lie.
+    """The order of one table's rows across its row ranges.
 
-    A *segment* is a tier, or a block without one. All of its arithmetic is the same: a block is a tier dealt to a single range.
+    A *segment* is a tier, or a block without a tier. A block counts as a tier dealt to a single range, so both share one arithmetic.
 
     Attributes:
         starts: `(s,)` first row of each segment, ascending from 0.
@@ -171,7 +171,7 @@ class RowLayout:
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> RowLayout:
-        """The layout of the shards of one table, which tile it (all columns cut at the same rows)."""
+        """Return the layout of shards that tile one table, with all columns cut at the same rows."""
         ranges = sorted({shard.rows for shard in shards})
         tier_of = {shard.rows: shard.tier or shard.rows for shard in shards}
         segments = sorted(set(tier_of.values()))
@@ -184,17 +184,17 @@ class RowLayout:
         )
 
     def locate(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Where `(n,)` rows (ids, or ranks by hotness, as the shards' row order says) lie.
+        """Find the place of `(n,)` rows, given as ids or as ranks by hotness, as the shards' row order says.
 
         Returns:
-            `(n,)` number of the row range in `ranges`, and `(n,)` row within it.
+            `(n,)` number of the row range in `ranges`, and `(n,)` row within that range.
         """
         segment = np.searchsorted(self.starts, rows, side="right") - 1
         position, parts = rows - self.starts[segment], self.parts[segment]
         return self.first[segment] + position % parts, position // parts
 
     def rows_of(self, number: int) -> Ints:
-        """The rows of a range, in the order in which they lie there."""
+        """Return the rows of a range, in their order within it."""
         segment = int(np.searchsorted(self.first, number, side="right")) - 1
         start, stop = self.ranges[number]
         first = int(self.starts[segment]) + number - int(self.first[segment])

@@ -1,6 +1,6 @@
-"""TorchRec's sharding plans as `save_sharding_plan` writes them, read and written without TorchRec: for those who plan elsewhere.
+"""Read and write TorchRec's sharding plans, as `save_sharding_plan` writes them, without TorchRec: for planning on another machine.
 
-Fields that a plan of ours does not have (context hash, output types, bounds checks) are kept as they are.
+Writing keeps fields that our plans do not have (context hash, output types, bounds checks).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardwright.task.task import Task
 
 FORMAT = 1
 _PLACEMENT = re.compile(r"rank:(\d{1,9})/(\w{1,40})(?::\d{1,9})?")
-_KERNELS = ("dense", "fused")  # others keep rows outside of the device, which a plan of ours does not say
+_KERNELS = ("dense", "fused")  # other kernels keep rows outside of the device; our plans cannot express that
 _TYPES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel")
 
 
@@ -43,7 +43,7 @@ def is_sharding_plan(document: object) -> bool:
 
 
 def plan_from_sharding_plan(document: dict[str, Any], task: Task, where: str) -> Plan:
-    """A sharding plan as a plan of a task with the same tables, neither checked against memory nor scored.
+    """Return a sharding plan as a plan of a task with the same tables. Its memory is not checked and it is not scored.
 
     Args:
         document: the content of the file.
@@ -71,7 +71,7 @@ def plan_from_sharding_plan(document: dict[str, Any], task: Task, where: str) ->
 
 
 def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) -> dict[str, Any]:
-    """A sharding plan with the blocks of a plan, and all else of another sharding plan of the same tables.
+    """Return a copy of a sharding plan in which the blocks of `plan` replace its own; all other fields stay.
 
     Raises:
         InvalidPlan: TorchRec cannot run the blocks, or a table has a compute kernel that keeps rows outside of its device.
@@ -90,7 +90,7 @@ def sharding_plan_from_plan(plan: Plan, document: dict[str, Any], where: str) ->
 
 
 def _tables(document: dict[str, Any], task: Task, where: str) -> list[tuple[str, dict[str, Any], Place]]:
-    """Name in the task, content and place of each table; tables of one name in several modules have the module's path before it."""
+    """Name in the task, content and place of each table; a name used in several modules gets its module's path as a prefix."""
     modules = document["sharding_plan"]
     found = []
     for module, tables in modules.items() if isinstance(modules, dict) else ():
@@ -118,13 +118,13 @@ def _shards(content: _TableFile, table: Table, task: Task, place: Place) -> list
                 f"{place}: placement is {shard.placement!r}, must be one of {devices} ranks, written like rank:0/cuda:0"
             )
         (row, column), (rows, columns) = shard.offsets, shard.sizes
-        if rows > 0 and columns > 0:  # TorchRec writes empty blocks out
+        if rows > 0 and columns > 0:  # TorchRec also writes empty blocks
             found.append(Shard(table.name, (row, row + rows), (column, column + columns), (int(match[1]),)))
     return found
 
 
 def _blocks(pattern: Pattern, plan: Plan, placed: list[str]) -> dict[str, Any]:
-    """The fields of a table that say where it lies."""
+    """Return the fields of a table that describe its placement."""
     topology = plan.task.topology
     if pattern.kind == "data_parallel":
         ranks = list(range(topology.devices))

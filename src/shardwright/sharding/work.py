@@ -1,4 +1,4 @@
-"""What a shard makes each of its devices do in one step: the link between plans, kernels and cost models.
+"""The lookup work of a shard on each of its devices in one step, as kernels and cost models see it.
 
 Shards of a device that run as one fused kernel call share its fixed cost.
 """
@@ -25,8 +25,8 @@ class ShardWork:
     Attributes:
         rows: rows of the block.
         dim: columns of the block.
-        samples: bags of the fused call; the batch, shared out evenly among the replicas of the block.
-        lookups: mean number of rows looked up in the block by all samples together.
+        samples: bags of the fused call: the batch, divided evenly among the replicas of the block.
+        lookups: mean number of lookups in the block by all samples together.
         pooled: whether the rows of a sample are summed.
         access: how the lookups spread over the block's rows.
         dtype: type of the weights.
@@ -52,11 +52,11 @@ class ShardWork:
 
 
 def shard_work(task: Task, shard: Shard) -> ShardWork:
-    """The work of `shard` on each of its devices.
+    """Return the work of `shard` on each of its devices.
 
-    With r replicas each serves `batch_size / r` samples. A row block gets the lookups that fall on its rows: by the access
-    profile where row ranges count hotness, by its share of the rows where they count ids (hot rows lie scattered) or where they
-    are dealt out of a tier.
+    Each of r replicas serves `batch_size / r` samples. A row block gets the lookups that fall on its rows. The access profile gives their
+    share if the rows are consecutive by hotness. The share is proportional to the number of rows if they are ids (hot rows lie scattered)
+    or dealt out of a tier.
     """
     table = task.table_by_name[shard.table]
     access, share = _block_access(table, shard)
@@ -67,7 +67,7 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
 
 @dataclass
 class ShardWorks:
-    """The work of the shards of one task; equal blocks, and a plan has many, are worked out once.
+    """The work of the shards of one task, computed once for equal blocks: a plan has many of them.
 
     Attributes:
         task: the task.
@@ -77,7 +77,7 @@ class ShardWorks:
     _known: dict[tuple[object, ...], ShardWork] = field(default_factory=dict, repr=False)
 
     def of(self, shard: Shard) -> ShardWork:
-        """What `shard_work` returns."""
+        """Return what `shard_work` returns."""
         place = shard.rows if shard.row_order == "hotness" and shard.tier is None else None
         kind = (shard.table, shard.row_count, shard.dim, len(shard.devices), shard.tier, place)
         if kind not in self._known:
@@ -86,12 +86,12 @@ class ShardWorks:
 
 
 COLUMNS = 40
-"""Numbers that samples keep and cost models see of a shard; see `columns_of`."""
+"""Numbers per shard that samples store and cost models read; see `columns_of`."""
 
 
 def columns_of(works: Sequence[ShardWork]) -> Floats:
-    """`(n, 40)` rows, dim, samples, lookups, pooled, bytes of a weight, and 17 reuse bins of rows and of lookups for each of n shards."""
-    known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table have their reuse in common
+    """`(n, 40)` features of n shards: rows, dim, samples, lookups, pooled, bytes of a weight, 17 reuse bins of rows and 17 of lookups."""
+    known: dict[tuple[AccessProfile, float], int] = {}  # column blocks of a table share their reuse
     owner = [known.setdefault((work.access, work.lookups), len(known)) for work in works]
     reuse = np.concatenate(reuse_of_many([access for access, _ in known], [each for _, each in known]), axis=1)
     plain = [(w.rows, w.dim, w.samples, w.lookups, w.pooled, DTYPE_BYTES[w.dtype]) for w in works]
@@ -112,16 +112,16 @@ def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:
 
 
 class Call(NamedTuple):
-    """What all shards of one fused call have in common.
+    """The properties that all shards of one fused call share.
 
-    A fused call has one number of samples, one weight type, and sums the bags of all its tables or of none. Without sums all
+    A fused call has one number of samples and one weight type, and sums the bags of all its tables or of none. Without sums, all its
     tables must have one dim as well (FBGEMM: "Mixed dimension tables only supported for pooling tables").
 
     Attributes:
         samples: bags of each table.
         pooled: whether the rows of a bag are summed.
         dtype: type of the weights.
-        dim: columns of each table where rows are not summed, else 0: any.
+        dim: columns of each table if rows are not summed; else 0, which stands for any.
     """
 
     samples: int
@@ -136,6 +136,6 @@ def call_of(work: ShardWork) -> Call:
 
 
 def numbered_calls(works: Iterable[ShardWork]) -> list[int]:
-    """The number of each shard's call, counted from 0 in the order in which calls first occur."""
+    """Number the fused calls from 0 in order of first occurrence; returns the number of each shard's call."""
     known: dict[Call, int] = {}
     return [known.setdefault(call_of(work), len(known)) for work in works]

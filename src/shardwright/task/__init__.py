@@ -1,4 +1,4 @@
-"""What is placed and where: tables, access profiles, topology, constraints, task files."""
+"""The placement problem: tables, access profiles, topology, constraints, task files."""
 
 from shardwright.task.access import AccessProfile
 from shardwright.task.constraints import SHARDING_TYPES, Constraints, TableConstraint

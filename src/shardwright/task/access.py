@@ -1,7 +1,7 @@
 """How the accesses of a table spread over its rows, sorted hottest first.
 
-An `AccessProfile` is the cumulative share of accesses in about 100 points; between two points the density is constant. From it follow,
-for any batch, the expected distinct rows and the 17 reuse bins of the papers (see `REUSE_EDGES`), for any range of rows.
+An `AccessProfile` is the cumulative share of accesses in about 100 points; between two points the density is constant. For any batch and
+any range of rows it yields the expected distinct rows and the 17 reuse bins of the papers (see `REUSE_EDGES`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.task.units import checked_whole, real
 
-_SUMMED = 16  # up to this count probabilities are summed term by term
-_REACH = 9.0  # standard deviations from the count beyond which the probability is 0 or 1 to 1e-15
+_SUMMED = 16  # up to this count, probabilities are summed term by term
+_REACH = 9.0  # standard deviations from the count; beyond them the probability is 0 or 1 to 1e-15
 _NODES = 48
-_SPREAD = 7.0  # of the square root of the mean, around that of k, within which the probability is neither 0 nor 1
+_SPREAD = 7.0  # distance of sqrt(mean) from sqrt(k); within it the probability is neither 0 nor 1
 _STEP = 1 / 128
 
 
 def poisson_at_most(counts: npt.ArrayLike, means: npt.ArrayLike) -> Floats:
     """Probability of at most k events when their number is Poisson distributed.
 
-    Up to k = 16 the terms are summed. Beyond, P(X ≤ k) is the tail integral of the gamma density t**k · exp(-t) / k! from the mean on
-    (DLMF 8.4.10): by Gauss-Legendre quadrature at nodes that are computed once, and cubic interpolation between them over the square
-    root of the mean, in which the curve is equally smooth for every k. The absolute error is below 1e-9.
+    Up to k = 16 the terms are summed. Beyond that, P(X ≤ k) is the integral of the gamma density t**k · exp(-t) / k! from the mean to
+    infinity (DLMF 8.4.10). Gauss-Legendre quadrature computes it once at fixed nodes; a cubic interpolates between them over the square
+    root of the mean, since the curve is then equally smooth for every k. The absolute error is below 1e-9.
 
     Args:
         counts: `(n,)` whole numbers k of at least 0.
@@ -57,7 +57,7 @@ def poisson_exactly(count: int, means: npt.ArrayLike) -> Floats:
 
 
 def _first_terms(mean: Floats) -> Floats:
-    """`(17, m)` probability of at most 0 … 16 events."""
+    """`(17, m)` probabilities of at most 0 … 16 events."""
     terms = np.empty((_SUMMED + 1, mean.size))
     terms[0] = np.exp(-mean)
     for k in range(1, _SUMMED + 1):
@@ -81,7 +81,7 @@ def _between_nodes(k: int, mean: Floats) -> Floats:
 
 @cache
 def _nodes(k: int) -> tuple[float, Floats, Floats]:
-    """Square root of the first node's mean; at every node the probability, and its slope per step."""
+    """Return the square root of the first node's mean, and for every node its probability and its slope per step."""
     lowest = max(0.0, math.sqrt(k) - _SPREAD)
     root = np.float64(lowest) + _STEP * np.arange(round((math.sqrt(k) + _SPREAD - lowest) / _STEP) + 1)
     mean: Floats = np.square(root)
@@ -97,7 +97,7 @@ def _legendre() -> tuple[Floats, Floats]:
 def _tail(k: int, mean: Floats) -> Floats:
     """Integral of the gamma density of shape k + 1 from each mean to infinity.
 
-    Below k it is 1 minus the rest, which keeps small tails exact on both sides.
+    Below k it is computed as 1 minus the rest, which keeps small tails exact on both sides.
     """
     width = _REACH * math.sqrt(k)
     low, high = max(k - width, 0.0), k + width + _REACH**2 / 2  # the density leans to the right
@@ -119,20 +119,20 @@ def _integral(k: int, start: Floats, stop: Floats) -> Floats:
 
 
 REUSE_EDGES = np.concatenate([[0.0], 2.0 ** np.arange(16), [np.inf]])
-"""Bin i holds the rows that occur in a batch more than REUSE_EDGES[i] and at most REUSE_EDGES[i + 1] times.
+"""Edges of the reuse bins: bin i holds the rows that occur in a batch more than REUSE_EDGES[i] and at most REUSE_EDGES[i + 1] times.
 
-The bins are (0, 1], (1, 2], (2, 4], ... (16384, 32768] and above: 17 of them.
+The 17 bins are (0, 1], (1, 2], (2, 4], ... (16384, 32768] and above.
 """
 
 _EDGES = REUSE_EDGES[:-1].astype(np.int64)
 _COUNTS = np.unique(np.concatenate([_EDGES, np.maximum(_EDGES - 1, 0)]))
 _AT_EDGE, _BELOW_EDGE = np.searchsorted(_COUNTS, _EDGES), np.searchsorted(_COUNTS, np.maximum(_EDGES - 1, 0))
-_AT_ONCE = 64  # profiles: their arrays stay in the processor's caches
+_AT_ONCE = 64  # profiles handled at once, so that their arrays stay in the processor's caches
 
 POINTS = 100
 MAX_ROWS = 2**62
-"""Most rows of a Zipf profile: more than any table has, and still a number that arrays hold."""
-_SHARE_DIGITS = 1e-12  # shares of accesses are trusted to so many digits
+"""Most rows of a Zipf profile: more than any table has, and within 64 bits."""
+_SHARE_DIGITS = 1e-12  # rounding error to expect in shares of accesses
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class AccessProfile:
         rows: `(k + 1,)` row counts from 0 to the table's rows, increasing. Fractions are allowed: a random tenth of
             a table holds 0.1 of its single hottest row, in expectation.
         share: `(k + 1,)` cumulative share of accesses, from 0 to 1, concave over `rows`.
-        exponent: the Zipf exponent the profile was made from, or None; kept so that files stay short.
+        exponent: Zipf exponent that the profile was made from, or None. Keeping it keeps files short.
     """
 
     rows: Floats
@@ -184,7 +184,7 @@ class AccessProfile:
 
     @classmethod
     def uniform(cls, rows: float) -> AccessProfile:
-        """Every one of `rows` rows is equally likely."""
+        """Return the profile in which all `rows` rows are equally likely."""
         count = real(rows)
         if count is None or not 0 < count < np.inf:
             raise InvalidInput(
@@ -194,10 +194,10 @@ class AccessProfile:
 
     @classmethod
     def zipf(cls, rows: int, exponent: float) -> AccessProfile:
-        """Access probability of the r-th hottest of `rows` rows proportional to r ** -exponent.
+        """Return the profile in which the r-th hottest of `rows` rows has an access probability proportional to r ** -exponent.
 
         Raises:
-            InvalidInput: `rows` is no whole number of at least 1, or `exponent` no number from 0 to 100.
+            InvalidInput: `rows` is not a whole number of at least 1, or `exponent` is not a number from 0 to 100.
         """
         count, power = checked_whole(rows, "access: rows of a zipf profile", MAX_ROWS), real(exponent)
         if power is None or not 0 <= power <= 100:
@@ -212,14 +212,14 @@ class AccessProfile:
 
     @classmethod
     def from_counts(cls, counts: npt.ArrayLike, rows: int | None = None) -> AccessProfile:
-        """Profile of observed accesses per row.
+        """Return the profile of observed accesses per row.
 
         Args:
             counts: `(n,)` non-negative number of accesses of each row, in any order.
-            rows: rows of the table, when rows that were never seen exist besides; default n.
+            rows: rows of the table, if it also has rows without a count; default n.
 
         Raises:
-            InvalidInput: a count is none, nothing was accessed, or there are more counts than rows.
+            InvalidInput: a count is negative or not finite, nothing was accessed, or there are more counts than rows.
         """
         ordered = _floats(counts, "counts").ravel()
         ordered.sort()
@@ -251,21 +251,21 @@ class AccessProfile:
         return float(high - low)
 
     def block(self, start: float, stop: float) -> AccessProfile:
-        """Profile of the rows `[start, stop)` of the hotness order, as a table of their own."""
+        """Return the profile of the rows `[start, stop)` of the hotness order, as a table of their own."""
         if (start, stop) == (0, self.total_rows):
             return self
         inside = self.rows[(self.rows > start) & (self.rows < stop)]
         rows = np.concatenate([[start], inside, [stop]])
         width = np.diff(rows)
         density = np.diff(np.interp(rows, self.rows, self.share)) / width
-        density = np.minimum.accumulate(density)  # the share of few cold rows is mostly rounding, which may grow
+        density = np.minimum.accumulate(density)  # rounding may make the density of cold rows rise
         share = np.concatenate([[0.0], np.cumsum(density * width)])
         if share[-1] <= 0:
             return AccessProfile.uniform(stop - start)
         return AccessProfile(rows - start, share / share[-1])
 
     def thinned(self, rows: float) -> AccessProfile:
-        """Profile of a random subset of `rows` rows: the same curve over fewer rows."""
+        """Return the profile of a random subset of `rows` rows: the same curve over fewer rows."""
         if rows == self.total_rows:
             return self
         fewer = self.rows * (rows / self.total_rows)
@@ -273,7 +273,7 @@ class AccessProfile:
         return AccessProfile(fewer, self.share)
 
     def distinct_rows(self, lookups: float) -> float:
-        """Expected number of distinct rows among `lookups` independent lookups, never more than those."""
+        """Expected number of distinct rows among `lookups` independent lookups; never above `lookups`."""
         count, probability = self._segments()
         seen = -np.expm1(lookups * np.log1p(-np.minimum(probability, 1 - 1e-16)))
         return float((count * np.minimum(seen, lookups * probability)).sum())
@@ -292,7 +292,7 @@ class AccessProfile:
     def _segments(self) -> tuple[Floats, Floats]:
         """`(k,)` rows of each segment and `(k,)` access probability of one row in it.
 
-        In a thinned profile the probability of a fractional row may exceed 1; times the thinned lookups it is still the
+        In a thinned profile the probability of a fractional row may exceed 1. Multiplied by the thinned lookups it is still the
         row's mean number of occurrences.
         """
         count = np.diff(self.rows)
@@ -308,7 +308,7 @@ class AccessProfile:
 
 
 def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -> tuple[Floats, Floats]:
-    """What `AccessProfile.reuse` returns for each of n profiles and its lookups, several times as fast.
+    """Return what `AccessProfile.reuse` returns, for n profiles and their lookups; several times as fast.
 
     Returns:
         `(n, 17)` expected distinct rows in each bin, and `(n, 17)` expected lookups that fall on them.
@@ -324,14 +324,14 @@ def reuse_of_many(profiles: Sequence[AccessProfile], lookups: Sequence[float]) -
         upper, below = (
             np.hstack([at_most[:, columns], np.ones((mean.size, 1))]) for columns in (_AT_EDGE, _BELOW_EDGE)
         )
-        below[:, 0] = 0.0  # fewer than no occurrence
+        below[:, 0] = 0.0  # no row occurs fewer than 0 times
         rows[part] = np.add.reduceat(count[:, None] * np.diff(upper, axis=1), begins)
         hits[part] = np.add.reduceat((count * mean)[:, None] * np.diff(below, axis=1), begins)
     return np.maximum(rows, 0.0), np.maximum(hits, 0.0)
 
 
 def upper_hull(x: Floats, y: Floats) -> list[int]:
-    """Indices of the corners of the upper concave hull of `(n,)` points sorted by x."""
+    """Return the indices of the corners of the upper concave hull of `(n,)` points sorted by x."""
     corners: list[int] = []
     for point in range(x.size):
         while len(corners) > 1:
@@ -344,7 +344,7 @@ def upper_hull(x: Floats, y: Floats) -> list[int]:
 
 
 def _floats(values: npt.ArrayLike, what: str) -> Floats:
-    """A copy of the values as floats."""
+    """Return a copy of the values as floats."""
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -352,13 +352,13 @@ def _floats(values: npt.ArrayLike, what: str) -> Floats:
 
 
 def _log_spaced_ranks(rows: int) -> Floats:
-    """0 and about POINTS ranks up to `rows`, dense at the hot end."""
+    """Return 0 and about POINTS ranks up to `rows`, dense at the hot end."""
     ranks = np.unique(np.rint(np.geomspace(1, rows, POINTS)))
     return np.concatenate([[0.0], ranks])
 
 
 def _zipf_cumulative(ranks: Floats, exponent: float) -> Floats:
-    """Sum of r ** -exponent for r = 1 … ranks: summed for the first 4,096, Euler-Maclaurin beyond."""
+    """Sum of r ** -exponent for r = 1 … ranks: term by term for the first 4,096, by Euler-Maclaurin beyond."""
     exact = 4096
     head = np.concatenate([[0.0], np.cumsum(np.arange(1, exact + 1, dtype=np.float64) ** -exponent)])
     result = head[np.minimum(ranks, exact).astype(np.int64)]
@@ -366,7 +366,7 @@ def _zipf_cumulative(ranks: Floats, exponent: float) -> Floats:
     if far.any():
         n = ranks[far]
         power, ratio = 1 - exponent, np.log(n / exact)
-        # expm1 keeps the integral exact for exponents close to 1 too
+        # expm1 keeps the integral exact for exponents close to 1
         integral = ratio if power == 0 else exact**power * np.expm1(power * ratio) / power
         ends = (n**-exponent - exact**-exponent) / 2
         slopes = exponent * (n ** (-exponent - 1) - exact ** (-exponent - 1)) / 12

@@ -1,4 +1,4 @@
-"""What a plan may not do: per table and between tables."""
+"""The constraints on a plan, per table and between tables."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ SHARDING_TYPES = (
 
 
 UNCUT_TYPES = ("table_wise", "data_parallel", "tiered")
-"""Sharding types with which a table can stay in one block."""
+"""Sharding types that can leave a table in one block."""
 
 
 @dataclass(frozen=True)
 class TableConstraint:
-    """Limits on one table. Lists, sets, ranges and arrays of types or ranks become tuples, numbers of NumPy become ints.
+    """Limits on one table. Lists, sets, ranges and arrays of types or ranks become tuples; NumPy numbers become ints.
 
     Attributes:
         sharding_types: the allowed sharding types; None allows all.
         devices: the only ranks that may hold a part of the table; None allows all.
         max_shards: most shards the table may be cut into; None for no limit.
         min_columns: fewest columns of a block, where the table is cut into columns; None for no limit.
-        equal_rows: whether row blocks must be equal blocks on all devices of the cluster or of one host, as TorchRec runs them.
-        equal_columns: whether column blocks must all have one width, as TorchRec loads them from checkpoints; a device may hold several.
-        column_multiple: what the columns of every block are a multiple of, where the table is cut into columns; None for no such demand.
-            A table whose dim it does not divide may not be cut into columns.
+        equal_rows: whether row blocks must be equal, one on each device of the cluster or of one host, as TorchRec runs them.
+        equal_columns: whether all column blocks must have one width, as TorchRec loads from checkpoints; a device may hold several.
+        column_multiple: the columns of every block must be a multiple of this, if the table is cut into columns; None for no limit.
+            A table whose dim is no multiple of it may not be cut into columns.
     """
 
     sharding_types: tuple[str, ...] | None = None
@@ -102,7 +102,7 @@ ANY = TableConstraint()
 
 
 class _Limits(Mapping[str, TableConstraint]):
-    """Limits by table name, for good: unlike a dict it cannot be changed, unlike a view of one it can be hashed, pickled and copied."""
+    """Immutable limits by table name. Unlike a dict it cannot be changed; unlike a view of a dict it can be hashed, pickled and copied."""
 
     def __init__(self, limits: Mapping[str, TableConstraint]) -> None:
         self._limits = dict(limits)
@@ -128,8 +128,8 @@ class Constraints:
     """All limits of a task.
 
     Attributes:
-        tables: limits by table name; a copy of what is given, which cannot be changed.
-        colocate: groups of tables whose shards lie on the same set of devices.
+        tables: limits by table name; an immutable copy of the given mapping.
+        colocate: groups of tables; all tables of a group lie on the same set of devices.
         apart: groups of tables; no two tables of a group share a device.
     """
 
@@ -151,7 +151,7 @@ class Constraints:
         return self.tables.get(table, ANY)
 
     def colocated_groups(self) -> list[frozenset[str]]:
-        """Disjoint groups of at least two tables that must share their devices, groups with a common table merged."""
+        """Disjoint groups of at least two tables that must share their devices; groups with a common table are merged."""
         groups: list[set[str]] = []
         for names in map(set, self.colocate):
             touching = [group for group in groups if group & names]
@@ -163,7 +163,7 @@ class Constraints:
         return {frozenset(pair) for names in self.apart for pair in combinations(sorted(set(names)), 2)}
 
     def check(self, table_names: Iterable[str], devices: int) -> None:
-        """Check against the task's tables and device count, and for contradictions.
+        """Check the constraints against the task's tables and device count, and for contradictions.
 
         Raises:
             InvalidInput: a table or rank does not exist, or two constraints cannot both hold.

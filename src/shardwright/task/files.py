@@ -1,4 +1,4 @@
-"""Task files and table files: YAML, or JSON where the name ends in .json. First the structures of the file, then reading and writing."""
+"""Read and write task files and tables files: YAML, or JSON if the name ends in .json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _AccessFile(Struct, forbid_unknown_fields=True):
 
 
 def table_from_dict(document: object, where: str | Place = "table") -> Table:
-    """The table in one item of `tables`.
+    """Return the table in one item of `tables`.
 
     Raises:
         InvalidInput: a rule is broken; the message begins with `where`.
@@ -64,7 +64,7 @@ def table_from_dict(document: object, where: str | Place = "table") -> Table:
 
 
 def table_to_dict(table: Table) -> dict[str, Any]:
-    """The table as plain data; what is the default is left out."""
+    """Return the table as plain data, without fields at their default."""
     document: dict[str, Any] = {"name": table.name, "rows": table.rows, "dim": table.dim}
     document["pooling"] = plain(table.pooling)
     if not table.pooled:
@@ -95,7 +95,7 @@ def _access_to_dict(table: Table) -> dict[str, Any] | None:
 
 
 def plain(number: float) -> int | float:
-    """A number as short as it can be written exactly: 1.0 as 1."""
+    """Return a number in its shortest exact form: 1.0 as 1."""
     return int(number) if float(number).is_integer() and abs(number) < 2**53 else float(number)
 
 
@@ -116,7 +116,7 @@ class _TopologyFile(Struct, forbid_unknown_fields=True):
 
 
 def topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
-    """The topology in a task file: a preset's name, or a mapping, perhaps with a preset and what differs from it.
+    """Return the topology in a task file: a preset's name, or a mapping that may name a preset and change some of its fields.
 
     Raises:
         InvalidInput: a rule is broken.
@@ -139,7 +139,7 @@ def _check_units(fields: dict[str, Any]) -> None:
 
 
 def topology_to_dict(topology: Topology) -> dict[str, Any]:
-    """The topology as plain data; memory as one size where all devices have the same."""
+    """Return the topology as plain data, with a single memory size if all devices have the same."""
     memory = [size if size >= LEAST_BARE else f"{size} B" for size in topology.memory_bytes]
     intra, inter = (plain(speed) if speed >= LEAST_BARE else f"{speed!r} B/s" for speed in topology.link_bandwidth)
     return {
@@ -172,7 +172,7 @@ _FLAGS = ("equal_rows", "equal_columns")
 
 
 def constraints_from_list(items: list[Any], place: Place) -> Constraints:
-    """The constraints in a task file.
+    """Return the constraints in a task file.
 
     Raises:
         InvalidInput: a rule is broken, or a table has limits twice.
@@ -196,7 +196,7 @@ def constraints_from_list(items: list[Any], place: Place) -> Constraints:
 
 
 def _subject(fields: dict[str, Any], place: Place) -> str:
-    """What a constraint is about: "table", "colocate" or "apart"."""
+    """Return the kind of a constraint: "table", "colocate" or "apart"."""
     named = [kind for kind in ("table", "colocate", "apart") if kind in fields]
     if len(named) != 1:
         found = " and ".join(named) or "none"
@@ -210,7 +210,7 @@ def _subject(fields: dict[str, Any], place: Place) -> str:
 
 
 def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
-    """The constraints as plain data."""
+    """Return the constraints as plain data."""
     limits: list[dict[str, Any]] = []
     for name, limit in constraints.tables.items():
         fields = {key: getattr(limit, key) for key in _LIMITS}
@@ -273,7 +273,7 @@ def save_task(task: Task, path: str | Path) -> None:
 
 
 def load_tables(path: str | Path) -> tuple[Table, ...]:
-    """Read a file of tables, as `shardwright profile` writes it.
+    """Read a tables file, as `shardwright profile` writes it.
 
     Raises:
         InvalidInput: the file cannot be read or breaks a rule.
@@ -285,18 +285,18 @@ def load_tables(path: str | Path) -> tuple[Table, ...]:
 
 
 def save_tables(tables: Iterable[Table], path: str | Path) -> None:
-    """Write a file of tables; atomic. Reading it gives equal tables."""
+    """Write a tables file; atomic. Reading it gives equal tables."""
     document = {"format": FORMAT, "tables": [table_to_dict(table) for table in tables]}
     write_atomically(path, dump_document(document, path))
 
 
 def task_from_dict(document: object, where: str = "task", folder: Path | None = None) -> Task:
-    """The task in the content of a task file.
+    """Return the task in the content of a task file.
 
     Args:
         document: the content.
-        where: what to call it in messages: the file's path.
-        folder: what `tables: {file: …}` is relative to; None if the tables must be in the document itself.
+        where: the file's path, for messages.
+        folder: the folder to which `tables: {file: …}` is relative; None if the document itself must hold the tables.
 
     Raises:
         InvalidInput: a rule is broken.
@@ -321,7 +321,7 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
-    """The task as plain data, in the layout of a task file."""
+    """Return the task as plain data, in the layout of a task file."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "batch_size": task.batch_size,
@@ -355,7 +355,7 @@ def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: P
 
 
 def _tables_by_name(content: dict[str, Any], place: Place) -> tuple[Table, ...]:
-    """The tables of a mapping of names to what a list would say of each."""
+    """Return the tables of a mapping from a table's name to its other fields."""
     for name, table in content.items():
         if not isinstance(table, dict) or "name" in table:
             shown = reprlib.repr(table)

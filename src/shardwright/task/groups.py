@@ -1,4 +1,4 @@
-"""2D parallelism: a cluster cut into sharding groups that each hold all tables."""
+"""2D parallelism: a cluster is cut into sharding groups, and each group holds all tables."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from shardwright.task.topology import MAX_DEVICES
 from shardwright.task.units import checked_flag, checked_whole
 
 Shape: TypeAlias = tuple[int, int]
-"""Hosts, and devices on each of them."""
+"""Number of hosts, and devices on each host."""
 
 
 @dataclass(frozen=True)
 class ShardingGroups:
-    """Equal groups of devices that each shard all tables, and average their weights every so often.
+    """Equal groups of devices. Each group shards all tables; the groups average their weights at intervals.
 
-    TorchRec's `DMPCollection` runs them. With W devices in groups of G, rank r of every group holds the same blocks: they are replicas,
-    W / G of each. By default replicas are neighbours, so that their all-reduce stays inside a host as far as it can: rank r of group g is
-    rank r · W / G + g of the cluster. With `inter_host_allreduce` the ranks of a group are neighbours, g · G + r.
+    TorchRec's `DMPCollection` runs them. W devices in groups of G make W / G groups. Rank r holds the same blocks in every group, so these
+    devices are replicas. By default replicas are neighbours, so that their all-reduce stays inside a host as far as possible: rank r of
+    group g is rank r · W / G + g of the cluster. With `inter_host_allreduce` the ranks of a group are neighbours: g · G + r.
 
     Attributes:
         size: devices of a group, G.
         hosts: hosts of the whole cluster.
         devices_per_host: devices of each host.
-        sync_interval: steps from one all-reduce of weights and optimizer state to the next.
+        sync_interval: steps between two all-reduces of weights and optimizer state.
         inter_host_allreduce: TorchRec's `use_inter_host_allreduce`.
-        fully_sharded: TorchRec's `ShardingStrategy.FULLY_SHARDED`: between a forward and its backward pass each replica holds its part of
-            the weights only, so weights travel in every step, and optimizer state never does.
+        fully_sharded: TorchRec's `ShardingStrategy.FULLY_SHARDED`: between forward and backward pass each replica holds only its part
+            of the weights. Weights then travel in every step, and optimizer state never does.
     """
 
     size: int
@@ -66,29 +66,29 @@ class ShardingGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups, and of the replicas of a block."""
+        """Number of groups, and of replicas of each block."""
         return self.devices // self.size
 
     def ranks(self, group: int) -> range:
-        """The cluster's ranks of a group's ranks, in order."""
+        """The cluster's ranks of one group, in the order of the group's ranks."""
         if self.inter_host_allreduce:
             return range(group * self.size, (group + 1) * self.size)
         return range(group, self.devices, self.count)
 
     def replicas(self, rank: int) -> range:
-        """The cluster's ranks that a rank of every group has."""
+        """The cluster's ranks of one rank in every group: the replicas of its blocks."""
         if self.inter_host_allreduce:
             return range(rank, self.devices, self.size)
         return range(rank * self.count, (rank + 1) * self.count)
 
     @cached_property
     def group_shape(self) -> Shape:
-        """How the ranks of a group lie: the longest equal runs that have a host of their own count as hosts."""
+        """Shape of a group's ranks: its hosts are the longest equal runs of ranks that each lie on one host."""
         return self._shape([self.ranks(group) for group in range(self.count)])
 
     @cached_property
     def replica_shape(self) -> Shape:
-        """How the replicas of a block lie."""
+        """Shape of the replicas of a block."""
         return self._shape([self.replicas(rank) for rank in range(self.size)])
 
     def _shape(self, sets: Sequence[range]) -> Shape:
@@ -103,5 +103,5 @@ class ShardingGroups:
 
 
 def group_sizes(devices: int) -> list[int]:
-    """The possible sizes of groups of `devices` devices: the divisors, ascending."""
+    """The possible group sizes for `devices` devices: the divisors, ascending."""
     return [size for size in range(1, devices + 1) if devices % size == 0]

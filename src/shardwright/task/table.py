@@ -13,14 +13,14 @@ from shardwright.task.units import checked_flag, checked_whole, real
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
-"""Most elements of a table, and of one table's activations in a step: sums over a task stay exact in 64 bits and in floats."""
+"""Most elements of a table, and of one table's activations in a step. Sums over a task then stay exact in 64 bits and in floats."""
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 SCALE_BYTES = 8
-"""Of each row of int8 weights: its scale and bias, as FBGEMM stores them."""
+"""Bytes of the scale and bias of each row of int8 weights, as FBGEMM stores them."""
 
 UNIFORM = AccessProfile.uniform(1)
-"""Stands for uniform access over the rows of whatever table it is given to."""
+"""Placeholder for uniform access over all rows of the table that gets it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Table:
         pooling: pooling factor, the mean number of lookups per sample.
         pooled: whether the looked-up rows of a sample are summed; False marks a sequence table.
         access: how accesses spread over the rows; uniform unless given.
-        dtype: type of the weights; int8 ones have a scale and a bias a row.
+        dtype: type of the weights; int8 weights have a scale and a bias per row.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Table:
         return self.rows * row_bytes(self.dtype, self.dim)
 
     def scaled_rows(self, factor: float) -> Table:
-        """The same table with `factor` times the rows, at least 1. Its access profile is made anew or stretched."""
+        """Return the table with `factor` times the rows, at least 1. A Zipf profile is computed anew, another one stretched."""
         scale = real(factor)
         if scale is None or not 0 < scale < math.inf:
             raise InvalidInput(f"scale {reprlib.repr(factor)} must be a finite number greater than 0")
-        rows = max(1, round(min(self.rows * scale, MAX_ELEMENTS + 1)))  # the message on too many is that of a table
+        rows = max(1, round(min(self.rows * scale, MAX_ELEMENTS + 1)))  # too many rows fail the table's own check
         if self.access.exponent is not None:
             access = AccessProfile.zipf(rows, self.access.exponent)
         else:
@@ -106,5 +106,5 @@ class Table:
 
 
 def row_bytes(dtype: str, dim: int) -> int:
-    """Bytes of `dim` weights of a row, with the scale and bias of int8 ones."""
+    """Bytes of one row of `dim` weights, with the scale and bias of int8 weights."""
     return dim * DTYPE_BYTES[dtype] + (SCALE_BYTES if dtype == "int8" else 0)

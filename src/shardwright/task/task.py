@@ -21,16 +21,16 @@ OPTIMIZERS = ("sgd", "rowwise_adagrad", "adagrad", "adam")
 
 @dataclass(frozen=True)
 class Task:
-    """What is placed, and where.
+    """A placement problem: what to place, and where.
 
     Attributes:
         tables: the embedding tables, names unique.
         topology: the cluster.
         batch_size: samples per step over all devices together.
         optimizer: optimizer of the embedding weights; decides the optimizer state in memory.
-        constraints: what plans may not do.
+        constraints: limits on the plans.
         exchange: how devices exchange the rows of sequence tables.
-        groups: the cluster's sharding groups, where these devices are one of them; None where they are the whole cluster.
+        groups: the cluster's sharding groups if the topology is one of them; None if it is the whole cluster.
     """
 
     tables: Sequence[Table]

@@ -1,4 +1,4 @@
-"""The cluster: hosts, devices, their memory, the links between them, and how devices exchange rows and gradients of sequence tables."""
+"""The cluster: hosts, devices, memory and links, and how devices exchange rows and gradients of sequence tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Topology:
         hosts: number of hosts.
         devices_per_host: devices of each host.
         device: name of the device type; selects the bundled cost model.
-        memory: bytes for embeddings on each device, `(devices,)`; given as one size for all, or one per device.
+        memory: bytes for embeddings on each device, `(devices,)`; given as one size for all devices, or one per device.
         intra_bandwidth: bytes per second a device can send inside its host.
         inter_bandwidth: bytes per second a device can send to other hosts.
         intra_latency_ms: fixed cost of a collective inside a host.
@@ -70,7 +70,7 @@ class Topology:
         return f"<Topology: {devices}, {memory} each, {intra}/s inside a host{between}>"
 
     def _memory_per_device(self) -> tuple[int, ...]:
-        given = None if isinstance(self.memory, Set) else listed(self.memory)  # a set has no order to rank its sizes by
+        given = None if isinstance(self.memory, Set) else listed(self.memory)  # a set has no order of ranks
         if given is None:
             return (parse_bytes(self.memory, "topology: memory"),) * self.devices
         sizes = tuple(parse_bytes(size, f"topology: memory[{rank}]") for rank, size in enumerate(given))
@@ -97,15 +97,15 @@ class Topology:
         return float(self.intra_bandwidth), float(self.inter_bandwidth)
 
     def host_of(self, rank: int) -> int:
-        """The host a device belongs to."""
+        """The host of a device."""
         return rank // self.devices_per_host
 
     @classmethod
     def preset(cls, name: str, **overrides: object) -> Topology:
-        """A topology by name, with any attribute replaced: `Topology.preset("h100-8", hosts=4)`.
+        """Return a topology by name, with any attribute replaced: `Topology.preset("h100-8", hosts=4)`.
 
         Raises:
-            InvalidInput: no preset has this name, or an override is of no attribute or breaks a rule.
+            InvalidInput: no preset has this name, or an override names no attribute or breaks a rule.
         """
         if not isinstance(name, str) or name not in ("cpu", *PRESETS):
             raise InvalidInput(f"topology: unknown preset {name!r}; known presets are cpu, {', '.join(PRESETS)}")
@@ -120,16 +120,16 @@ class Topology:
 
 
 def _this_machine() -> Topology:
-    """This machine's CPU cores as devices; half of its memory shared out among them."""
+    """Return this machine's CPU cores as devices, which share half of its memory."""
     cores = len(os.sched_getaffinity(0))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Topology(devices_per_host=cores, device="cpu", memory=physical // 2 // cores)
 
 
-# Bandwidths are per device and direction. Latencies, NVLink from A100s on, and links between hosts from H100s on are what others have
-# published of collectives (`benchmarks/published_links.py`): all-to-alls inside hosts of H100s and GB300s, whose links H200s and B200s
-# have, and on 16 GPUs of two hosts; all-reduces elsewhere. The others are as the vendors state them. Memory is 85% of the card's: the rest
-# is left to the dense layers, activations and the allocator (TorchRec's default reservation is 15% too).
+# Bandwidths are per device and direction. Published collectives (`benchmarks/published_links.py`) give all latencies, NVLink from A100s on,
+# and links between hosts from H100s on: all-to-alls inside hosts of H100s and GB300s (H200s and B200s have the same links) and on 16 GPUs
+# of two hosts; all-reduces elsewhere. Vendors state the other values. Memory is 85% of the card's: the rest is left to the dense layers,
+# activations and the allocator (TorchRec's default reservation is 15% too).
 PRESETS: dict[str, Topology] = {
     f"rtx2080ti-{count}": Topology(1, count, "rtx2080ti", 9_350_000_000, 12e9, 12e9, 0.03, 0.05) for count in (4, 8)
 } | {
@@ -152,14 +152,14 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the ranks of a job do with rows that several samples of a step look up. Pooled tables are not concerned.
+    """How ranks exchange rows that several samples of a step look up, and gradients of replicas. Applies to sequence tables only.
 
     Attributes:
-        deduplicate: "none": every looked-up row travels, as in TorchRec and as FlexShard describes it. "device": a device asks
-            for each distinct row of its samples once. "host": the devices of a host share what they ask for, so that
-            a row crosses the link between two hosts once a step.
-        replica_gradients: how replicas of a block agree on its gradient. "whole": all of it is reduced. "touched": only rows that a
-            sample of the step looked up. "cheaper": whichever of the two takes fewer bytes for the block, by expectation.
+        deduplicate: "none": every looked-up row travels, as in TorchRec and in FlexShard's description. "device": a device asks
+            once for each distinct row of its samples. "host": the devices of a host combine their requests, so that a row
+            crosses the link between two hosts once a step.
+        replica_gradients: how the replicas of a block agree on its gradient. "whole": they reduce all of it. "touched": they reduce
+            only the rows that a sample of the step looked up. "cheaper": whichever of the two takes fewer expected bytes for the block.
     """
 
     deduplicate: Deduplication = "none"
@@ -173,4 +173,4 @@ class Exchange:
 
 
 AS_TORCHREC = Exchange()
-"""Every looked-up row travels, and whole gradients are reduced."""
+"""TorchRec's exchange: every looked-up row travels, and whole gradients are reduced."""

@@ -1,6 +1,6 @@
-"""Numbers, lists and sizes as callers and files have them ("80 GB", "4 GiB", "450 GB/s", "200 Gbit/s"), as plain Python values.
+"""Convert numbers, lists and sizes of callers and files ("80 GB", "4 GiB", "450 GB/s", "200 Gbit/s") to plain Python values.
 
-Bools are no numbers here: `rows=True` is a slip, not one row. Everything a task keeps is plain, so that files can hold it.
+Bools do not count as numbers: `rows=True` is a slip, not one row. A task keeps plain values only, so that files can hold them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from shardwright.errors import InvalidInput
 
 
 def whole(value: object) -> int | None:
-    """The value as an int where it is a whole number by its type; None for anything else, as for 2.0 and True."""
-    if type(value) is int:  # nearly always, and a task has thousands of tables
+    """Return the value as an int if its type is a whole number; None for anything else, such as 2.0 and True."""
+    if type(value) is int:  # the common case first: a task has thousands of tables
         return value
     if isinstance(value, bool):
         return None
@@ -30,7 +30,7 @@ def whole(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """The value as a float where it is a real number, infinite where it is too large for one; None for anything else."""
+    """Return the value as a float if it is a real number, infinity if it is too large for a float; None for anything else."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -42,19 +42,19 @@ def real(value: object) -> float | None:
 
 
 def listed(value: object) -> tuple[object, ...] | None:
-    """The items of a list, tuple, range, array or any other iterable, as they come; None for text, mappings and what has no items."""
+    """Return the items of a list, tuple, range, array or another iterable; None for text, mappings and values without items."""
     if type(value) is tuple:
         return value
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
         return None
     try:
         return tuple(value)
-    except TypeError:  # an array without dimensions has the method, but no items
+    except TypeError:  # an array without dimensions has `__iter__`, but no items
         return None
 
 
 def whole_list(value: object) -> tuple[int, ...] | None:
-    """The whole numbers of a list or another iterable, those of a set sorted; None if it is none or an item is no whole number."""
+    """Return the items of an iterable as ints, a set's in order; None if the value is no iterable or an item is no whole number."""
     items = listed(value)
     numbers = None if items is None else [number for item in items if (number := whole(item)) is not None]
     if items is None or numbers is None or len(numbers) < len(items):
@@ -63,7 +63,7 @@ def whole_list(value: object) -> tuple[int, ...] | None:
 
 
 def text_list(value: object) -> tuple[str, ...] | None:
-    """The texts of a list or another iterable, those of a set sorted; None if it is none or an item is no text."""
+    """Return the items of an iterable as texts, a set's in order; None if the value is no iterable or an item is no text."""
     items = listed(value)
     texts = None if items is None else [str(item) for item in items if isinstance(item, str)]
     if items is None or texts is None or len(texts) < len(items):
@@ -72,15 +72,15 @@ def text_list(value: object) -> tuple[str, ...] | None:
 
 
 def checked_whole(value: object, what: str, most: int | None = None) -> int:
-    """The value as an int.
+    """Return the value as an int.
 
     Args:
-        value: what a caller gave.
-        what: what to call it in the message: "table 't': rows".
-        most: the largest it may be, a power of two; None for no limit.
+        value: value from a caller.
+        what: its name in the message, such as "table 't': rows".
+        most: largest allowed value, a power of two; None for no limit.
 
     Raises:
-        InvalidInput: it is no whole number, less than 1, or more than `most`.
+        InvalidInput: the value is not a whole number, less than 1, or more than `most`.
     """
     number = whole(value)
     if number is None or number < 1 or (most is not None and number > most):
@@ -90,10 +90,10 @@ def checked_whole(value: object, what: str, most: int | None = None) -> int:
 
 
 def checked_flag(value: object, what: str) -> bool:
-    """The value as a bool.
+    """Return the value as a bool.
 
     Raises:
-        InvalidInput: it is none: text and numbers, which Python takes for true or false, are not.
+        InvalidInput: the value is not a bool; text and numbers do not count, although Python can test their truth.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidInput(f"{what} is {reprlib.repr(value)}, must be True or False")
@@ -112,12 +112,12 @@ _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([
 
 
 def parse_bytes(value: object, field: str = "memory") -> int:
-    """Bytes of a size given as an integer or as text such as "80 GB" or "4 GiB".
+    """Return the bytes of a size given as an integer or as text such as "80 GB" or "4 GiB".
 
     Raises:
-        InvalidInput: the value is no size, is not positive, or its unit is unknown.
+        InvalidInput: the value is not a size, is not positive, or has an unknown unit.
     """
-    number = whole(value)  # not by way of a float, which does not hold every whole number
+    number = whole(value)  # an int must not pass through a float, which does not hold every whole number
     size = round(_parse(value, field, per_second=False)) if number is None else number
     if not 1 <= size < 2**63:
         raise InvalidInput(f"{field}: {reprlib.repr(value)} must be at least 1 byte and less than 2**63 bytes")
@@ -125,16 +125,16 @@ def parse_bytes(value: object, field: str = "memory") -> int:
 
 
 def parse_bandwidth(value: object, field: str = "bandwidth") -> float:
-    """Bytes per second of a bandwidth given as a number or as text such as "450 GB/s" or "200 Gbit/s".
+    """Return the bytes per second of a bandwidth given as a number or as text such as "450 GB/s" or "200 Gbit/s".
 
     Raises:
-        InvalidInput: the value is no bandwidth, is not positive, or its unit is unknown.
+        InvalidInput: the value is not a bandwidth, is not positive, or has an unknown unit.
     """
     return _parse(value, field, per_second=True)
 
 
 def check_unit(value: object, field: str, *, per_second: bool = False) -> None:
-    """Refuse a small number without a unit, as in "memory: 80": whoever writes it hardly means bytes.
+    """Refuse a small number without a unit, as in "memory: 80": its writer hardly means bytes.
 
     Raises:
         InvalidInput: the value is a bare number below `LEAST_BARE`.
@@ -147,7 +147,7 @@ def check_unit(value: object, field: str, *, per_second: bool = False) -> None:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people, in decimal units: 61_000_000_000 → "61.0 GB"."""
+    """Return a size as text for people, in decimal units: 61_000_000_000 → "61.0 GB"."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

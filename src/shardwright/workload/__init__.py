@@ -1,4 +1,4 @@
-"""Tables and tasks from somewhere: synthetic pools, the papers' generators, public models, dlrm_datasets files, training logs."""
+"""Sources of tables and tasks: synthetic pools, the papers' generators, public models, dlrm_datasets files, training logs."""
 
 from shardwright.workload.dlrm_datasets import iter_tables, read_tables
 from shardwright.workload.generators import (

@@ -1,4 +1,4 @@
-"""Batches of lookups drawn from an access profile: any batch size, seeded, hot rows scattered over the id range."""
+"""Draw batches of lookups from an access profile: any batch size, seeded, hot rows scattered over the id range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Batch:
 
     Attributes:
         indices: `(n,)` row ids of all samples, one sample after another.
-        offsets: `(samples + 1,)` where each sample's ids start; the last is n.
+        offsets: `(samples + 1,)` start of each sample's ids; the last is n.
     """
 
     indices: Ints
@@ -40,7 +40,7 @@ class Scatter:
 
     @classmethod
     def draw(cls, rows: int, rng: np.random.Generator) -> Scatter:
-        """A random one for a table of `rows` rows."""
+        """Draw a random scatter for a table of `rows` rows."""
         largest = min(rows, (_INT64_MAX - rows) // rows)
         multiplier = 1 + int(rng.integers(largest))
         while math.gcd(multiplier, rows) != 1:
@@ -48,22 +48,22 @@ class Scatter:
         return cls(rows, multiplier, int(rng.integers(rows)))
 
     def __call__(self, ranks: Ints) -> Ints:
-        """Ints of `(n,)` hotness ranks."""
+        """Return the ids of `(n,)` hotness ranks."""
         return (ranks * self.multiplier + self.shift) % self.rows
 
 
 def draw_batch(work: ShardWork, rng: np.random.Generator, scatter: Scatter | None = None) -> Batch:
-    """A batch of lookups as `work` describes it.
+    """Draw a batch of lookups as `work` describes it.
 
-    The batch has `work.lookups` lookups, rounded up or down at random so that the mean is kept. A pooled table's bags all have the
-    mean size, up to rounding; a sequence table's are Poisson distributed (given their sum). Rows are drawn independently by the
-    inverse of the access profile. Where the profile has fractions of rows (a random block of a table), the fractions
-    that make up one whole row are drawn as that row.
+    The batch has `work.lookups` lookups, rounded up or down at random so that the mean is kept. All bags of a pooled table have the mean
+    size, up to rounding. The bags of a sequence table have Poisson distributed sizes (given their sum). Rows are drawn independently, by
+    the inverse of the access profile. If the profile has fractions of rows (a random block of a table), the fractions that make up one
+    whole row are drawn as that row.
 
     Args:
         work: the table, or a block of it.
-        rng: draws the batch.
-        scatter: where the hot rows lie, which batches of one table have in common; by default drawn as well.
+        rng: generator that draws the batch.
+        scatter: where the hot rows lie, the same for all batches of one table; drawn as well by default.
     """
     total = int(work.lookups + rng.random())
     ranks = draw_ranks(work, total, rng)
@@ -78,7 +78,7 @@ def draw_ranks(work: ShardWork, count: int, rng: np.random.Generator) -> Ints:
 
 
 def _draw_offsets(work: ShardWork, total: int, rng: np.random.Generator) -> Ints:
-    """`(samples + 1,)` starts of the bags."""
+    """Draw the `(samples + 1,)` starts of the bags."""
     if work.pooled:
         sizes = np.full(work.samples, total // work.samples)
         sizes[rng.choice(work.samples, total % work.samples, replace=False)] += 1

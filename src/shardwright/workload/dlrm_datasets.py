@@ -1,11 +1,11 @@
-"""Reader for the files of facebookresearch/dlrm_datasets: one batch of lookups into hundreds of tables, `.pt` or `.pt.gz`.
+"""Read the files of facebookresearch/dlrm_datasets: one batch of lookups into hundreds of tables, `.pt` or `.pt.gz`.
 
-A file is a tuple (indices, offsets, lengths) written by `torch.save`: `(n,)` row ids of all tables, one table after another; `(tables ×
-samples + 1,)` where each bag starts; `(tables, samples)` sizes of the bags. The file is mapped into memory, not read, and handed out
-table by table. It is not trusted either.
+A file is a tuple (indices, offsets, lengths) written by `torch.save`: `(n,)` row ids of all tables, one table after another;
+`(tables × samples + 1,)` starts of the bags; `(tables, samples)` sizes of the bags. The file is mapped into memory instead of read, and
+returned table by table. It is not trusted.
 
-`torch.load(weights_only=True)` runs no code from a file, but a few bytes in one can still make it allocate gigabytes. So, before torch
-sees a file, its zip directory and the opcodes of its pickle are checked: only plain, uncompressed tensors pass.
+`torch.load(weights_only=True)` runs no code from a file, but a few bytes of a file can make it allocate gigabytes. So the zip directory
+and the pickle's opcodes are checked before torch sees the file: only plain, uncompressed tensors pass.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from shardwright.workload.batches import Batch
 from shardwright.workload.generators import POOL_DIM
 
 MOST_EXPANSION, LEAST_LIMIT = 20, 64_000_000
-"""Default bound on the size a gzip file unpacks to: so many times its own, at least so many bytes. (Lists of ids expand 2 to 5
-times, a file made to fill the disk 1000 times.)"""
+"""Default bound on the unpacked size of a gzip file: this multiple of its own size, and at least this many bytes. (Lists of ids
+expand 2 to 5 times; a file made to fill the disk expands 1000 times.)"""
 
 MOST_PICKLE_BYTES = 1_000_000
 CHUNK = 1 << 22
 
 _GLOBALS = {"torch._utils _rebuild_tensor_v2", "torch IntStorage", "torch LongStorage", "collections OrderedDict"}
-"""All that a pickle of integer tensors names."""
+"""The only globals in a pickle of integer tensors."""
 
 _CALLING_OPCODES = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4"}
 """Further opcodes that find or call objects; tensors need none of them."""
@@ -45,7 +45,7 @@ _CALLING_OPCODES = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD
 
 @contextmanager
 def unpacked(path: Path, max_bytes: int | None = None) -> Iterator[Path]:
-    """A path to the plain file: `path` itself, or for a gzip file a temporary unpacked copy.
+    """Yield the path of the plain file: `path` itself, or a temporary unpacked copy of a gzip file.
 
     Raises:
         InvalidInput: the file cannot be read, is damaged, or unpacks to more than `max_bytes`.
@@ -89,11 +89,11 @@ def _gunzip(path: Path, target: Path, limit: int) -> None:
 
 
 def load_tensors(path: Path, name: str, count: int) -> tuple[Any, ...]:
-    """The tuple of integer tensors in a file, mapped into memory.
+    """Return the tuple of integer tensors in a file, mapped into memory.
 
     Args:
         path: the plain file.
-        name: what errors call it.
+        name: its name in errors.
         count: number of tensors the file must hold.
 
     Raises:
@@ -113,7 +113,7 @@ def load_tensors(path: Path, name: str, count: int) -> tuple[Any, ...]:
     if not is_tuple or not all(torch.is_tensor(item) for item in loaded):
         raise InvalidInput(f"{name}: must hold a tuple of {count} tensors")
     for item in loaded:
-        # A tensor may show one stored number as a million by a stride of 0.
+        # With a stride of 0 a tensor may show one stored number as a million.
         if item.dtype not in (torch.int32, torch.int64) or not item.is_contiguous():
             raise InvalidInput(
                 f"{name}: a tensor of {item.dtype} and strides {item.stride()}; must be contiguous int32 or int64"
@@ -157,7 +157,7 @@ def _check_pickle(content: bytes, name: str) -> None:
 
 @contextmanager
 def _damage_is_invalid(message: str) -> Iterator[None]:
-    """Turn any error over the bytes of a file into InvalidInput: the parsers raise too many types to list."""
+    """Turn any error about the bytes of a file into InvalidInput: the parsers raise too many types to list."""
     try:
         yield
     except InvalidInput:
@@ -168,17 +168,17 @@ def _damage_is_invalid(message: str) -> Iterator[None]:
 
 
 def iter_tables(path: str | Path, *, max_bytes: int | None = None) -> Iterator[tuple[str, Batch]]:
-    """The tables of a file, one after another: name `t000`, `t001`, … and batch.
+    """Yield the tables of a file one after another, each as a name (`t000`, `t001`, …) and a batch.
 
     The arrays of a batch may be views of the mapped file; memory use is that of one table.
 
     Args:
         path: a `.pt` file, or a `.pt.gz` file, which is unpacked into the directory for temporary files (`TMPDIR`) and
             removed at the end.
-        max_bytes: most bytes a `.pt.gz` file may unpack to; by default 20 times its size, or 64 MB where that is more.
+        max_bytes: most bytes a `.pt.gz` file may unpack to; by default 20 times its size, and at least 64 MB.
 
     Raises:
-        InvalidInput: the file cannot be read, is no such data set, or contradicts itself.
+        InvalidInput: the file cannot be read, is not such a data set, or contradicts itself.
     """
     path = Path(path)
     with unpacked(path, max_bytes) as plain:
@@ -201,14 +201,14 @@ def read_tables(
     unseen: Literal["never", "good_turing"] = "never",
     max_bytes: int | None = None,
 ) -> list[Table]:
-    """The tables of a file with their pooling factors and access profiles, without those that the batch never looks into.
+    """Return the tables of a file with their pooling factors and access profiles, without tables that the batch never looks up.
 
     Args:
         path: as in `iter_tables`.
         rows: `(tables,)` rows of each table; by default the largest id plus 1, as in the papers.
         dim: dim of all tables; the files have none.
-        unseen: how often rows are looked up that are not in the batch: "never", or "good_turing": together as often as the rows
-            that are in it once (Good 1953), as far as that makes none of them hotter than a seen row.
+        unseen: how often rows outside the batch are looked up. "never", or "good_turing": together as often as the rows that
+            occur once in the batch (Good 1953), unless that would make one of them hotter than a seen row.
         max_bytes: as in `iter_tables`.
 
     Raises:
@@ -231,7 +231,7 @@ def read_tables(
 
 
 def _check_shapes(file: str, indices: Any, offsets: Any, lengths: Any) -> None:
-    """Check the three tensors against each other without reading their content."""
+    """Check that the three tensors fit each other, without reading their content."""
     shapes = [tuple(tensor.shape) for tensor in (indices, offsets, lengths)]
     if [len(shape) for shape in shapes] != [1, 1, 2] or 0 in shapes[2]:
         raise InvalidInput(
@@ -252,7 +252,7 @@ def _check_shapes(file: str, indices: Any, offsets: Any, lengths: Any) -> None:
 
 
 def _table_batch(where: str, indices: Any, bounds: Ints, lengths: Any) -> Batch:
-    """The lookups of one table, checked; `bounds` is `(samples + 1,)`, positions in `indices`."""
+    """Return the checked lookups of one table; `bounds` are `(samples + 1,)` positions in `indices`."""
     sizes = np.diff(bounds)
     if (sizes < 0).any() or bounds[0] < 0 or bounds[-1] > indices.numel():
         raise InvalidInput(f"{where}: offsets must rise from 0 to the number of indices; one falls or lies outside")
@@ -268,7 +268,7 @@ def _table_batch(where: str, indices: Any, bounds: Ints, lengths: Any) -> Batch:
 
 
 def _table(name: str, batch: Batch, rows: int | None, dim: int, unseen: str) -> Table:
-    """Table with the statistics of a batch that has at least one lookup."""
+    """Return the table with the statistics of a batch that has at least one lookup."""
     largest = int(batch.indices.max())
     if rows is None:
         rows = largest + 1
@@ -284,7 +284,7 @@ def _table(name: str, batch: Batch, rows: int | None, dim: int, unseen: str) -> 
 
 
 def _counts(indices: Ints, rows: int) -> Ints:
-    """Accesses of each row that occurs. Counting in an array is faster, unless a few large ids would make it huge."""
+    """Count the accesses of each row that occurs. An array is faster, unless a few large ids would make it huge."""
     if rows <= 8 * indices.size + 1_000_000:
         counts = np.bincount(indices)
         return counts[counts > 0]
@@ -292,7 +292,7 @@ def _counts(indices: Ints, rows: int) -> Ints:
 
 
 def _with_unseen(seen: AccessProfile, rows: int, mass: float) -> AccessProfile:
-    """The profile of the seen rows, with `mass` of the accesses spread evenly over the others of `rows` rows."""
+    """Return the profile of the seen rows, with `mass` of the accesses spread evenly over the rest of `rows` rows."""
     others = rows - seen.total_rows
     if others == 0 or mass == 0:
         return seen

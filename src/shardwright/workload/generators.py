@@ -1,11 +1,11 @@
 """Tasks from publications: public models, and the papers' benchmark tasks, which draw tables from a pool for a small cluster.
 
-Pools are synthetic stand-ins for Meta's DLRM data sets. The data sets themselves are 2 GB a batch. What is published about them in text
-is the number of tables, lookups and distinct rows of a batch, and its two reuse histograms. The pools have those totals and histograms in
+Pools are synthetic stand-ins for Meta's DLRM data sets, which are 2 GB a batch. Their published statistics in text are the number of
+tables, the lookups and distinct rows of a batch, and its two reuse histograms. The pools match these totals and histograms in
 expectation; the single tables are made up (`scripts/fit_pools.py`). For the real tables see `shardwright.workload.dlrm_datasets`.
 
-Where the papers leave a rule open, their public code decides: dims come by halving the largest one, and NeuroShard draws anew until the
-weights fill at most 15/16 of the cluster's memory.
+The papers leave some rules open, and their public code then decides: dims come by halving the largest one, and NeuroShard draws again
+until the weights fill at most 15/16 of the cluster's memory.
 
 References:
     [neuroshard] Zha et al., Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural Cost Models, MLSys 2023.
@@ -31,7 +31,7 @@ from shardwright.task.topology import Memory
 from shardwright.task.units import format_bytes
 
 POOLS: dict[str, int] = {"dlrm-2021": 65_536, "dlrm-2022": 131_072}
-"""The pools, and the batch size at which each has the published statistics."""
+"""Batch size at which each pool has the published statistics."""
 
 POOL_DIM = 16
 """Dim of every table of a pool, as in DreamShard; the NeuroShard tasks draw their own."""
@@ -42,14 +42,14 @@ PUBLIC_MODELS = {
     "hugectr-200": "hugectr_200_tables",
     "hugectr-7": "hugectr_7_tables",
 }
-"""Names of the models, and of their entries in the shipped facts."""
+"""For each model, the name of its entry in the shipped facts."""
 
 ZIPF = {"mlperf-dlrm-dcnv2": 1.05, "hugectr-180": 1.1, "hugectr-200": 1.1, "hugectr-7": 1.1}
-"""Zipf exponent of the accesses. HugeCTR's is published. MLPerf's is an assumption: its ids are Criteo's click logs, whose
-ids fall off about like 1 / rank, and nothing more exact is published in text."""
+"""Zipf exponent of the accesses. HugeCTR's is published. MLPerf's is an assumption: the ids of Criteo's click logs fall off
+about like 1 / rank, and no more exact figure is published in text."""
 
 BATCH_SIZE = 65_536
-"""Samples per step where none is published."""
+"""Samples per step if a model publishes no batch size."""
 
 Pool: TypeAlias = str | Sequence[Table]
 Seed: TypeAlias = int | np.random.Generator
@@ -60,9 +60,9 @@ MOST_TABLES = 100_000
 
 @cache
 def table_pool(name: str) -> tuple[Table, ...]:
-    """The tables of a pool: "dlrm-2021" has 856 of them, "dlrm-2022" 788.
+    """Return the tables of a pool: "dlrm-2021" has 856 of them, "dlrm-2022" 788.
 
-    The same tuple is returned each time.
+    Every call returns the same tuple.
 
     Raises:
         InvalidInput: no pool has this name.
@@ -100,27 +100,27 @@ def random_task(
     fill: float | None = 15 / 16,
     scale: float = 1.0,
 ) -> Task:
-    """A task of tables drawn uniformly from a pool, as in [neuroshard].
+    """Return a task of tables drawn uniformly from a pool, as in [neuroshard].
 
     Args:
-        seed: a seed, or the generator to draw with.
+        seed: seed, or generator to draw with.
         pool: tables, or the name of a pool (see `table_pool`).
-        tables: how many, or a half-open range to draw the number from.
-        devices: devices, all on one host.
+        tables: number of tables, or a half-open range to draw it from.
+        devices: number of devices, all on one host.
         max_dim: largest dim; each table draws one of max_dim, max_dim / 2, … down to the last multiple of 4.
-        dims: the dims to draw from, instead of max_dim.
+        dims: dims to draw from, instead of those that max_dim gives.
         memory: bytes for embeddings on a device.
         batch_size: samples per step over all devices.
         device: device type; the links are those of its presets.
         dtype: type of the weights.
         optimizer: optimizer of the embedding weights.
-        replacement: whether a table can be drawn twice; the second is named `NAME_2`, and so on.
-        fill: draw anew until the weights take at most this share of all devices' memory; None takes any draw. A table
-            may still be larger than one device, and then has to be split.
+        replacement: whether a table can be drawn twice; a second copy is named `NAME_2`, and so on.
+        fill: draw again until the weights take at most this share of all devices' memory; None accepts any draw. A table
+            may still be larger than one device, and must then be split.
         scale: factor on the rows of every table, to fit small machines.
 
     Raises:
-        InvalidInput: an option breaks a rule, or tables as these do not fit the memory.
+        InvalidInput: an option breaks a rule, or such tables do not fit the memory.
     """
     if not 0 < scale < np.inf:
         raise InvalidInput(f"scale {scale!r} must be a finite number greater than 0")
@@ -161,14 +161,14 @@ def paper_tasks(
     device: str = "rtx2080ti",
     scale: float = 1.0,
 ) -> list[Task]:
-    """The first `count` tasks of one setting of a paper's benchmark; the n-th depends on the setting and the seed alone.
+    """Return the first `count` tasks of one setting of a paper's benchmark; the n-th depends only on the setting and the seed.
 
     - neuroshard: T in [10, 60) tables for 4 devices and [20, 120) for 8, with replacement; dims up to `max_dim`; 4 GB a device.
     - dreamshard: 50 tables unless given, each at most once; dim 16 (`max_dim` is not used), fp16; 5 GB a device. The paper draws its
       training and test tasks from the two halves of `split_pool(pool, 0.5)`.
 
     Raises:
-        InvalidInput: no such paper, or an option breaks a rule.
+        InvalidInput: there is no such paper, or an option breaks a rule.
     """
     if paper == "neuroshard":
         draw = partial(random_task, tables=tables or (5 * devices // 2, 15 * devices), max_dim=max_dim, memory="4 GB")
@@ -185,7 +185,7 @@ def paper_tasks(
 
 
 def split_pool(pool: Pool, share: float, seed: int = 0) -> tuple[tuple[Table, ...], tuple[Table, ...]]:
-    """Two disjoint pools that together are `pool`: a random `share` of the tables to train on, the others to test on.
+    """Split a pool into two disjoint ones: a random `share` of the tables to train on, the rest to test on.
 
     Raises:
         InvalidInput: a side would be empty.
@@ -206,13 +206,13 @@ def split_pool(pool: Pool, share: float, seed: int = 0) -> tuple[tuple[Table, ..
 
 
 def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) -> tuple[Table, ...]:
-    """The tables of a public model.
+    """Return the tables of a public model.
 
     Args:
-        name: `mlperf-dlrm-dcnv2` (26 tables), `hugectr-180` (177 tables, as its groups
-            are published), `hugectr-200` (200 tables) or `hugectr-7` (7 giant ones).
-        scale: factor on the rows of every table (a table keeps at least 1).
-        zipf: Zipf exponent of the accesses, instead of the model's in `ZIPF`.
+        name: `mlperf-dlrm-dcnv2` (26 tables), `hugectr-180` (177 tables, according to
+            its published groups), `hugectr-200` (200 tables) or `hugectr-7` (7 giant tables).
+        scale: factor on the rows of every table (a table keeps at least 1 row).
+        zipf: Zipf exponent of the accesses, instead of the model's own in `ZIPF`.
 
     Raises:
         InvalidInput: no model has this name, or scale or zipf breaks a rule.
@@ -227,7 +227,7 @@ def public_model(name: str, *, scale: float = 1.0, zipf: float | None = None) ->
 
 
 def public_task(name: str, topology: Topology, *, scale: float = 1.0, batch_size: int | None = None) -> Task:
-    """A public model on a cluster, with its published optimizer and batch size (65,536 where none is published).
+    """Return a public model on a cluster, with its published optimizer and batch size (65,536 if none is published).
 
     Raises:
         InvalidInput: no model has this name, or an argument breaks a rule.
@@ -239,7 +239,7 @@ def public_task(name: str, topology: Topology, *, scale: float = 1.0, batch_size
 
 
 def halved_dims(max_dim: int) -> tuple[int, ...]:
-    """The dims of the papers' tables, ascending: `max_dim`, its half, its quarter, … as long as 4 divides them.
+    """Return the dims of the papers' tables, ascending: `max_dim`, its half, its quarter, … while 4 divides them.
 
     Raises:
         InvalidInput: 4 does not divide `max_dim`.
@@ -255,7 +255,7 @@ def halved_dims(max_dim: int) -> tuple[int, ...]:
 
 
 def _generator(seed: Seed | Sequence[int]) -> np.random.Generator:
-    """The generator of a seed; one that is given is used as it is."""
+    """Return the generator of a seed; a given generator is used as it is."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
@@ -263,7 +263,7 @@ def _generator(seed: Seed | Sequence[int]) -> np.random.Generator:
 
 
 def _draw_count(rng: np.random.Generator, tables: int | tuple[int, int], available: int, replacement: bool) -> int:
-    """Number of tables of the task."""
+    """Draw the number of tables of the task."""
     low, high = (tables, tables + 1) if isinstance(tables, int) else tables
     if not 1 <= low < high <= MOST_TABLES + 1:
         raise InvalidInput(
@@ -278,7 +278,7 @@ def _draw_count(rng: np.random.Generator, tables: int | tuple[int, int], availab
 
 
 def _topology(device: str, devices: int, memory: Memory) -> Topology:
-    """One host with `devices` devices and the links of the device type's preset."""
+    """Return one host with `devices` devices and the links of the device type's preset."""
     names = {preset.device: name for name, preset in PRESETS.items()} | {"cpu": "cpu"}
     if device not in names:
         raise InvalidInput(f"device {device!r} has no preset; known devices are {', '.join(names)}")
@@ -286,7 +286,7 @@ def _topology(device: str, devices: int, memory: Memory) -> Topology:
 
 
 def _with_unique_names(tables: Sequence[Table]) -> list[Table]:
-    """The tables; later ones of the same name are renamed to NAME_2, NAME_3 and so on."""
+    """Rename later tables with the same name to NAME_2, NAME_3 and so on."""
     taken: set[str] = {table.name for table in tables}
     seen: dict[str, int] = {}
     result = []
@@ -301,7 +301,7 @@ def _with_unique_names(tables: Sequence[Table]) -> list[Table]:
 
 
 def _specifications(facts: dict[str, Any]) -> list[tuple[str, int, float, int]]:
-    """Name, rows, lookups per sample and dim of each table; the third table of group 0 is g0_2."""
+    """Return name, rows, lookups per sample and dim of each table; the third table of group 0 is named g0_2."""
     if "groups" not in facts:
         return [
             (f"cat_{i}", rows, lookups, facts["dim"])

@@ -1,4 +1,4 @@
-"""Files of training tasks: groups of tasks drawn from a pool, and task files."""
+"""Read training tasks: a file of groups drawn from pools, and of task files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrainingTasks:
 
     Attributes:
         tasks: the tasks; at least one.
-        digest: 16 hexadecimal digits that change with any task.
+        digest: 16 hexadecimal digits of a hash over all tasks.
     """
 
     tasks: tuple[Task, ...]
@@ -41,17 +41,17 @@ class TrainingTasks:
 
     @property
     def description(self) -> str:
-        """As in "200 tasks of 20-60 tables on 4 devices, sha256 0123456789abcdef"."""
+        """A text such as "200 tasks of 20-60 tables on 4 devices, sha256 0123456789abcdef"."""
         tables = _span([len(task.tables) for task in self.tasks])
         devices = _span([task.topology.devices for task in self.tasks])
         return f"{len(self.tasks)} tasks of {tables} tables on {devices} devices, sha256 {self.digest}"
 
 
 def training_tasks(tasks: Sequence[Task]) -> TrainingTasks:
-    """Tasks with their digest.
+    """Return tasks with their digest.
 
     Raises:
-        InvalidInput: there are none.
+        InvalidInput: there are no tasks.
     """
     if not tasks:
         raise InvalidInput(
@@ -66,13 +66,13 @@ def training_tasks(tasks: Sequence[Task]) -> TrainingTasks:
 def load_training_tasks(path: str | Path) -> TrainingTasks:
     """Read a file of training tasks.
 
-    The file has a field `groups`: a list of `{file: task.yaml}`, relative to the file, and of tasks drawn by
-    `workload.generators.random_task`, with its options and defaults but for these:
+    The file has a field `groups`. A group is `{file: task.yaml}`, relative to the file, or options of tasks that
+    `workload.generators.random_task` draws, with its option names and defaults except for these:
 
-    - count: how many tasks are drawn, 1 by default; the n-th depends on seed and n alone.
+    - count: number of tasks to draw, 1 by default; the n-th depends only on seed and n.
     - pool: the name of a pool, or `{file: tables.yaml}`, relative to the file.
-    - half, split_seed: which half of the pool to draw from (`train`, `test` or `all`), by `split_pool(pool, 0.5, split_seed)`.
-    - sharding_types: sharding types that every table is limited to.
+    - half, split_seed: the half of the pool to draw from (`train`, `test` or `all`), by `split_pool(pool, 0.5, split_seed)`.
+    - sharding_types: the only sharding types allowed for every table.
 
     Raises:
         InvalidInput: a file cannot be read, breaks a rule, or has no task; the message names file, field, value and rule.
@@ -113,7 +113,7 @@ class _Drawn(Struct, forbid_unknown_fields=True):
 
 
 _OWN = ("count", "seed", "half", "split_seed", "pool", "sharding_types")
-"""Fields of a drawn group that are not options of `random_task`, or not as they stand."""
+"""Fields of a drawn group that are not options of `random_task`, or need conversion first."""
 
 
 class _TasksFile(Struct, forbid_unknown_fields=True):

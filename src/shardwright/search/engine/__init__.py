@@ -1,1 +1,1 @@
-"""What of the engine is Python: the arrays that it works on, first solutions, and the session that runs starts and kicks."""
+"""The Python part of the engine: the arrays that it works on, first solutions, and the session that runs starts and kicks."""

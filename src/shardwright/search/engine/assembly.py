@@ -1,4 +1,4 @@
-"""From a catalog to the arrays of the engine, and from its solutions back to shards.
+"""Turn a catalog into the arrays of the engine, and the engine's solutions back into shards.
 
 A search places items. An item is a table or a colocated group, with the pieces and spreads that its tables share.
 """
@@ -23,7 +23,7 @@ from shardwright.task.topology import Topology
 
 
 class Parts:
-    """Piece rows picked from a catalog, and rows of merged groups behind them."""
+    """Piece rows picked from a catalog, and behind them merged rows of colocated groups."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._forms = catalog.forms
@@ -32,12 +32,12 @@ class Parts:
         self.units: list[int] = []
 
     def copy(self, form: int) -> None:
-        """All pieces of a form."""
+        """Add all pieces of a form."""
         self.rows.append(np.arange(self._forms.first[form], self._forms.first[form + 1]))
         self.units.append(self.rows[-1].size)
 
     def merge(self, tables: tuple[int, ...]) -> None:
-        """Pieces that hold the same share of the columns of some tables: as many units as the tables' own have in common."""
+        """Add pieces that hold the same share of the columns of several tables. They have as many units as the gcd of the tables' units."""
         own = self._forms.units[np.array(tables)]
         units = int(np.gcd.reduce(own))
         begin = self._forms.first[-1] + len(self._merged)
@@ -68,9 +68,9 @@ class Parts:
 
 
 def pieces_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> tuple[Parts, Ints]:
-    """The pieces of a column form of every item, then those of all other forms; and which form of the catalog each is.
+    """The pieces of each item's column form, then of all other forms; and the catalog's form behind each form.
 
-    Of a group it is that of its first table.
+    For a group, that is the form of its first table.
     """
     forms, parts = catalog.forms, Parts(catalog)
     single = [tables[0] for tables in members if len(tables) == 1]
@@ -139,13 +139,13 @@ def spreads_of(catalog: Catalog, members: tuple[tuple[int, ...], ...]) -> ItemSp
 
 
 def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
-    """Most pieces of an item: each holds a part of every one of its tables."""
+    """The most pieces that an item may have; each piece holds a part of every one of its tables."""
     limits = [task.constraints.of(task.tables[table].name).max_shards for table in tables]
     return min((limit for limit in limits if limit is not None), default=np.iinfo(np.int64).max)
 
 
 def allowed_devices(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:
-    """`(items, d)` where an item may go by the pinning of its tables; `(0, 0)` where nothing is pinned."""
+    """`(items, d)` whether the pinning of its tables lets an item go to a device; `(0, 0)` if nothing is pinned."""
     if not any(limits.devices for limits in task.constraints.tables.values()):
         return np.zeros((0, 0), dtype=bool)
     masks = np.ones((len(members), task.topology.devices), dtype=bool)
@@ -162,9 +162,9 @@ NOTHING = -1
 
 
 class Home(NamedTuple):
-    """The plan to start from, in the terms of a search.
+    """The start plan in the terms of a search: which units of each item the devices hold.
 
-    A device holds the units `[start, start + width)` of an item's form; where it held several ranges, the widest counts.
+    A device holds the units `[start, start + width)` of an item's form; if it held several ranges, the widest counts.
 
     Attributes:
         form: `(items,)` form of each item, or -1; `(0,)` without a plan.
@@ -172,9 +172,9 @@ class Home(NamedTuple):
         device: devices that hold a part, ascending for each item.
         width: units they hold.
         start: the first unit they hold.
-        unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 of tables that have to be made anew wherever they lie.
+        unit_ms: `(f,)` ms that a unit of each form costs its receiver; 0 for tables that must be made anew wherever they lie.
         spread_ms: `(spreads,)` ms that taking each spread costs, over all its devices.
-        least_ms: `(items,)` ms that every way of an item costs at least: what no device holds has to be received by some.
+        least_ms: `(items,)` least ms that any way of an item costs: some device must receive what no device holds.
     """
 
     form: Ints
@@ -198,30 +198,30 @@ class EngineArrays(NamedTuple):
     Attributes:
         first: `(f + 1,)` where the pieces of each form begin: one of w units is row `first[form] + w - 1`.
         item: `(f,)` the item that a form cuts.
-        next_form: `(f,)` the item's next form, the first after the last; form i is one of item i.
+        next_form: `(f,)` the item's next form; after its last form comes its first. Form i is one of item i.
         equal: `(f,)` whether a piece of w units is w blocks.
-        part: `(r + 1,)` this and the next two: what each piece adds to the calls of its device, see `blocks.Added`.
+        part: `(r + 1,)` this and the next two: what each piece adds to the calls of its device, see `catalog.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory of a piece.
         served: `(r, 2)` bytes of values and of ids that its holder serves.
         legal: `(r,)` whether a piece is allowed.
         price: `(r,)` rough ms that a piece adds to its device.
-        most: `(items,)` most pieces.
-        allowed: `(items, d)` where pieces of an item may go; `(0, 0)` where all may go everywhere.
-        rivals: `(items, items)` which items may not share a device; `(0, 0)` where all may.
+        most: `(items,)` most pieces of an item.
+        allowed: `(items, d)` where pieces of an item may go; `(0, 0)` if all may go everywhere.
+        rivals: `(items, items)` which items may not share a device; `(0, 0)` if all may.
         spread_first: `(items + 1,)` the spreads of each item.
         spread_range: `(spreads, 2)` where the devices of each spread begin and end.
         spread_device: devices of all spreads; equal sets share their place.
         spread_part: `(spreads + 1,)` this and the next two: what a spread adds to each of its devices.
         spread_call: see above.
         spread_vectors: see above.
-        spread_bytes: `(spreads,)`.
-        spread_served: `(spreads, 2)`.
+        spread_bytes: `(spreads,)` memory on each of its devices.
+        spread_served: `(spreads, 2)` as `served`, for each of its devices.
         spread_reduced: `(spreads, 2)` bytes each device sends to reduce gradients, inside a host and between hosts.
         mix: `(2, h)`.
         base: `(h + 2,)` the sums of a call with nothing in it.
-        once: `(2,)` ms that a device takes besides its calls. One without a piece is given them too: no maximum over devices changes.
+        once: `(2,)` ms that a device takes besides its calls. Devices without a piece get them too, which changes no maximum.
         memory: `(d,)` bytes.
         links: `(6,)` see `link_facts`.
     """
@@ -262,11 +262,11 @@ class Assembly:
 
     Attributes:
         arrays: what stays the same in the search.
-        catalog: what they were made from.
+        catalog: what the arrays were made from.
         members: `(items,)` tables of each item: one, or a colocated group.
-        forms: `(forms,)` which of the catalog's forms each form is; of a group that of its first table.
-        spread_devices: of each spread the ranks.
-        spread_replicated: `(spreads,)` whether they hold replicas.
+        forms: `(forms,)` the catalog's form behind each form; for a group, that of its first table.
+        spread_devices: the ranks of each spread.
+        spread_replicated: `(spreads,)` whether its devices hold replicas.
         home: the plan to start from.
     """
 
@@ -292,7 +292,7 @@ class Assembly:
 
     @cached_property
     def whole(self) -> Ints:
-        """`(items,)` the row of each item in one piece."""
+        """`(items,)` the row of each item's whole piece."""
         found: Ints = self.arrays.first[1 : self.arrays.most.size + 1] - 1
         return found
 
@@ -316,7 +316,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
     """The arrays of a search over a catalog.
 
     Args:
-        catalog: what can be made of every table.
+        catalog: the ways to make every table.
         cost_model: its head prices devices.
         vector_price: `(calls, h + 2)` rough ms a unit of each sum.
         links_price: `(2,)` rough ms a byte of values and of ids.
@@ -370,7 +370,7 @@ def link_facts(topology: Topology) -> Floats:
 
 
 def _rings(item: Ints) -> Ints:
-    """`(forms,)` the form of the same item after each, the first after the last."""
+    """`(forms,)` the next form of the same item; after its last form comes its first."""
     order = np.argsort(item, kind="stable")
     result = np.empty_like(order)
     for forms in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
@@ -379,7 +379,7 @@ def _rings(item: Ints) -> Ints:
 
 
 def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
-    """`(sets, 2)` where the devices of each set lie in one array, and that array; equal sets, which are one object, share their place."""
+    """`(sets, 2)` where the devices of each set lie in one array, and that array; equal sets are one object and share their place."""
     begin, place, parts = 0, {}, [np.zeros(0, dtype=np.int64)]
     for devices in sets:
         if id(devices) not in place:
@@ -391,7 +391,7 @@ def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
 
 
 def shards_of(task: Task, assembly: Assembly, solution: Solution) -> list[Shard]:
-    """The shards of a full solution; devices keep the units they held in the plan to start from, where there is one."""
+    """The shards of a full solution; devices keep the units that they held in the start plan, if there is one."""
     shards: list[Shard] = []
     for item, spread in enumerate(solution.spread_of.tolist()):
         if spread >= 0:
@@ -412,14 +412,14 @@ def shards_of(task: Task, assembly: Assembly, solution: Solution) -> list[Shard]
 def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -> Ints:
     """The first unit of each piece of an item; the pieces cover its units without gaps.
 
-    They take the units that their devices held before, as far as possible.
+    As far as possible, devices keep the units that they held before.
 
     Args:
         home: what devices held before.
         item: the item.
         form: form of its pieces.
-        devices: `(n,)` a device each, no two equal.
-        widths: `(n,)` units of each.
+        devices: `(n,)` the device of each piece, no two equal.
+        widths: `(n,)` units of each piece.
     """
     order = np.arange(widths.size)
     if home.first.size and home.form[item] == form:
@@ -435,7 +435,7 @@ def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -
 
 
 def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
-    """The blocks of the units `[start, stop)` of a form, of each table of its item."""
+    """The blocks of units `[start, stop)` of a form, for each table of its item."""
     if assembly.rows[form]:
         table = task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)

@@ -1,14 +1,14 @@
-"""Everything that can be made of the tables of a task, as arrays: what the bound and every search choose from.
+"""The catalog: every way to make a task's tables, as arrays. The bound and the searches choose from it.
 
-Blocks are priced many at once, since a search looks at tens of thousands of them: the figures of `sharding.work`, `sharding.memory` and
+Blocks are priced many at once, since a search looks at tens of thousands of them. The figures of `sharding.work`, `sharding.memory` and
 `cost.score` are computed as columns instead of shard by shard.
 
 A table can lie in single blocks, each on one device: column blocks (of multiples of 4 columns), or row blocks on a grid of `row_units`
 parts. Or it can be *spread*: cut into equal row blocks over a set of devices, or replicated on every device.
 
-Terms: an *item* is a table, or a colocated group of tables; a *form* is a way to cut an item into single blocks (form i cuts item i into
-columns, later forms cut into rows, or into another number of equal column blocks); a *piece* is what a device holds of a form, w units of
-it, row `first[form] + w - 1` of the piece arrays. A piece is one block, or w blocks of a unit where a table must have equal columns.
+Terms. An *item* is a table, or a colocated group of tables. A *form* is a way to cut an item into single blocks: form i cuts item i into
+columns, later forms cut into rows, or into another number of equal column blocks. A *piece* is what a device holds of a form: w units,
+row `first[form] + w - 1` of the piece arrays. A piece is one block, or w blocks of a unit each if a table must have equal columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardwright.task.constraints import TableConstraint
 from shardwright.task.table import DTYPE_BYTES, Table
 from shardwright.task.task import Task
 
-_AT_ONCE = 16_384  # blocks encoded together; bounds the memory of what the encoder computes on the way
+_AT_ONCE = 16_384  # blocks encoded together: limits the encoder's memory
 _STATE_BYTES = {"sgd": (0, 0), "rowwise_adagrad": (4, 0), "adagrad": (0, 4), "adam": (0, 8)}  # a row, and a weight
 
 
@@ -77,7 +77,7 @@ class BlockCosts:
     served: Floats
 
     def rows(self, chosen: Ints) -> BlockCosts:
-        """Those of some of the blocks."""
+        """The costs of some of the blocks."""
         return BlockCosts(self.call[chosen], self.vectors[chosen], self.bytes[chosen], self.served[chosen])
 
 
@@ -105,7 +105,7 @@ class Tables:
 
     @property
     def calls(self) -> int:
-        """Kinds of fused calls that the blocks seen so far are served by."""
+        """How many kinds of fused calls serve the blocks seen so far."""
         return len(self._call_of)
 
     def calls_of(self, blocks: Blocks) -> Ints:
@@ -161,14 +161,14 @@ class Tables:
         )
 
     def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
-        """Reuse bins of every table in the share of the batch that one of its replicas serves; a random part of the rows has its share."""
+        """Reuse bins of every table in the part of the batch that one replica serves; a random part of the rows has its share of them."""
         if replicas not in self._reuse:
             lookups = self._pooling * self._task.batch_size / replicas
             self._reuse[replicas] = reuse_of_many([table.access for table in self._task.tables], lookups.tolist())
         return self._reuse[replicas]
 
     def _encode(self, blocks: Blocks, works: WorkArrays) -> Floats:
-        """Encodings; cost models that cannot take columns get the blocks one by one."""
+        """Encodings of blocks; a cost model that cannot take columns gets them one by one."""
         columns = getattr(self._model, "encode_arrays", None)
         if columns is not None:
             found: Floats = columns(works)
@@ -200,7 +200,7 @@ def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:
 
 
 class Added(NamedTuple):
-    """What n rows of pieces add to the fused calls of their devices: the parts of row i are `[part[i], part[i + 1])`, at least one.
+    """What n rows of pieces add to the fused calls of their devices. The parts of row i are `[part[i], part[i + 1])`, at least one.
 
     Attributes:
         part: `(n + 1,)`.
@@ -219,7 +219,7 @@ class Added(NamedTuple):
 
     @classmethod
     def of_groups(cls, call: Ints, vectors: Floats, groups: Sequence[Ints]) -> Added:
-        """Rows that each stand for a group of blocks, given by their places; blocks of a group in one call are one part."""
+        """Rows that each stand for a group of blocks, given by the blocks' indices; blocks of a group in one call are one part."""
         if all(rows.size == 1 for rows in groups):
             rows = np.concatenate([np.zeros(0, dtype=np.int64), *groups])
             return cls.of(call[rows], vectors[rows])
@@ -258,7 +258,7 @@ class Added(NamedTuple):
 
 
 def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
-    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each at those of its call `(n,)`."""
+    """`(n,)` ms of `(n, h + 2)` vectors at `(calls, h + 2)` prices, each vector at the prices of its call `(n,)`."""
     if len(prices) == 1 or not call.size or (call == call[0]).all():
         found: Floats = vectors @ prices[call[0] if call.size else 0]
         return found
@@ -267,7 +267,7 @@ def priced(vectors: Floats, call: Ints, prices: Floats) -> Floats:
 
 
 def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
-    """`(k, n)` as `priced`, at k times `(calls, h + 2)` prices."""
+    """`(k, n)` as `priced`, at k sets of `(calls, h + 2)` prices."""
     if prices.shape[1] == 1:  # one pass over the vectors: reading them is what takes time
         found: Floats = prices[:, 0] @ vectors.T
         return found
@@ -276,7 +276,7 @@ def priced_at_all(vectors: Floats, call: Ints, prices: Floats) -> Floats:
 
 ROW_UNITS = 16
 _HOSTS = 8  # hosts that a table of equal row blocks chooses between: enough to balance, few enough for 1,000 devices
-_FEWEST_ROWS = 64  # a row unit has so many at least: blocks that differ by a row then cost the same to 2%
+_FEWEST_ROWS = 64  # fewest rows of a row unit: blocks that differ by a row then cost the same to 2%
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +288,7 @@ class Forms:
         rows: `(f,)` whether it cuts rows.
         equal: `(f,)` whether a piece of w units, the whole table aside, is w blocks.
         first: `(f + 1,)` where the pieces of each form begin.
-        pieces: a block of every piece; of row pieces those with the most rows.
+        pieces: a block of every piece; for row pieces one with the most rows.
         costs: what each piece adds to its device.
         legal: `(pieces,)` whether constraints and the memory of at least one device leave room for it.
     """
@@ -303,7 +303,7 @@ class Forms:
 
     @property
     def units(self) -> Ints:
-        """`(f,)` width of each form."""
+        """`(f,)` how many units each form has."""
         return np.diff(self.first)
 
 
@@ -313,10 +313,10 @@ class Spreads:
 
     Attributes:
         table: `(s,)` the table, ascending.
-        devices: of each, the ranks that hold a part; equal sets are one array.
+        devices: for each, the ranks that hold a part; equal sets are one array.
         replicated: `(s,)` whether every device holds all of it, rather than a row block.
-        blocks: the block that each of its devices holds; of row blocks the largest.
-        costs: what it adds to each of its devices.
+        blocks: the block that each of its devices holds; for row blocks the largest.
+        costs: what that block adds to its device.
         reduced: `(s, 2)` bytes that each of its devices sends to reduce gradients, inside a host and between hosts.
     """
 
@@ -330,7 +330,7 @@ class Spreads:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """What can be made of every table on its own.
+    """The ways to make every table on its own.
 
     Attributes:
         task: the task.
@@ -346,14 +346,14 @@ class Catalog:
 
 
 def make_catalog(task: Task, cost_model: CostModel) -> Catalog:
-    """All that the constraints and the memory of single devices leave of a task's tables."""
+    """Make the catalog of a task: all ways that the constraints and the memory of single devices allow."""
     tables = Tables(task, cost_model)
     roomy = largest_memory(task)
     return Catalog(task, tables, _forms(task, tables, roomy), _spreads(task, tables))
 
 
 def column_units(table: Table, limits: TableConstraint) -> list[int]:
-    """Units of each column form of a table; one form of one unit where it may not be cut."""
+    """Units of each column form of a table; one form of one unit if it may not be cut."""
     if not limits.allows("column_wise") or (limits.max_shards or 2) < 2:
         return [1]
     if limits.equal_columns:
@@ -362,12 +362,12 @@ def column_units(table: Table, limits: TableConstraint) -> list[int]:
 
 
 def row_units(rows: int) -> int:
-    """Parts that row blocks are made of: 16, or halves where the blocks of a finer grid would differ too much by a row."""
+    """How many parts row blocks are made of: 16, or 2 if blocks of a finer grid would differ too much by a row."""
     return ROW_UNITS if rows >= ROW_UNITS * _FEWEST_ROWS else 2
 
 
 def devices_of(task: Task, table: int) -> Ints:
-    """Ranks that a table may use by its pinning."""
+    """Ranks that a table's pinning lets it use."""
     pinned = task.constraints.of(task.tables[table].name).devices
     return np.array(sorted(set(pinned)), dtype=np.int64) if pinned else np.arange(task.topology.devices)
 
@@ -410,7 +410,7 @@ def _forms(task: Task, tables: Tables, roomy: Ints) -> Forms:
 
 
 def _may_cut_rows(task: Task, index: int) -> bool:
-    """Whether single row blocks may lie on any devices: all on one host makes the plan table_row_wise, so that must be allowed too."""
+    """Whether single row blocks may lie on any devices. On one host they would be table_row_wise, so that must be allowed too."""
     table = task.tables[index]
     limit = task.constraints.of(table.name)
     kinds = limit.allows("row_wise") and (task.topology.hosts == 1 or limit.allows("table_row_wise"))
@@ -431,7 +431,7 @@ def _pieces(tables: Tables, table: Ints, units: Ints, rows: Bools, equal: Bools)
 
 
 def _costs(tables: Tables, pieces: Blocks, blocks: Ints) -> BlockCosts:
-    """What each piece adds to its device, which is so many times what its block does."""
+    """What each piece adds to its device: the costs of its block, times its number of blocks."""
     single = np.flatnonzero(blocks == 1)
     costs = tables.costs(pieces.part(single))
     if single.size == blocks.size:
@@ -473,7 +473,7 @@ def _spreads(task: Task, tables: Tables) -> Spreads:
 
 
 def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, bool]]:
-    """Devices, and whether they hold replicas."""
+    """The ways to spread a table: devices, and whether they hold replicas."""
     table, topology = task.tables[index], task.topology
     limit = task.constraints.of(table.name)
     devices = devices_of(task, index) if limit.devices else everyone
@@ -483,7 +483,7 @@ def _ways_to_spread(task: Task, index: int, everyone: Ints) -> list[tuple[Ints, 
     on_one = limit.allows("table_row_wise") and (limit.equal_rows or not limit.allows("row_wise"))
     if topology.hosts > 1 and on_one and not one_host:
         by_host = devices // topology.devices_per_host
-        if limit.equal_rows:  # all hosts are open to all tables together
+        if limit.equal_rows:  # together, the tables can use all hosts
             hosts = np.roll(hosts, -_HOSTS * index)[:_HOSTS]
         sets += [devices[by_host == host] for host in hosts]
     of_rows = [row_block_devices(table, limit, topology, among) for among in sets]

@@ -28,11 +28,11 @@ from shardwright.task.task import Task
 
 
 class PeakShares(NamedTuple):
-    """The largest share of what the mean device spends on a phase that a piece or a spread takes.
+    """How much a piece or a spread takes of what the mean device spends on a phase; the largest over the phases.
 
     Attributes:
-        pieces: `(pieces,)` of single pieces.
-        spreads: `(spreads,)` of a spread's part on one device.
+        pieces: `(pieces,)` share of a single piece.
+        spreads: `(spreads,)` share of a spread's part on one device.
     """
 
     pieces: Floats
@@ -44,10 +44,10 @@ class Start:
     """How to make a first solution.
 
     Attributes:
-        limit: largest peak share of a piece or a spread; an item that cannot meet it takes the way with the least.
+        limit: largest peak share of a piece or a spread; an item that cannot meet it takes its way with the least.
         memory_weight: ms that a byte of memory counts for in the order in which pieces are placed.
         spreading: factor on the prices of spreads; infinite for none.
-        memory_share: share of the largest device's memory that a piece may take, likewise.
+        memory_share: share of the largest device's memory that a piece may take, with the same exception.
         kind: sharding type of all items that may have it; None for any.
     """
 
@@ -80,7 +80,7 @@ def start(assembly: Assembly, how: Start, peak_shares: PeakShares, spread_price:
     smallest = np.minimum.reduceat(np.where(np.isfinite(price), load, np.inf), arrays.first[:-1])
     within = load <= np.repeat(np.maximum(1.0, smallest), np.diff(arrays.first))
     of_form, uses = cheapest_widths(arrays.first, np.where(within, price, np.inf))
-    # Ways that meet the limits compete by price, the others by how far they miss them, behind those.
+    # Ways that meet the limits compete by price. The others come behind them, by how far they miss the limits.
     beyond = 1e6 * (1.0 + _largest(of_form) + _largest(spread_price))
     rank = np.where(np.isfinite(of_form) & (smallest > 1.0), beyond * (1.0 + smallest), of_form)
     spread_rank = np.where(spread_load > 1.0, beyond * (1.0 + spread_load), spread_price)
@@ -94,7 +94,7 @@ def start(assembly: Assembly, how: Start, peak_shares: PeakShares, spread_price:
 
 
 def _of_one_kind(assembly: Assembly, price: Floats, spread_price: Floats, kind: str) -> tuple[Floats, Floats]:
-    """The prices of pieces and spreads, infinite for all ways but those of one sharding type, of items that may have it."""
+    """The prices of pieces and spreads; if an item may have this sharding type, its ways of other types get infinite prices."""
     arrays, items = assembly.arrays, assembly.arrays.most.size
     form = np.repeat(np.arange(arrays.item.size), np.diff(arrays.first))
     whole = np.zeros(price.size, dtype=bool)
@@ -118,10 +118,10 @@ def _largest(values: Floats) -> float:
 
 
 def filled(assembly: Assembly) -> tuple[Solution, int]:
-    """Fill devices up, for tight memory.
+    """Make a first solution for tight memory: fill devices up.
 
-    The items that cannot be cut come first, then the others, large ones first: whole where there is room, else in the widest pieces that
-    fit. Even cuts would waste room: every block has buffers, and optimizer state for each of its rows, so that many narrow blocks take
+    Items that cannot be cut come first, then the others, large ones first. Each lies whole where there is room, else in the widest pieces
+    that fit. Even cuts would waste room: every block has buffers, and optimizer state for each of its rows, so that many narrow blocks take
     more memory than a few wide ones.
 
     Returns:
@@ -141,14 +141,14 @@ def filled(assembly: Assembly) -> tuple[Solution, int]:
 
 
 def _put(assembly: Assembly, solution: Solution, item: int, form: int, waiting: int) -> bool:
-    """Place an item in pieces of a form, the widest that find room; nothing of it where they do not all find some.
+    """Place an item in pieces of a form, the widest that find room; if they do not all find room, place nothing of it.
 
     Args:
         assembly: the search.
         solution: changed.
         item: the item.
         form: one of its forms.
-        waiting: items that come later; each has to find room for a piece.
+        waiting: how many items come later; each has to find room for a piece.
     """
     arrays, begin, left = assembly.arrays, int(assembly.arrays.first[form]), assembly.units(form)
     sizes, legal = arrays.bytes[begin : begin + left], arrays.legal[begin : begin + left]
@@ -172,7 +172,7 @@ def _put(assembly: Assembly, solution: Solution, item: int, form: int, waiting: 
 
 
 def _widest(sizes: Ints, legal: Bools, left: int, room: int) -> int:
-    """The widest piece of what is left that fits, and leaves something that may be a piece too; 0 where there is none."""
+    """Width of the widest piece that fits and leaves a rest that may be a piece too; 0 if there is none."""
     narrowest = int(np.argmax(legal)) + 1
     widths = np.arange(1, left)
     fits = legal[: left - 1] & (sizes[: left - 1] <= room) & (left - widths >= narrowest)
@@ -180,7 +180,7 @@ def _widest(sizes: Ints, legal: Bools, left: int, room: int) -> int:
 
 
 def _open(assembly: Assembly, solution: Solution, item: int) -> Bools:
-    """`(devices,)` whether pinning and rivals leave the item each device."""
+    """`(devices,)` whether pinning and rivals let the item lie there."""
     arrays = assembly.arrays
     if not arrays.allowed.size and not arrays.rivals.size:
         return np.ones(arrays.memory.size, dtype=bool)
@@ -188,7 +188,7 @@ def _open(assembly: Assembly, solution: Solution, item: int) -> Bools:
 
 
 def _spread(assembly: Assembly, solution: Solution, item: int) -> bool:
-    """Take the first spread of an item that fits; whether there is one."""
+    """Take the first spread of an item that fits; return whether there is one."""
     free = _open(assembly, solution, item)
     for spread in assembly.spreads_of(item):
         if free[assembly.spread_devices[spread]].all() and solution.spread_fits(spread):
@@ -197,32 +197,32 @@ def _spread(assembly: Assembly, solution: Solution, item: int) -> bool:
     return False
 
 
-_KICKS = (5, 50)  # fewest and most in a row on one lane, before lanes are compared
-_KICKED = 6_400  # devices times kicks of a lane: what a kick takes grows with the devices
-_NOTABLE = 5e-4  # of the step time: what counts as better when it is decided whether to go on
-_PROMISING = 0.25  # of the step time: how far behind the best a further start may be and still be improved
-_BESIDE = Start(limit=0.5)  # how items are cut that an adopted plan does not settle
-_OTHER_KIND = 0.05  # of the step time: how far behind the best solution without replicas, or with them, half of the lanes may begin
-_LOST = 0.02  # of the step time: a lane that is so far behind the best goes on from there
+_KICKS = (5, 50)  # fewest and most kicks in a row on one lane, before lanes are compared
+_KICKED = 6_400  # devices × kicks of a lane: a kick takes longer with more devices
+_NOTABLE = 5e-4  # share of the step time: only a gain of at least this keeps the search going
+_PROMISING = 0.25  # share of the step time: further starts at most so far behind the best are improved
+_BESIDE = Start(limit=0.5)  # how to cut items that an adopted plan does not settle
+_OTHER_KIND = 0.05  # share of the step: half of the lanes begin at the best with (or without) replicas, if so near
+_LOST = 0.02  # share of the step time: a lane so far behind the best continues from the best
 
 
 class SearchSession:
     """A search under way. What it finds does not depend on the number of threads, unless it runs out of time.
 
-    Where the assembly has a plan to start from, what is lowered is the step time and the price of what moves.
+    If the assembly has a start plan, the search lowers the step time plus the price of what moves.
 
     Args:
         assembly: the arrays of the search.
         peak_shares: as in `Prepared`.
-        spread_price: `(spreads,)` likewise.
+        spread_price: `(spreads,)` as in `Prepared`.
         pool: runs starts and kicks.
         deadline: `time.monotonic()` at which improving ends; None for no limit.
-        local_search: whether starts are improved; without, for ablations.
-        share_limits: whether starts cut and spread items so that no piece takes more than a share of a device; without, likewise.
+        local_search: whether starts are improved; False for ablations.
+        share_limits: whether starts cut and spread items so that no piece takes more than a share of a device; False for ablations.
 
     Attributes:
         best: the best full solution so far; None before the first.
-        best_ms: its step time.
+        best_ms: the best solution's step time.
         failed: starts so far in which an item found no device.
     """
 
@@ -254,15 +254,15 @@ class SearchSession:
 
     @property
     def everything_ms(self) -> float:
-        """Price of moving all bytes that can be kept or moved, where there is a plan to start from."""
+        """Price of moving all bytes that can be kept or moved, if there is a start plan."""
         return everything_ms(self.assembly)
 
     def stop(self) -> None:
-        """End the search soon: threads at work go no further than their next look at the clock."""
+        """End the search soon: threads at work stop at their next look at the clock."""
         self._stop.set()
 
     def start(self, starts: Sequence[Start]) -> int:
-        """Several starts at once, each placed and improved; returns an item that found no device in any of them, or -1."""
+        """Run several starts at once, each placed and improved. If all fail, return an item that found no device, else -1."""
         found = list(self._pool.map(self._started, starts))
         for solutions, _ in found:
             for solution in solutions:
@@ -271,22 +271,22 @@ class SearchSession:
         return NOTHING if any(solutions for solutions, _ in found) else found[-1][1]
 
     def survey(self, starts: Sequence[Start]) -> None:
-        """Further starts: each is kept as it is if it is the best, and improved if it is not far behind."""
+        """Run further starts: keep each as it is if it is the best, and improve it if it is not far behind."""
         made = self._pool.map(lambda how: None if self.late else self._made(how)[0], starts)
         self._take_up([solution for solution in made if solution is not None])
 
     def adopt(self, plans: Sequence[Plan], task: Task) -> None:
-        """The same with plans for the task, as far as its pieces can say what lies where."""
+        """As `survey`, with plans for the task instead of starts, as far as the search's pieces can express them."""
         taken = (None if self.late else self._adopted(carry(plan, task), task) for plan in plans)
         self._take_up([solution for solution in taken if solution is not None])
 
     def resume(self, carried: Carried, task: Task, *, improve: bool) -> bool:
-        """Take up the plan to start from, and improve it if wanted; whether that was possible.
+        """Resume from the start plan, and improve it if wanted; return whether that was possible.
 
         Args:
             carried: what is left of the plan on the task's devices.
             task: the task.
-            improve: whether to look for something better, or to keep it as it is.
+            improve: whether to improve the plan, or to keep it as it is.
         """
         solution = self._adopted(carried, task)
         if solution is None:
@@ -298,7 +298,7 @@ class SearchSession:
         return True
 
     def fill(self) -> int:
-        """A start for tight memory, improved; returns an item that found no room in it, or -1."""
+        """Run the start for tight memory and improve it; return an item that found no room, or -1."""
         solution, stuck = filled(self.assembly)
         if stuck < 0:
             self._improve(solution)
@@ -306,18 +306,18 @@ class SearchSession:
         return stuck
 
     def simplify(self, worse: float, cut_error: float = 0.0) -> None:
-        """Put cut and spread items whole, cheap ones first, where the cost model does not tell which is better.
+        """Make cut and spread items whole, cheap ones first, if the cost model does not tell which is better.
 
         Args:
-            worse: part of the step time that all of them together may add to it.
-            cut_error: part of an item's time by which its cuts may be mispriced. Shared out to the devices, it is what the item may add.
+            worse: share of the step time that all of these items together may add.
+            cut_error: share of an item's time by which its cuts may be mispriced. The item may add so much, shared out to the devices.
         """
         assert self.best is not None
         self.best.simplify(worse, cut_error, self._stop)
         self.best_ms = self.best.value()
 
     def kick(self, seed: Sequence[int], lanes: int) -> bool:
-        """A few kicks in a row on each of some lanes; whether the best solution became notably better."""
+        """Run a few kicks in a row on each of some lanes; return whether the best solution became notably better."""
         best, best_ms = self.best, self.best_ms
         assert best is not None
         other, other_ms = self._best_of.get(not self._copied(best), (best, best_ms))
@@ -332,7 +332,7 @@ class SearchSession:
         return bool(self.best_ms < best_ms * (1 - _NOTABLE))
 
     def _kicks(self, lane: int, seed: Sequence[int]) -> Solution | None:
-        """Kick a lane's solution, and go on from what is better, on odd lanes also if it is a little worse; the best seen, if better."""
+        """Kick a lane's solution; go on from better ones, on odd lanes also from slightly worse ones. Return the best seen, if better."""
         solution, ms = self._lanes[lane]
         fewest, most = _KICKS
         count = min(most, max(fewest, _KICKED // self.assembly.arrays.memory.size))
@@ -351,18 +351,18 @@ class SearchSession:
         return ([] if solution is None else self._both_kinds(solution)), stuck
 
     def _both_kinds(self, solution: Solution) -> list[Solution]:
-        """A solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
+        """The solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
         self._improve(solution)
         other = solution.without_copies(self.assembly.spread_replicated, self._stop)
         return [solution] if other is None else [solution, other]
 
     def _copied(self, solution: Solution) -> bool:
-        """Whether it replicates an item."""
+        """Whether a solution replicates an item."""
         spreads = solution.spread_of[solution.spread_of >= 0]
         return bool(self.assembly.spread_replicated[spreads].any())
 
     def _adopted(self, carried: Carried, task: Task) -> Solution | None:
-        """A plan as a full solution; what the plan does not settle lies as in a start of the search."""
+        """A plan as a full solution; items that the plan does not settle lie as in a start. None if that is impossible."""
         cold, _ = start(self.assembly, _BESIDE, self._peak_shares, self._spread_price)
         if (cold.pieces_of + (cold.spread_of >= 0) == 0).any():
             return None  # an item found no way in this start
@@ -405,7 +405,7 @@ class Prepared:
         assembly: the arrays of the engine.
         peak_shares: what pieces and spreads put on their devices.
         spread_price: `(spreads,)` ms times devices of each spread.
-        price_ms: rough step time of a good plan: the bound, or what all items cost alone, shared out.
+        price_ms: rough step time of a good plan: the bound, or an even share of what all items cost alone.
     """
 
     task: Task
@@ -422,15 +422,15 @@ class Prepared:
         return self._bound.ms if self._bound else 0.0
 
     def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
-        """The bound now that a plan of this step time is known; None where there is none.
+        """Tighten the bound, given a plan of this step time, and return it; None if there is no bound.
 
         Args:
             step_ms: step time of a plan.
-            late: time is up: the bound stays as it is.
+            late: whether time is up; the bound then stays as it is.
         """
         if self._proof is None or self._bound is None:
             return None
-        for _ in range(0 if late else _TIGHTENINGS):  # what is struck out may make more of the rest impossible
+        for _ in range(0 if late else _TIGHTENINGS):  # pieces struck out may make further ones impossible
             before = self._bound.ms
             self._bound = self._proof.tightened(self._bound, step_ms)
             if self._bound.ms <= before * (1 + 1e-4):
@@ -438,7 +438,7 @@ class Prepared:
         return self._bound.ms
 
     def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
-        """The same, where each number of devices that may hold a hot table is looked at; see `search.holders`.
+        """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
 
         Args:
             step_ms: step time of a plan.
@@ -472,7 +472,7 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
     Args:
         task: the task.
         cost_model: prices its shards.
-        deadline: `time.monotonic()` at which the bound is not made tighter any more; None for no limit.
+        deadline: `time.monotonic()` after which the bound is not tightened any more; None for no limit.
 
     Raises:
         InfeasibleTask: constraints and the memory of single devices leave no way for a table.
@@ -540,7 +540,7 @@ def _peak_shares(assembly: Assembly, task: Task, cost_model: CostModel, prices: 
 
 
 def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
-    """Slopes of the head where all tables are whole and shared out evenly: for cost models without a bound."""
+    """Prices for cost models without a bound: slopes of the head if all tables are whole and shared out evenly."""
     pricing, costs, tables = cost_model.pricing, catalog.forms.costs, len(catalog.task.tables)
     whole = catalog.forms.first[1 : tables + 1] - 1
     sums = np.zeros((catalog.tables.calls, costs.vectors.shape[1]))

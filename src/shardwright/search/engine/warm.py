@@ -1,7 +1,7 @@
-"""Starting a search from a plan: what devices hold of it, the price of moves, and the solution that keeps it.
+"""Start a search from a plan: what devices hold of it, the price of moves, and the solution that keeps it.
 
-What a device holds of a table in column blocks is the same share of all its rows, so a piece of w row units on a device with the share s
-of the columns has to receive w (1 − s) units; the other way round likewise. Between pieces of one form the widths are subtracted.
+A device that holds the share s of a table's columns holds that share of all its rows. A piece of w row units there therefore has to
+receive w (1 − s) units, and likewise the other way round. Between pieces of one form the widths are subtracted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Holding:
     """What devices hold of an item.
 
     Attributes:
-        form: a form of the item whose units these are.
+        form: the form of the item whose units these are.
         runs: device, first unit and the unit after the last of each unbroken range, in the order of devices.
     """
 
@@ -40,7 +40,7 @@ class Holding:
 
 
 def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> Holding | None:
-    """What devices hold of an item, or None where its forms cannot say it: grids, tiers, parts of groups."""
+    """What devices hold of an item; None if its forms cannot express it: grids, tiers, parts of groups."""
     names = [task.tables[table].name for table in assembly.members[item]]
     shards = [carried.shards.get(name, []) for name in names]
     if len(names) > 1:
@@ -68,7 +68,7 @@ def _form_of_blocks(assembly: Assembly, forms: Sequence[int], table: Table, bloc
 
 
 def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Holding | None:
-    """Runs of units between `cuts` that lie wholly in a device's blocks."""
+    """The runs of units between `cuts` that lie wholly in a device's blocks; None if there are none."""
     runs = []
     for device, held in sorted(by_holder(blocks).items()):
         for begin, end in _joined([getattr(block, ranges) for block in held]):
@@ -79,7 +79,7 @@ def _holding(form: int, blocks: Sequence[Shard], ranges: str, cuts: Ints) -> Hol
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges with neighbours made one."""
+    """The ranges, with adjacent ones joined."""
     result: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if result and result[-1][1] == begin:
@@ -90,7 +90,7 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
-    """For each unit of a group's columns the devices that hold it of all its tables, or else one that holds it of most bytes of them."""
+    """For each unit of a group's columns: the devices that hold it of all tables, or else one that holds it of the most bytes."""
     units = assembly.units(item)
     tables = [task.tables[table] for table in assembly.members[item]]
     sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
@@ -180,7 +180,7 @@ def _covered(holding: Holding | None, units: Ints) -> float:
 
 
 def _kept_bytes(carried: Carried, task: Task, tables: Sequence[int]) -> float:
-    """Bytes of the tables that can be kept or moved; those that have to be made anew count nothing."""
+    """Bytes of the tables that can be kept or moved; tables that must be made anew count nothing."""
     return sum(_bytes_of(task, task.tables[table]) for table in tables if task.tables[table].name in carried.shards)
 
 
@@ -224,27 +224,27 @@ def _bytes_for_spread(
 
 
 Lost: TypeAlias = tuple[int, set[int]]
-"""An unplaced piece that stands for a range which no device holds any more, and the holders of the units beside it."""
-_ATTEMPTS = 4  # pieces cut or moved out of the way, for each device, before a plan to start from is given up
+"""An unplaced piece for a range that no device holds any more, and the holders of the units beside it."""
+_ATTEMPTS = 4  # times the devices: attempts to cut or move pieces before the start plan is given up
 
 
 def resumed(carried: Carried, task: Task, assembly: Assembly, cold: Solution) -> Solution | None:
-    """The plan to start from as a full solution.
+    """Turn the start plan into a full solution.
 
     Args:
         carried: what is left of the plan on the task's devices.
         task: the task.
         assembly: the arrays of the search.
-        cold: a solution in which all items have a way; items that the plan does not settle are cut as they are there.
+        cold: a solution in which every item has a way; items that the plan does not settle are cut as in this one.
 
     Returns:
-        The solution, or None where no place is found for everything around what the plan has settled.
+        The solution; None if what the plan does not settle finds no place around the rest.
     """
     solution = Solution(assembly.problem)
     items = range(len(assembly.members))
     left = [item for item in items if not _take_spread(carried, task, assembly, solution, item)]
     size = {item: int(assembly.arrays.bytes[assembly.whole[item]]) for item in left}
-    left.sort(key=lambda item: -size[item])  # where memory has become tight, large pieces stay
+    left.sort(key=lambda item: -size[item])  # if memory has become tight, large pieces stay
     lost: list[Lost] = []
     waiting = [item for item in left if not _take_pieces(carried, task, assembly, solution, item, lost)]
     _place_lost(solution, assembly, lost)
@@ -255,7 +255,7 @@ def resumed(carried: Carried, task: Task, assembly: Assembly, cold: Solution) ->
 
 
 def _take_spread(carried: Carried, task: Task, assembly: Assembly, solution: Solution, item: int) -> bool:
-    """Book the spread that an item lies in, if it is one that the search knows."""
+    """Take the spread that the start plan has the item in, if the search knows it; return whether it does."""
     members = assembly.members[item]
     held = {shard for table in members for shard in carried.shards.get(task.tables[table].name, [])}
     for spread in assembly.spreads_of(item):
@@ -277,7 +277,7 @@ def _spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int)
 def _take_pieces(
     carried: Carried, task: Task, assembly: Assembly, solution: Solution, item: int, lost: list[Lost]
 ) -> bool:
-    """Give an item the pieces that it has; those whose device is gone, or may not have them any more, are left unplaced."""
+    """Give an item the pieces that it has; leave those unplaced whose device is gone, or may not have them any more."""
     arrays, holding = assembly.arrays, holding_of(carried, task, assembly, item)
     if holding is None:
         return False
@@ -306,7 +306,7 @@ def _take_pieces(
 def _owners(holding: Holding, units: int, turn: int) -> Ints:
     """A device that holds each unit, or -1.
 
-    Where replicas lie on several devices one of them becomes the holder; items take turns, so that not all choose the first.
+    If replicas lie on several devices, one becomes the holder; items take turns, so that not all choose the first device.
     """
     owner: Ints = np.full(units, NOTHING)
     start_at = turn % len(holding.runs)
@@ -317,7 +317,7 @@ def _owners(holding: Holding, units: int, turn: int) -> Ints:
 
 
 def _filled(owner: Ints) -> Ints:
-    """Units that no device holds alone, because a block ends inside them, go to the holder of the unit before, or else after."""
+    """Give units that no device holds alone, because a block ends inside them, to the holder of the unit before, or else after."""
     known = np.maximum.accumulate(np.where(owner >= 0, np.arange(owner.size), 0))
     filled: Ints = owner[known]
     filled[filled < 0] = owner[int(np.argmax(owner >= 0))]
@@ -331,7 +331,7 @@ def _gaps(owner: Ints) -> list[tuple[int, int]]:
 
 
 def _may_take(solution: Solution, assembly: Assembly, of: tuple[int, int], device: int) -> bool:
-    """Whether a device has room for a piece, given by form and width, beside what it has of the item, and may hold it."""
+    """Whether a device may hold a piece, given by form and width, and has room for it beside what it has of the item."""
     arrays, (form, width) = assembly.arrays, of
     item, row = int(arrays.item[form]), int(arrays.first[form]) + width - 1
     there = solution.width_on(item, device)
@@ -340,9 +340,9 @@ def _may_take(solution: Solution, assembly: Assembly, of: tuple[int, int], devic
 
 
 def _place_lost(solution: Solution, assembly: Assembly, lost: list[Lost]) -> None:
-    """Place ranges that are lost, large ones first, on the least busy device that holds units beside them, or none of the item.
+    """Place lost ranges, costly ones first, on the least busy device that holds units beside them, or none of the item.
 
-    On other devices, what they hold already would have to make way for a range of its own. Where no device has room the piece waits.
+    Any other device would have to give up the range that it holds to get this one. A piece that finds no room stays unplaced.
     """
     arrays = assembly.arrays
     solution.refresh()
@@ -359,7 +359,7 @@ def _place_lost(solution: Solution, assembly: Assembly, lost: list[Lost]) -> Non
 
 
 def _take_way_of(assembly: Assembly, solution: Solution, other: Solution, item: int, waiting: int) -> bool:
-    """Cut an item as it is cut in another solution, its pieces unplaced; whole where there is no room for more pieces."""
+    """Cut an item as in another solution, its pieces unplaced; in the fewest even pieces if there is no room for so many."""
     spread = int(other.spread_of[item])
     if spread >= 0 and _spread_fits(assembly, solution, item, spread):
         solution.take_spread(item, spread)
@@ -378,7 +378,7 @@ def _cut(solution: Solution, pieces: Sequence[tuple[int, int]]) -> bool:
 
 
 def _even(assembly: Assembly, item: int, waiting: int, solution: Solution) -> list[tuple[int, int]]:
-    """The fewest even pieces of an item that are allowed, as form and width; none where that is not possible."""
+    """The fewest even pieces of an item that are allowed, as form and width; empty if that is not possible."""
     arrays, room = assembly.arrays, solution.room - waiting + 1
     for form in assembly.forms_of(item):
         begin, units = int(arrays.first[form]), assembly.units(form)
@@ -390,7 +390,7 @@ def _even(assembly: Assembly, item: int, waiting: int, solution: Solution) -> li
 
 
 def _place_rest(solution: Solution, assembly: Assembly) -> bool:
-    """Place all pieces that lie nowhere, making room for those that find no device; whether all have found one."""
+    """Place all unplaced pieces, making room for those that find no device; return whether all have found one."""
     for _ in range(_ATTEMPTS * assembly.arrays.memory.size + 64):
         stuck = solution.place_greedily()
         if stuck < 0:
@@ -402,7 +402,7 @@ def _place_rest(solution: Solution, assembly: Assembly) -> bool:
 
 
 def _make_room(solution: Solution, assembly: Assembly, piece: int) -> bool:
-    """Place a piece on the allowed device with most room, and lift the smallest pieces there until it fits."""
+    """Place a piece on the allowed device with most room, after lifting the smallest pieces there until it fits."""
     arrays, form, device_of = assembly.arrays, solution.form, solution.device
     item_of, size = arrays.item[form], arrays.bytes[arrays.first[form] + solution.width - 1]
     item, need, room = int(item_of[piece]), int(size[piece]), arrays.memory - solution.used
@@ -421,7 +421,7 @@ def _make_room(solution: Solution, assembly: Assembly, piece: int) -> bool:
 
 
 def _halve(solution: Solution, assembly: Assembly, piece: int) -> bool:
-    """Cut an unplaced piece in two, where that is allowed."""
+    """Cut an unplaced piece in two; return whether that is allowed."""
     arrays, form, width = assembly.arrays, int(solution.form[piece]), int(solution.width[piece])
     begin, half = int(arrays.first[form]), width // 2
     item = int(arrays.item[form])

@@ -1,14 +1,14 @@
-"""The whole program of a task: the times of the four phases, exactly what `cost.score` computes, as inequalities.
+"""The integer program of a task: the times of the four phases as inequalities, exactly as `cost.score` computes them.
 
-Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias), z the sum of its pieces' encodings and a = hidden · z +
-hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias, call ≥ 0, and phase ≥
-the sum of a device's calls. Hidden units that cannot change sign over all placements need no variable. A call with no piece in it costs
-nothing: its row is lifted by what the head gives for a sum of zero. Where devices make one call at most, and every piece adds time to it,
-an empty one is never the slowest, and no lift is needed.
+Kernels. A fused call takes max(0, Σ_h mix_h · max(0, a_h) + linear · z + bias). Here z is the sum of its pieces' encodings, and
+a = hidden · z + hidden_bias. With mix ≥ 0 a minimum lies on the epigraph: u_h ≥ 0, u_h ≥ a_h, call ≥ mix · u + linear · z + bias,
+call ≥ 0, and phase ≥ the sum of a device's calls. Hidden units that cannot change sign over all placements need no variable. A call without
+a piece costs nothing: its row is lifted by what the head gives for a sum of zero. No lift is needed if devices make one call at most and
+every piece adds time to it: an empty call is then never the slowest.
 
-Links. A collective takes, on each device, the longer of its links' times, latency + bytes / bandwidth where bytes are sent. Some device
-sends over each link class that exists as soon as one table is not replicated, in the backward pass always; so the maximum over devices is
-the latency plus the maximum of the bytes, linear in the pieces.
+Links. On each device, a collective takes the longer of its links' times: latency + bytes / bandwidth if bytes are sent. In the backward
+pass, some device sends over each link class that exists; in the forward pass too, as soon as one table is not replicated. So the maximum
+over devices is the latency plus the maximum of bytes / bandwidth, linear in the pieces.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ EACH_PHASE = ((0,), (1,), (2,), (3,))
 
 
 def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] = EACH_PHASE) -> Ints:
-    """Variables above the times of phases, whose sum is minimised, in multiples of a unit of time.
+    """Add variables above the times of phases; the program minimises their sum. Times are in multiples of a unit.
 
     Args:
         program: the program.
         devices: how many devices there are.
-        maxima: groups of phases; each counts with the maximum over devices of its sum. Fewer groups make a weaker objective, none that of
-            the mean device: what stronger bounds can gain is seen from these.
+        maxima: groups of phases; each counts as the maximum over devices of its sum. Fewer groups make a weaker objective, and no groups
+            that of the mean device. Such objectives show how much stronger bounds can gain.
 
     Returns:
         `(devices, 4)` a variable for each device and phase, in the order of `sharding.costs.PHASES`.
@@ -77,7 +77,7 @@ def add_phases(program: Program, devices: int, maxima: Sequence[Sequence[int]] =
 def add_kernels(
     program: Program, task: Task, cost_model: CostModel, placement: PlacementVariables, times: Ints, unit_ms: float
 ) -> None:
-    """Forward and backward kernels of every device.
+    """Add rows for the forward and backward kernels of every device.
 
     Raises:
         ShardwrightError: the cost model gave numbers that are not finite.
@@ -111,8 +111,8 @@ def add_kernels(
 def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) -> bool:
     """Whether two column blocks of a table on one device never cost less than one as wide as both.
 
-    Times only grow with the pre-activations and the linear parts, so it is enough that none of them is smaller for the two. Memory and
-    traffic never are. That cannot be said of sequences of different dims, which are in different fused calls.
+    Times only grow with the pre-activations and the linear parts, so it is enough that none of these is smaller for the two blocks.
+    Memory and traffic never are. For sequence tables this does not hold: blocks of different dims are in different fused calls.
     """
     if not table.pooled:
         return units == 1
@@ -128,7 +128,7 @@ def merging_pays(task: Task, table: Table, units: int, cost_model: CostModel) ->
 
 
 def add_links(program: Program, task: Task, placement: PlacementVariables, times: Ints, unit_ms: float) -> None:
-    """Forward and backward collectives of every device."""
+    """Add rows for the forward and backward collectives of every device."""
     topology = task.topology
     if topology.devices == 1:
         return
@@ -165,11 +165,11 @@ def _only_grows(pricing: Pricing, latents: Floats) -> bool:
 
 
 def _ranges(placement: PlacementVariables, held: Ints, vectors: Floats) -> tuple[Floats, Floats]:
-    """`(h,)` least and greatest sums of `(held, h)` vectors over all placements in a call of a device, each table's ways apart."""
+    """`(h,)` least and greatest sums of `(held, h)` vectors in a device's call over all placements, table by table."""
     shares = np.array([placement.pieces[i].share for i in held])
     per_table = (
         vectors / shares[:, None]
-    )  # parts of a table as if they were all of it: their shares add up to 1 at most
+    )  # parts scaled up to the whole table: the shares of a table add up to 1 at most
     low, high = np.zeros((2, vectors.shape[1]))
     names = [placement.pieces[i].shard.table for i in held]
     for name in dict.fromkeys(names):
@@ -187,7 +187,7 @@ def _add_head(
     times: Ints,
     lift: tuple[int, Floats] | None,
 ) -> None:
-    """The head on a call's sums, below `times` `(2,)`; `lift` is the variable of its presence and what an empty call would cost."""
+    """Add rows that keep `times` `(2,)` above the head on a call's sums; `lift`: variable of the call's presence, cost of an empty call."""
     low, high = (side + pricing.hidden_bias for side in ranges)
     bends = np.flatnonzero((low < 0) & (high > 0))
     always = low >= 0
@@ -206,7 +206,7 @@ def _add_head(
 
 
 def _add_waiting(program: Program, placement: PlacementVariables) -> tuple[int, int]:
-    """Variables that are 1 where the forward and the backward pass send something: if some table is not replicated, and always."""
+    """Add variables that are 1 if a pass sends something: forward if some table is not replicated, backward always."""
     replicated = {
         way.table.name: way.kind == "replica" for way in placement.ways
     }  # a replica is the last of a table's ways
@@ -247,7 +247,7 @@ class Effort:
 
     @property
     def seconds(self) -> float | None:
-        """What is left until the deadline, at least 0."""
+        """Seconds left until the deadline, at least 0; None for no limit."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
@@ -257,7 +257,7 @@ class Answer:
 
     Attributes:
         shards: of the best plan found; None if there is none.
-        bound_ms: no plan made of these ways takes less; infinite if there is none.
+        bound_ms: no plan made of these ways takes less; infinite if there is no such plan.
     """
 
     shards: list[Shard] | None
@@ -282,8 +282,8 @@ def solve(
 ) -> Answer:
     """The best plan made of these ways; with other `maxima`, by the weaker objective of `add_phases`.
 
-    The solver keeps memory up to its tolerance only. A plan that takes a few bytes too many is given back so many fewer to try again;
-    the bound of the first try stays valid.
+    The solver keeps memory only up to its tolerance. If a plan takes a few bytes too many, the solver tries again with limits that are
+    lower by as many; the bound of the first try stays valid.
     """
     if len({way.table.name for way in ways}) < len(task.tables):
         return Answer(None, np.inf)
@@ -328,9 +328,9 @@ def _program(
 
 
 def _unit_ms(task: Task, cost_model: CostModel, ways: Sequence[Way]) -> float:
-    """What to count time in, as the solver's tolerances are absolute: the step where nothing need be whole; infinite if there is none.
+    """The unit of time, as the solver's tolerances are absolute: the step of the relaxed program; infinite if that has no solution.
 
-    That is found with another unit first, the step of whole tables dealt out in turn, which may be many times too large.
+    The relaxed program is solved in another unit, the step of whole tables dealt out in turn, which may be many times too large.
     """
     dealt = [Shard.whole(table, turn % task.topology.devices) for turn, table in enumerate(task.tables)]
     first = score(task, dealt, cost_model).step_ms or 1.0

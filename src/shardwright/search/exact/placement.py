@@ -1,4 +1,4 @@
-"""The ways a table can be made in, and placing as rows of a program: tiling, memory, colocation and separation.
+"""The ways to make a table, and placement as rows of a program: tiling, memory, colocation and separation.
 
 A table is made in exactly one *way*: cut into column blocks (a whole table is one block of all columns), into row blocks, or replicated
 on every device. A way offers *pieces*, blocks on devices, and rules on how many of each are taken.
@@ -94,7 +94,7 @@ FEWEST_ROWS = 64  # of a part; smaller tables are cut into equal blocks only
 
 
 def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[int]) -> Iterator[Way]:
-    """Row blocks, one a device: of any sizes on a grid of 16 parts, or of equal size; over any devices, or those of one host."""
+    """Ways of row blocks, one a device: of any sizes on a grid of 16 parts, or of equal size; over any devices, or those of one host."""
     topology = task.topology
     by_host = [[rank for rank in ranks if topology.host_of(rank) == host] for host in range(topology.hosts)]
     if limits.equal_rows:
@@ -122,7 +122,7 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
 
 
 def _row_counts(task: Task, table: Table, limits: TableConstraint, allowed: int) -> list[int]:
-    """2, 4, 8, … blocks, and as many as there are devices, devices of a host, or devices the table is pinned to."""
+    """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
     devices = task.topology.devices
     most = min(devices, table.rows, limits.max_shards or devices)
     counts = {2**power for power in range(1, most.bit_length())}
@@ -185,7 +185,7 @@ def _among(pieces: Sequence[int], low: int, high: int) -> Rule:
 
 
 def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Way]:
-    """All ways of a table that its constraints allow; memory is not looked at.
+    """All ways of a table that its constraints allow; memory is not checked.
 
     Args:
         task: the task.
@@ -208,7 +208,7 @@ def ways_of(task: Task, table: Table, units: int, merging_pays: bool) -> list[Wa
 
 
 def column_units(table: Table, limits: TableConstraint, most: int | None) -> int:
-    """Equal column units a table is cut into, fewer than `most` by a common factor; 1 where it may not be cut."""
+    """How many equal column units a table has: all, or their largest divisor of at most `most`; 1 if the table may not be cut."""
     if not limits.allows("column_wise"):
         return 1
     if limits.equal_columns:
@@ -253,7 +253,7 @@ def _equal_counts(table: Table, limits: TableConstraint, most: int | None) -> li
 
 
 def _equal_columns(table: Table, limits: TableConstraint, ranks: Sequence[int], count: int) -> Way | None:
-    """So many column blocks of one width, any number of them on a device."""
+    """`count` column blocks of one width, any number of them on a device; None if the table may not stay whole and `count` is 1."""
     if count == 1 and not limits.allows("table_wise"):
         return None
     block = (0, table.dim // count)
@@ -262,9 +262,7 @@ def _equal_columns(table: Table, limits: TableConstraint, ranks: Sequence[int], 
     return Way(table, "columns", pieces, (Rule(everything, (1,) * len(pieces), count, count),))
 
 
-_STEPS = (
-    1e6  # what a device's memory counts for in its row: a byte too many then stays far above the solver's tolerance
-)
+_STEPS = 1e6  # a device's memory in the unit of its row: one byte too many is then far above the solver's tolerance
 _ORDERED = 6  # tables that tell equal devices apart
 
 
@@ -274,7 +272,7 @@ class PlacementVariables:
 
     Attributes:
         ways: all ways of all tables.
-        chosen: `(ways,)` variable of each way: 1 if it is the table's.
+        chosen: `(ways,)` variable of each way: 1 if its table is made in it.
         pieces: all pieces of all ways, in order.
         taken: `(pieces,)` variable of each piece: how often it is taken.
         bytes: `(pieces,)` memory of a piece on each of its devices.
@@ -303,7 +301,7 @@ class PlacementVariables:
 
 
 def add_placement(program: Program, task: Task, ways: Sequence[Way]) -> PlacementVariables:
-    """Variables and tiling rules: every table is made in one way, whose pieces tile it."""
+    """Add variables and tiling rows: every table is made in one way, whose pieces tile it."""
     memory = task.topology.memory_bytes
     chosen = program.variables(np.ones(len(ways)), integer=True)
     for table in task.tables:
@@ -330,15 +328,15 @@ def add_placement(program: Program, task: Task, ways: Sequence[Way]) -> Placemen
 
 
 def add_memory(program: Program, placement: PlacementVariables, memory: Sequence[int]) -> None:
-    """No device holds more than its memory."""
+    """Add rows: no device holds more than its memory."""
     for rank, limit in enumerate(memory):
         held = placement.on(rank)
-        sizes = np.minimum(placement.bytes[held] / limit, 2.0)  # all that is too large alone is alike
+        sizes = np.minimum(placement.bytes[held] / limit, 2.0)  # pieces that are too large alone may count alike
         program.row(placement.taken[held], sizes * _STEPS, high=_STEPS)
 
 
 def add_relations(program: Program, task: Task, placement: PlacementVariables) -> None:
-    """Colocated tables lie on the same devices; of tables kept apart no two share a device."""
+    """Add rows: colocated tables lie on the same devices, and no two tables kept apart share a device."""
     constraints = task.constraints
     group_of = {name: group for group in constraints.colocated_groups() for name in group}
     tied = dict.fromkeys([*group_of, *(name for names in constraints.apart for name in names)])
@@ -356,7 +354,7 @@ def add_relations(program: Program, task: Task, placement: PlacementVariables) -
 
 
 def add_order(program: Program, task: Task, placement: PlacementVariables) -> None:
-    """Devices that can be swapped hold non-increasing shares of the busiest tables: one order of each set of equal plans is enough."""
+    """Add rows: devices that can be swapped hold non-increasing shares of the busiest tables, so that one of many equal plans remains."""
     busiest = sorted(task.tables, key=lambda table: -table.pooling * table.dim)[:_ORDERED]
     weight = {table.name: 3.0**-place for place, table in enumerate(busiest)}
     loads = []
@@ -371,7 +369,7 @@ def add_order(program: Program, task: Task, placement: PlacementVariables) -> No
 
 
 def _alike(task: Task) -> dict[Hashable, list[int]]:
-    """Devices of one host with equal memory on which the same tables are allowed."""
+    """Groups of devices that can be swapped: on one host, with equal memory, and with the same tables allowed."""
     topology, groups = task.topology, defaultdict[Hashable, list[int]](list)
     pinned = [limits.devices for limits in task.constraints.tables.values() if limits.devices is not None]
     for rank, memory in enumerate(topology.memory_bytes):
@@ -380,7 +378,7 @@ def _alike(task: Task) -> dict[Hashable, list[int]]:
 
 
 def add_present(program: Program, placement: PlacementVariables, held: Ints) -> int:
-    """A variable that is 1 where some of the pieces `held`, all on one device, are taken."""
+    """Add a variable that is 1 if some of the pieces `held`, all on one device, are taken."""
     (present,) = program.variables([1.0], integer=True)
     names = np.array([placement.pieces[i].shard.table for i in held])
     for name in dict.fromkeys(names.tolist()):
@@ -391,7 +389,7 @@ def add_present(program: Program, placement: PlacementVariables, held: Ints) -> 
 
 
 def _tie(program: Program, placement: PlacementVariables, name: str, lies: Ints) -> None:
-    """`lies` is 1 exactly on the devices that hold a piece of the table."""
+    """Add rows: `lies` is 1 exactly on the devices that hold a piece of the table."""
     for rank, variable in enumerate(lies):
         held = _held(placement, name, rank)
         columns = [*placement.taken[held], variable]

@@ -1,4 +1,4 @@
-"""`exact`: the best plan of a small task, and the proof that it is."""
+"""`exact`: the best plan of a small task, and the proof that it is the best."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ MAX_TABLES, MAX_DEVICES = 20, 4
 class Exact:
     """A mixed-integer linear program, solved by HiGHS: the referee for small tasks and convex cost models.
 
-    It chooses among the ways the lower bound speaks of: a table whole; in column blocks of multiples of 4 columns (of any columns where
+    It chooses among the ways that the lower bound covers: a table whole; in column blocks of multiples of 4 columns (of any columns where
     the dim is no multiple of 4); in row blocks, one a device, of whole sixteenths of the table (where these have at least 64 rows, and
     constraints allow them on any devices) or of equal size over 2, 4, … devices, a host's, those it is pinned to or all; or replicated
     everywhere. Colocated tables may be cut over the same devices.
 
-    Up to 6 tables on 4 devices, or 8 on 2, take seconds; more can take hours, so give them a time limit: the plan then carries the bound
+    Up to 6 tables on 4 devices, or 8 on 2, take seconds. More can take hours, so give them a time limit: the plan then carries the bound
     proven so far.
 
     Attributes:
         tolerance: relative gap at which a plan counts as the best. The solver's own precision is about 1e-6.
-        units_per_table: most column units a table is cut between; fewer make larger tasks solvable, and the plan is then the
-            best of that coarser choice only, without a bound on all plans. None for all.
+        units_per_table: most column units of a table; None for all. Fewer units make larger tasks solvable. The plan is then the best of
+            that coarser choice only, without a bound on all plans.
         max_nodes: most nodes of the search tree, a limit that does not depend on the machine; None for no limit.
-        any_size: whether larger tasks are taken too, as by `mip`, the strategy to compare with: give it a time limit. Until the solver
-            finds something better, its plan is that of the best heuristic.
+        any_size: whether larger tasks are taken too, as by `mip`, the strategy for comparisons. Give them a time limit: until the solver
+            finds something better, the plan is that of the best heuristic.
         name: name of the strategy.
     """
 
@@ -60,7 +60,7 @@ class Exact:
                 raise InvalidInput(f"exact: {option} is {value}, must be at least 1, or None for no limit")
 
     def supports(self, task: Task) -> str | None:
-        """Up to 20 tables on up to 4 devices, or any."""
+        """Tasks of up to 20 tables on up to 4 devices, or of any size with `any_size`."""
         tables, devices = len(task.tables), task.topology.devices
         if self.any_size:
             return why_not_counted(task)
@@ -96,7 +96,7 @@ class Exact:
         return Plan(task, plans[best], self.name, seed, bound_ms=bound_ms if proven else None)
 
     def _coarse(self, task: Task) -> bool:
-        """Whether some table is cut between fewer column units than there are."""
+        """Whether `units_per_table` gives some table fewer column units than it has."""
         limits = [(table, task.constraints.of(table.name)) for table in task.tables]
         return any(
             column_units(table, one, self.units_per_table) < column_units(table, one, None) for table, one in limits
@@ -123,7 +123,7 @@ class Exact:
 
 
 def _best_of_heuristics(task: Task, cost_model: CostModel) -> Sequence[Shard] | None:
-    """The best plan of greedy and the baselines, for when the solver has too little time; None if they find none."""
+    """The best plan of `greedy` and the heuristics, in case the solver has too little time; None if they find none."""
     best, best_ms = None, np.inf
     strategies: tuple[Strategy, ...] = (FusedGreedy(), *HEURISTICS)
     for strategy in strategies:

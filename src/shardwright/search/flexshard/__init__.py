@@ -1,4 +1,4 @@
-"""`flexshard`: the hottest rows of a table on every device, the next on every host, the cold rest once; `recshard` without hosts."""
+"""`flexshard`: a table's hottest rows on every device, the next on every host, the cold rest once; `recshard` has no host tier."""
 
 from shardwright.search.flexshard.strategy import FlexShard, RecShard, TierPlan, tier_plan
 

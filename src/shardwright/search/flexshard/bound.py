@@ -1,24 +1,24 @@
 """What rows cost in every tier, which mixture of tiers costs least, and a proven bound on the communication of every plan.
 
-*Coefficients.* The rows between two points of an access profile are alike. For each such *segment* of each sequence table and each *way*
-to hold a row, the bytes that all devices together send follow from `cost.sequences`, linear in the rows. A way is k copies on h hosts;
-the four extremes are enough (see there), and with "cheaper" gradients each of them twice.
+*Coefficients.* The rows between two points of an access profile are alike: a *segment*. For each segment of each sequence table and each
+*way* to hold a row, `cost.sequences` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
+The four extremes are enough (see there); with "cheaper" gradients, each of them twice.
 
-*The relaxed problem* of all tables together. With x the rows of each segment held in each way, T_f ≥ wait_l + ms_l(x) for both link
-classes l, T_b likewise, bytes(x) ≤ the memory of all devices: minimise T_f + T_b, a linear program. Its Lagrangian at prices λ of the
-link classes (which sum to 1 in each pass) and μ of a byte falls apart into segments:
+*The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b, where T_f ≥
+wait_l + ms_l(x) for both link classes l, T_b likewise, and bytes(x) ≤ the memory of all devices: a linear program. Its Lagrangian at
+prices λ of the link classes (which sum to 1 in each pass) and μ of a byte falls apart into segments:
 
     L(λ, μ) = Σ_l λ_l wait_l - μ memory + Σ over segments of min over ways of (λ · ms + μ bytes)
 
-L is a bound for any prices. The best ones are the dual solution of the program over mixtures of the answers so far; the segments'
-cheapest ways at those prices are the next answer. It ends where both meet. A mixture is no compromise: rows of a segment are alike, so
-the segment is cut.
+L is a bound for any prices. The best prices are the dual solution of the program over mixtures of the answers so far. The segments'
+cheapest ways at those prices are the next answer. It ends when both meet. A mixture can be carried out exactly: rows of a segment are
+alike, so the segment is cut.
 
 *The bound.* Any plan holds each row, or each column block of it, in some places: k copies on h hosts. Its bytes are at least linear in h
-and k (`cost.sequences`), so it costs at least its cheapest extreme at the prices of the relaxed problem, a column block its part of that:
-values, gradients and weights are shared among column blocks, ids and row-wise states are not. A pass lasts at least as long as the mean
+and k (`cost.sequences`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
+that: column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean
 device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
-that buffers of all tables, and pooled tables themselves, can take. What plans send for pooled tables is left out.
+that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Way:
     """One way to hold a row.
 
     Attributes:
-        tier: its name; "host" is on all devices of one host.
+        tier: its name; "host" means on all devices of one host.
         hosts: hosts with a copy.
         copies: copies on all devices together.
-        touched: whether only touched rows are exchanged by the copies.
+        touched: whether the copies exchange touched rows only.
     """
 
     tier: Tier
@@ -70,9 +70,9 @@ class Rates:
         ways: the ways.
         table: `(n,)` table of each segment; those of a table lie side by side, hottest first.
         rows: `(n,)` rows of each segment.
-        ms: `(w, n, 4)` what a segment adds, held this way, to the mean device's time on its links: forward inside and between hosts,
-            backward likewise.
-        bytes: `(w, n)` memory of all devices together.
+        ms: `(w, n, 4)` ms that a segment held this way adds to the mean device's links: forward inside and between hosts, backward
+            likewise.
+        bytes: `(w, n)` memory that it takes on all devices together.
         each: `(w, n)` memory that it takes on every single device.
     """
 
@@ -85,7 +85,7 @@ class Rates:
     each: Floats
 
     def of_tier(self, tier: Tier) -> list[int]:
-        """Numbers of the ways of a tier."""
+        """Indices of the ways of a tier."""
         return [index for index, way in enumerate(self.ways) if way.tier == tier]
 
 
@@ -106,7 +106,7 @@ def ways_of(task: Task, tiers: Sequence[Tier]) -> tuple[Way, ...]:
         "cold": (1, 1), "host": (1, per_host), "warm": (hosts, hosts), "hot": (hosts, hosts * per_host)
     }  # fmt: skip
     places: dict[tuple[int, int], Tier] = {}
-    for tier in tiers:  # the first name of a place counts
+    for tier in tiers:  # if tiers share a place, the first name counts
         places.setdefault(copies[tier], tier)
     kinds = {"whole": (False,), "touched": (True,), "cheaper": (False, True)}[task.exchange.replica_gradients]
     return tuple(
@@ -137,16 +137,16 @@ def rates_of(task: Task, tables: Sequence[Table], tiers: Sequence[Tier] = ("cold
 
 @dataclass(frozen=True, eq=False)
 class _Asks:
-    """Rows of each segment that samples look up, `(n,)` each: of one device (distinct or not), distinct ones of a device, a host, all.
+    """How many rows of each segment samples look up, `(n,)` each: asked for by a device, and distinct for a device, a host and all.
 
     Attributes:
-        each: what a device asks of another one for its samples.
-        far: what a device asks for between hosts; through proxies, what a host asks for.
+        each: rows that a device asks another one for.
+        far: rows that a device asks for between hosts; through proxies, that its host asks for.
         proxies: whether a host asks as one.
         rows: all rows of the segment.
         device: distinct rows of the samples of one device.
-        host: of those of one host.
-        all: of all samples.
+        host: distinct rows of the samples of one host.
+        all: distinct rows of all samples.
     """
 
     each: Floats
@@ -188,10 +188,10 @@ def _link_ms(topology: Topology, asks: _Asks, way: Way, dim: Floats) -> Floats:
 
 
 _ROUNDS = 60
-_EXACT = 1e-4  # of the optimum
+_EXACT = 1e-4  # share of the optimum: how close the mixture and the bound have to come
 _FIRST_PRICES = 2.0 ** np.arange(
     -8, 9, 4
-)  # of a byte, in communication of the cold plan per byte of memory that is free beside it
+)  # of a byte, in units of the cold plan's communication per byte of memory that it leaves free
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +200,7 @@ class Limits:
 
     Attributes:
         memory: bytes of all devices together.
-        each: bytes that every single device can take of what lies on all of them; None where the total says enough.
+        each: bytes that every single device has for what lies on all of them; None if the total is limit enough.
         waits: `(4,)` ms that each link class takes besides: latency, and the traffic of other tables.
     """
 
@@ -214,8 +214,8 @@ class Mixture:
     """The best mixture.
 
     Attributes:
-        ms: what it takes, forward and backward.
-        bound_ms: what every mixture takes at least.
+        ms: its forward plus backward communication.
+        bound_ms: the least that any mixture takes.
         rows: `(w, n)` rows of each segment in each way.
     """
 
@@ -226,17 +226,17 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """Ways of all segments: `(n,)` chosen; `(6,)` ms on the links, memory in all and on every device."""
+    """A way for every segment: `(n,)` chosen ways; `(6,)` sums of ms on the links, of memory in all and on every device."""
 
     chosen: Ints
     sums: Floats
 
 
 class TierRelaxation:
-    """The program of some tables; answers found under some limits serve under others too."""
+    """The linear program of some tables' tiers; answers found under some limits serve under others too."""
 
     def __init__(self, rates: Rates, known: TierRelaxation | None = None) -> None:
-        """Of some rates; answers of `known`, whose ways are these and some more, are taken over where they can be."""
+        """Begin with the answers of `known` that still apply, if given; its ways are those of `rates` and maybe more."""
         self.rates = rates
         memory = np.stack([rates.bytes, rates.each], axis=2)
         self._terms = np.concatenate([rates.ms, memory], axis=2)
@@ -246,7 +246,7 @@ class TierRelaxation:
         ]
 
     def solve(self, limits: Limits) -> Mixture | None:
-        """The best mixture under the limits; None where even the way of fewest bytes breaks them."""
+        """The best mixture under the limits; None if even the way of fewest bytes breaks them."""
         if not self._answers:
             self._first()
         if self._answers[0].sums[4] > limits.memory:
@@ -268,12 +268,12 @@ class TierRelaxation:
         return Mixture(ms, min(bound, ms), rows)
 
     def _first(self) -> None:
-        """The way of fewest bytes for all rows."""
+        """Add the answer that holds all rows in the way of fewest bytes."""
         least = int(np.argmin(self.rates.bytes.sum(axis=1)))
         self._answers.append(self._of(np.full(self.rates.rows.size, least)))
 
     def _scan(self, limits: Limits) -> None:
-        """Answers at a few prices of a byte, between which the best one lies."""
+        """Add answers at a few prices of a byte; the best price lies between these."""
         cold = self._answers[0].sums
         times = (cold[:4] + limits.waits).reshape(2, 2)
         slowest, free = times.max(axis=1, keepdims=True), limits.memory - float(cold[4])
@@ -323,7 +323,7 @@ _EVERY_WAY: tuple[Tier, ...] = ("cold", "hot", "warm", "host")
 
 
 def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
-    """Ms below which no plan's forward plus backward communication is, and the program that says so; 0 where nothing need be sent."""
+    """Lower bound in ms on any plan's forward plus backward communication, and its program; 0 if nothing need be sent."""
     sequences = [table for table in task.tables if not table.pooled]
     if not sequences or task.topology.devices == 1:
         return 0.0, None
@@ -335,10 +335,10 @@ def communication_bound(task: Task) -> tuple[float, TierRelaxation | None]:
 
 
 def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
-    """Ms below which no plan of a task with sequence tables is, tiers and all blocks included, and what that counts.
+    """Lower bound in ms on the step of any plan of a task with sequence tables, tiers and all blocks included; and what it counts.
 
-    Kernels can be counted where a cost model has a `superadditive` one below it, by which no cutting makes a table cheaper: then
-    the busiest device takes at least what all tables whole would, shared out evenly.
+    Kernels count only if the cost model has a `superadditive` one below it, by which no cutting makes a table cheaper. Then the busiest
+    device takes at least an even share of what all tables take whole.
     """
     links = communication_bound(task)[0]
     least = getattr(cost_model, "superadditive", None)
@@ -351,16 +351,16 @@ def plans_bound(task: Task, cost_model: CostModel) -> tuple[float, BoundScope]:
 
 
 def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
-    """Ms below which the communication is in no tiers of some tables.
+    """Lower bound in ms on the communication of any tiers of some tables.
 
-    Cold rows lie on all devices, and each device then takes the offsets of a whole batch. A part is charged to each cold row, at most
-    what they take in all. Where memories are unequal, cold rows may be on the roomier devices only, and no more than one block of them is
-    charged.
+    Cold rows lie on all devices, so each device takes the offsets of a whole batch. Each cold row is charged a part of these offsets, and
+    all cold rows at most the whole. If memories are unequal, cold rows may lie on the roomier devices only, so no more than one block of
+    them is charged.
 
     Args:
         task: the task.
         memory: `(devices,)` bytes for the tables.
-        relaxation: the program of their tiers.
+        relaxation: the program of the tables' tiers.
     """
     if task.topology.devices == 1:
         return 0.0
@@ -377,12 +377,12 @@ def tier_bound(task: Task, memory: Ints, relaxation: TierRelaxation) -> float:
 
 
 def _looked_up(table: Table) -> float:
-    """Rows that samples look up at all."""
+    """How many rows of a table samples look up at all."""
     return float(np.diff(table.access.rows)[np.diff(table.access.share) > 0].sum())
 
 
 def _least_besides(task: Task, table: Table) -> float:
-    """Bytes that a table takes at least, besides the rows of a sequence table."""
+    """Least bytes that a table takes; the rows of a sequence table are left out."""
     lookups = table.pooling * task.batch_size
     if not table.pooled:
         return 8 * (lookups + task.batch_size) + 8 * table.dim * lookups
@@ -391,16 +391,16 @@ def _least_besides(task: Task, table: Table) -> float:
 
 
 def _least_waits(task: Task, rows: float, memory: float) -> Floats:
-    """`(4,)` ms of latency that each link class can be charged.
+    """`(4,)` ms of latency that can be charged to each link class.
 
-    Gradients always use the links: between hosts where there are several, else inside. Rows are asked for unless all lie on all
-    devices, and between hosts unless all lie on all hosts. Of a link that may be idle the other one's latency, if that is less, is
-    sure all the same.
+    Gradients always use the links: between hosts if there are several, else inside. Rows are asked for unless all lie on all devices, and
+    between hosts unless all lie on all hosts. A link that may be idle is charged the other link's latency if that is less: one of the two
+    is certain.
 
     Args:
         task: the task.
         rows: bytes of all rows that samples look up.
-        memory: bytes for rows of all devices.
+        memory: bytes that all devices together have for rows.
     """
     topology = task.topology
     intra, inter = topology.intra_latency_ms, topology.inter_latency_ms

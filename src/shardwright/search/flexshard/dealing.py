@@ -1,8 +1,8 @@
-"""From two boundaries a table to blocks that fit the memory of every device, to the byte.
+"""Turn two boundaries a table into blocks that fit the memory of every device, to the byte.
 
-The hot rows [0, h) are one block on all devices. The warm rows [h, w) are dealt out to the local ranks of all hosts alike, the cold rows
-[w, rows) to all devices, as cards are; a table goes on where the last one ended, so that no device always gets the block that is a row
-larger. Where devices have unequal room, the coldest rows are dealt to the roomier ones only: a further cold tier each.
+The hot rows [0, h) are one block on all devices. The warm rows [h, w) are dealt out like cards to the local ranks, on all hosts alike; the
+cold rows [w, rows) are dealt to all devices. A table goes on where the last one ended, so that no device always gets the block that is a
+row larger. If devices have unequal room, the coldest rows are dealt to the roomier devices only, as further cold tiers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Level:
 def cold_levels(room: Floats, need: float, most: int = 4) -> list[Level]:
     """How to deal out cold rows of `need` bytes to devices with `(devices,)` bytes of room: as evenly as they fit, in few levels.
 
-    Where the room does not suffice, all devices get more than they have in proportion to it.
+    If the room does not suffice, all devices get more than their room, in proportion to it.
     """
     devices = room.size
     if most == 1 or need <= 0 or room.min() >= need / devices:
@@ -62,13 +62,13 @@ def cold_levels(room: Floats, need: float, most: int = 4) -> list[Level]:
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """A tier of a table and where it lies.
+    """A tier of a table, and where its blocks lie.
 
     Attributes:
         table: the table.
-        rows: its rows.
+        rows: the tier's rows.
         holders: `(n, replicas)` sets of devices; each block goes to one of them.
-        start: the first block's.
+        start: index of the first block's set.
     """
 
     table: Table
@@ -78,7 +78,7 @@ class Deal:
 
     @property
     def parts(self) -> int:
-        """Blocks of the tier."""
+        """How many blocks the tier has."""
         return min(len(self.holders), self.rows[1] - self.rows[0])
 
     @property
@@ -88,7 +88,7 @@ class Deal:
         return chosen
 
     def shards(self) -> list[Shard]:
-        """The blocks."""
+        """The tier's blocks as shards."""
         columns, tier = (0, self.table.dim), self.rows if self.parts > 1 else None
         return [
             Shard(self.table.name, rows, columns, tuple(devices), "hotness", tier)
@@ -96,7 +96,7 @@ class Deal:
         ]
 
     def book(self, task: Task, rows: Ints, buffers: Ints) -> None:
-        """Add what the blocks take to the `(devices,)` bytes of rows and of buffers: `sharding.memory`, without access profiles."""
+        """Add the blocks' bytes to the `(devices,)` bytes of rows and of buffers, as `sharding.memory` does but without access profiles."""
         size, more = divmod(self.rows[1] - self.rows[0], self.parts)
         sets, row = self.sets, row_memory(task, self.table)
         if sets.shape[1] > 1:
@@ -107,7 +107,7 @@ class Deal:
                 buffers[among.ravel()] += self._buffers(task, count)
 
     def _buffers(self, task: Task, rows: int) -> int:
-        """Buffers of a block of so many rows."""
+        """Bytes of the buffers of a block of `rows` rows."""
         table, replicas = self.table, self.holders.shape[1]
         share = 1.0
         if rows < table.rows:
@@ -118,12 +118,12 @@ class Deal:
 
 
 def deals(task: Task, tables: Sequence[Table], boundaries: Ints, levels: Sequence[Level]) -> Iterator[Deal]:
-    """The tiers of all tables.
+    """Deal out the tiers of all tables.
 
     Args:
         task: the task.
         tables: its tables that are tiered.
-        boundaries: `(tables, 2)` end of the hot and of the warm rows of each.
+        boundaries: `(tables, 2)` ends of the hot and of the warm rows of each table.
         levels: how cold rows are dealt.
     """
     ranks = np.arange(task.topology.devices)
@@ -145,7 +145,7 @@ def deals(task: Task, tables: Sequence[Table], boundaries: Ints, levels: Sequenc
 
 
 def bytes_of(task: Task, dealt: Sequence[Deal]) -> tuple[Ints, Ints]:
-    """`(devices,)` memory of the rows, and of the buffers, of some tiers' blocks: what `memory_account` says, without making them."""
+    """`(devices,)` bytes of rows, and of buffers, of some tiers' blocks: as `memory_account` counts them, without making shards."""
     rows, buffers = np.zeros((2, task.topology.devices), dtype=np.int64)
     for deal in dealt:
         deal.book(task, rows, buffers)
@@ -155,7 +155,7 @@ def bytes_of(task: Task, dealt: Sequence[Deal]) -> tuple[Ints, Ints]:
 _ROUNDS = 12
 _WORTHWHILE = 1e-4
 _HALVINGS = 12
-_LEVELS = (1, 2, 4)  # of cold rows, where memories are unequal
+_LEVELS = (1, 2, 4)  # levels of cold rows to try, if memories are unequal
 _NEAR_ENOUGH = 1.02
 
 
@@ -176,11 +176,11 @@ class Fitted:
 
 
 class Dealer:
-    """Tiers within the memory that others leave."""
+    """Finds tiers that fit the memory that other shards leave."""
 
     def __init__(self, task: Task, tables: Sequence[Table], rates: Rates, others: Sequence[Shard]) -> None:
         self._task, self._tables, self._rates, self._others = task, tables, rates, others
-        self._tiers = {way.tier for way in rates.ways}  # of each, a device has a block of a table, as a rule
+        self._tiers = {way.tier for way in rates.ways}  # as a rule, a device has a block of each tier of a table
         self.memory: Ints = np.array(task.topology.memory_bytes, dtype=np.int64) - memory_account(task, others).total
         self._waits = _waits(task, others)
         self._levels = 1
@@ -188,10 +188,10 @@ class Dealer:
     def best(self, relaxation: TierRelaxation) -> Fitted:
         """The best tiers found.
 
-        Where devices have unequal memory, cold rows on all alike come first: further levels of cold rows need buffers of their own.
+        If devices have unequal memory, cold rows on all alike are tried first: further levels of cold rows need buffers of their own.
 
         Raises:
-            InfeasibleTask: there is no room for every row once.
+            InfeasibleTask: there is no room to hold every row once.
         """
         if np.ptp(self.memory) == 0:
             return self._fitted(relaxation, self.memory)
@@ -216,9 +216,9 @@ class Dealer:
         return sum(float(ms.max()) for ms in communication_ms(self._task, shards))
 
     def _fitted(self, relaxation: TierRelaxation, memory: Ints) -> Fitted:
-        """The best tiers found that no device's memory is too small for.
+        """The best tiers found that fit the memory of every device.
 
-        Buffers depend on the tiers: at first a device is thought to have a block of each tier of each table, then what it has.
+        Buffers depend on the tiers. The first round assumes a block of each tier of each table on a device, later ones the real blocks.
         """
         best: Fitted | None = None
         budget: Floats = (memory - self._reserve()).astype(np.float64)
@@ -231,15 +231,15 @@ class Dealer:
                 best, budget = tried, (memory - tried.buffers - self._uneven()).astype(np.float64)
             elif best is not None:
                 break
-            else:  # where memories are equal, budgets stay so
+            else:  # if memories are equal, budgets stay equal
                 budget -= excess if np.ptp(memory) > 0 else excess.max()
         return best or self._smaller(tried, budget, memory)
 
     def _smaller(self, tried: Fitted, budget: Floats, memory: Ints) -> Fitted:
-        """Tiers that do not fit made smaller until they do; every row once at last.
+        """Make tiers that do not fit smaller until they do; at last, hold every row once.
 
         Raises:
-            InfeasibleTask: that does not fit either.
+            InfeasibleTask: every row once does not fit either.
         """
         for factor in (*0.5 ** np.arange(_HALVINGS), 0.0):
             smaller = np.floor(tried.boundaries * factor).astype(np.int64)
@@ -253,7 +253,7 @@ class Dealer:
         )
 
     def _boundaries(self, relaxation: TierRelaxation, budget: Floats) -> tuple[Ints, float]:
-        """`(tables, 2)` ends of the hot and the warm rows under budgets, and what they should cost."""
+        """`(tables, 2)` ends of the hot and the warm rows under budgets, and the ms that they should cost."""
         each = float(budget.min()) if np.ptp(budget) > 0 else None
         mixture: Mixture | None = None
         if budget.min() > 0 and self._task.topology.devices > 1:
@@ -268,7 +268,7 @@ class Dealer:
         return ends, mixture.ms
 
     def _tried(self, found: tuple[Ints, float], budget: Floats) -> Fitted:
-        """Tiers at some boundaries."""
+        """Deal out the tiers at some boundaries."""
         task, per_host, (boundaries, ms) = self._task, self._task.topology.devices_per_host, found
         row = np.array([row_memory(task, table) for table in self._tables], dtype=np.float64)
         rows = np.array([table.rows for table in self._tables], dtype=np.float64)
@@ -280,7 +280,7 @@ class Dealer:
         return Fitted(boundaries, ms, dealt, *bytes_of(task, dealt))
 
     def _reserve(self) -> float:
-        """Bytes of the buffers of a device, with a block of each tier and level of each table, and what blocks are uneven by."""
+        """Bytes of a device's buffers with a block of each tier and level of each table, and what blocks are uneven by."""
         topology, batch, total = self._task.topology, self._task.batch_size, self._uneven()
         copies = {"cold": 1 / self._levels, "warm": topology.hosts, "hot": topology.devices}
         samples = sum(batch / copies[tier] for tier in self._tiers) + 2 * len(self._tiers)
@@ -290,13 +290,13 @@ class Dealer:
         return total
 
     def _uneven(self) -> float:
-        """Bytes of a row of each tier of each table."""
+        """Bytes that blocks are uneven by: a row of each tier of each table."""
         rows = sum(row_memory(self._task, table) + gradient_memory(self._task, table) for table in self._tables)
         return float(len(self._tiers) * rows)
 
 
 def _waits(task: Task, others: Sequence[Shard]) -> Floats:
-    """`(4,)` latency, and ms of the slowest device for what others send."""
+    """`(4,)` ms by pass and link class: latency, plus the slowest device's time for what other shards send."""
     topology = task.topology
     latency = np.array([topology.intra_latency_ms, topology.inter_latency_ms])
     present = np.array([topology.devices_per_host > 1, topology.hosts > 1])

@@ -31,7 +31,7 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 ALL_TIERS: tuple[Tier, ...] = ("cold", "hot", "warm")
-_NEAR_ENOUGH = 1.1  # of the bound: beyond it, memory is so tight that other tiers are tried too
+_NEAR_ENOUGH = 1.1  # times the bound: above it, memory is so tight that other tiers are tried too
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,9 @@ class TierPlan:
     Attributes:
         task: the task.
         boundaries: end of the hot and of the warm rows of each table, hottest first.
-        shards: the blocks of the tables, and those that were given besides.
+        shards: the blocks of these tables, and the shards that were given for others.
         bound_ms: no choice of tiers has less `communication_ms`.
-        plans_bound_ms: no plan of the task has, whatever its blocks. It is lower where memory is tight: every device that
+        plans_bound_ms: no plan of the task has less, whatever its blocks. It is lower where memory is tight: every device that
             holds cold rows of a table needs the offsets of a whole batch, and a plan may save some by holding cold rows on few devices.
     """
 
@@ -74,7 +74,7 @@ def tier_plan(task: Task, *, tiers: Sequence[Tier] = ALL_TIERS, others: Sequence
         others: shards of the other tables, whose memory and traffic are taken into account.
 
     Raises:
-        InfeasibleTask: the memory does not hold the tables in equal cold blocks either.
+        InfeasibleTask: the tables do not fit the memory, not even in equal cold blocks.
     """
     settled = {shard.table for shard in others}
     tables = [table for table in task.tables if not table.pooled and table.name not in settled]
@@ -97,7 +97,7 @@ def tier_plan(task: Task, *, tiers: Sequence[Tier] = ALL_TIERS, others: Sequence
 def _with_fewer_tiers(
     task: Task, tables: Sequence[Table], tiers: Sequence[Tier], others: Sequence[Shard], best: Fitted
 ) -> Fitted:
-    """The best with all tiers, or with one of the upper ones left out: a tier takes buffers, for which little memory may be too tight."""
+    """Try all tiers, and all but one upper tier, and keep the best: a tier takes buffers, for which memory may be too tight."""
     found = [best]
     for left_out in tiers[1:] if len(tiers) > 2 else ():
         rates = rates_of(task, tables, [tier for tier in tiers if tier != left_out])
@@ -107,7 +107,7 @@ def _with_fewer_tiers(
 
 
 def least_memory(task: Task, tables: Sequence[Table], room: Floats | Ints) -> Ints:
-    """`(devices,)` bytes that some tables take where every row is held once, dealt to devices with `(devices,)` bytes of room."""
+    """`(devices,)` bytes that some tables take with every row held once, dealt to devices with `(devices,)` bytes of room."""
     if not tables:
         return np.zeros(task.topology.devices, dtype=np.int64)
     need = float(sum(table.rows * row_memory(task, table) for table in tables))
@@ -118,7 +118,7 @@ def least_memory(task: Task, tables: Sequence[Table], room: Floats | Ints) -> In
 
 
 _EVEN = 1.15
-"""Even shares of the pooled tables that a device may take, if there is a plan with that: tiers need room on all devices."""
+"""How many even shares of the pooled tables a device may take, if a plan allows it: tiers need room on all devices."""
 
 
 def tiered_tables(task: Task) -> list[Table]:
@@ -164,7 +164,7 @@ def place_others(
 def _placed_pooled(
     pooled: Task, room: Ints, even: int, cost_model: CostModel, seed: int, deadline: float | None
 ) -> list[Shard]:
-    """The plan of `certified`, about as much on every device if that can be, so that room for tiers is left on all."""
+    """The shards of `certified`'s plan, about as much on every device if possible: that leaves room for tiers on all devices."""
     for most in (np.minimum(room, max(even, 1)), room):
         topology = replace(pooled.topology, memory=most.tolist())
         try:
@@ -178,12 +178,12 @@ def _placed_pooled(
 
 
 def _even_share(pooled: Task) -> int:
-    """Bytes a device takes if pooled tables, none of them cut, were shared out evenly."""
+    """Bytes that a device takes if whole pooled tables are shared out evenly."""
     return sum(shard_bytes(pooled, Shard.whole(table, 0)) for table in pooled.tables) // pooled.topology.devices
 
 
 def _pooled_task(task: Task) -> Task | None:
-    """The pooled tables as a task of their own; None where there are none."""
+    """The pooled tables as a task of their own; None if there are none."""
     tables = [table for table in task.tables if table.pooled]
     if not tables:
         return None
@@ -240,7 +240,7 @@ class FlexShard:
         """Place what is not tiered, then choose the tiers; the cost model is asked for pooled tables only.
 
         Raises:
-            InfeasibleTask: the memory does not hold the tables.
+            InfeasibleTask: the tables do not fit the memory.
         """
         others = place_others(task, tiered_tables(task), cost_model, seed, deadline)
         found = tier_plan(task, tiers=self.tiers, others=others)
@@ -249,7 +249,7 @@ class FlexShard:
 
 @dataclass(frozen=True)
 class RecShard(FlexShard):
-    """Two tiers only: rows replicated on all devices, and rows dealt out to all; what a planner without regard to hosts does."""
+    """Two tiers only: rows replicated on all devices, and rows dealt out to all. A planner that ignores hosts does the same."""
 
     tiers: tuple[Tier, ...] = HOT_AND_COLD
     name: str = "recshard"

@@ -1,8 +1,8 @@
-"""What the plan of each table needs at the least in any allowed way to shard it, and on which devices it may lie.
+"""The least that each table needs in any allowed way to shard it, and the devices on which it may lie.
 
-Every number is a lower bound over all plans that the checker accepts, whoever made them: column blocks of a single column, row blocks of
-a single row, several blocks of a table on one device. So what is called impossible here is impossible for every strategy. Tables that
-share their devices count as one group.
+Every number is a lower bound over all plans that the checker accepts, whoever made them: also those with column blocks of a single column,
+row blocks of a single row, or several blocks of a table on one device. So what is impossible here is impossible for every strategy.
+Colocated tables count as one group.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Where:
     """A set of devices of a task.
 
     Attributes:
-        mask: `(devices,)` which they are.
+        mask: `(devices,)` whether each device is in the set.
         memory: their memory in bytes, largest first.
-        hosts: how many hosts they belong to.
-        everywhere: whether they are all devices there are.
+        hosts: how many hosts the devices belong to.
+        everywhere: whether the set holds all devices of the task.
     """
 
     mask: Bools
@@ -43,7 +43,7 @@ class Where:
 
     @property
     def count(self) -> int:
-        """How many devices they are."""
+        """How many devices are in the set."""
         return len(self.memory)
 
     @cached_property
@@ -88,7 +88,7 @@ class Places:
 
 
 def inside(sets: Sequence[Where]) -> list[list[int]]:
-    """For each of the sets, the indices of those that lie within it; itself is one."""
+    """For each set, the indices of the sets that lie within it, itself included."""
     masks = np.array([where.mask for where in sets])
     outside = (
         masks.astype(np.float32) @ (~masks).astype(np.float32).T
@@ -97,24 +97,24 @@ def inside(sets: Sequence[Where]) -> list[list[int]]:
 
 
 def compared(need: int, have: int) -> tuple[str, str]:
-    """Two sizes for people, to the byte where they would read the same."""
+    """Two sizes as text for people; in bytes if they would read the same otherwise."""
     told = format_bytes(need), format_bytes(have)
     return told if told[0] != told[1] else (f"{need} bytes", f"{have} bytes")
 
 
-_ROUNDING = 1e-9  # of the lookups: blocks' shares of them add up to the whole only so far
+_ROUNDING = 1e-9  # share of the lookups by which the blocks' shares may miss the whole
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a table needs when it is sharded in one way.
+    """What a table needs if it is sharded in one way.
 
     Attributes:
         kind: the sharding type.
-        block_bytes: memory of its largest block, at the least, on one device.
-        total_bytes: memory of all its blocks on all devices, at the least.
-        fewest: devices it lies on, at the least.
-        most: devices it lies on, at the most.
+        block_bytes: least memory of its largest block on one device.
+        total_bytes: least memory of all its blocks on all devices.
+        fewest: fewest devices it lies on.
+        most: most devices it lies on.
         holders: devices that must each be able to take `block_bytes`.
     """
 
@@ -140,7 +140,7 @@ class Impossible:
 
 
 def needs_of(task: Task, table: Table, where: Where) -> list[Need | Impossible]:
-    """What each sharding type that the constraints allow needs on the devices `where`; memory is not looked at."""
+    """What each allowed sharding type needs on the devices `where`; whether that fits their memory is not checked."""
     limits = task.constraints.of(table.name)
     return [_need(task, table, limits, where, kind) for kind in SHARDING_TYPES if limits.allows(kind)]
 
@@ -158,7 +158,7 @@ def _need(task: Task, table: Table, limits: TableConstraint, where: Where, kind:
         return _rows(task, table, where, min(most_blocks, table.rows), kind)
     if kind == "grid" and (min(table.rows, table.dim) < 2 or most_blocks < 3):
         return Impossible(kind, "needs at least 3 shards, 2 rows and 2 columns")
-    # Blocks of any shape: at the least, the weights of an equal part of the table.
+    # A block of any shape takes at least the weights of an equal part of the table.
     part = -(-table.rows * table.dim // most_blocks) * DTYPE_BYTES[table.dtype]
     return Need(kind, part, _whole_total(task, table), most=where.count)
 
@@ -166,7 +166,7 @@ def _need(task: Task, table: Table, limits: TableConstraint, where: Where, kind:
 def _replicated(task: Task, table: Table, where: Where) -> Need | Impossible:
     if where.count < 2:
         return Impossible("data_parallel", "needs at least 2 devices")
-    # More replicas take more together, and each of them less: its part of the batch.
+    # More replicas take more together, but each of them less: it serves a smaller part of the batch.
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
     size = block_bytes(task, table, table.rows, table.dim, replicas=where.count)
     gradients = 2 * gradient_size(task, table.pooled, table.dtype) * table.rows * table.dim
@@ -219,10 +219,10 @@ def _input_bytes(task: Task, table: Table) -> int:
 
 
 def _whole_total(task: Task, table: Table) -> int:
-    """What all blocks take together, at the least: cutting and copying never saves any of what the whole table takes on one device.
+    """Least bytes of all blocks together: cutting and copying saves nothing of what the whole table takes on one device.
 
-    Weights and optimizer state of every element, the ids of every lookup once, and for every column the output of every
-    sample (or lookup, where they are not pooled) with its gradient.
+    That is the weights and optimizer state of every element, the ids of every lookup once, and for every column the output of every
+    sample (of every lookup if they are not pooled) with its gradient.
     """
     state = table.weight_bytes + optimizer_bytes(task.optimizer, table.rows, table.dim)
     outputs = table.dim * task.batch_size
@@ -238,8 +238,8 @@ class Group:
     Attributes:
         tables: their names.
         where: devices they may lie on.
-        bytes: what they take on all devices together, at the least.
-        fewest: devices they lie on, at the least.
+        bytes: least bytes on all devices together.
+        fewest: fewest devices they lie on.
         single: whether all of them lie on one device.
     """
 
@@ -251,10 +251,10 @@ class Group:
 
 
 def groups_of(task: Task) -> list[Group]:
-    """All tables in groups.
+    """All tables in groups: colocated tables together, others alone.
 
     Raises:
-        InfeasibleTask: a table or a group can lie nowhere.
+        InfeasibleTask: a table or a group fits nowhere.
     """
     places = Places(task)
     colocated = {name: group for group in task.constraints.colocated_groups() for name in group}
@@ -293,7 +293,7 @@ def _group(task: Task, places: Places, tables: Sequence[Table]) -> Group:
 
 
 def _possible(task: Task, table: Table, where: Where) -> list[Need]:
-    """The ways of a table whose largest block fits some device."""
+    """The needs of a table's sharding types whose largest block fits some device."""
     found = needs_of(task, table, where)
     fitting = [
         need
@@ -306,7 +306,7 @@ def _possible(task: Task, table: Table, where: Where) -> list[Need]:
 
 
 def _nowhere(task: Task, table: Table, where: Where, found: Sequence[Need | Impossible]) -> str:
-    """Which rule keeps a table from every device, and what would help."""
+    """Say which rule keeps a table from every device, and what would help."""
     limits = task.constraints.of(table.name)
     needs = [need for need in found if isinstance(need, Need)]
     barred = [f"{one.kind} {one.reason}" for one in found if isinstance(one, Impossible)]

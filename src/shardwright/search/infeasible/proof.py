@@ -1,20 +1,20 @@
-"""Is there provably no plan? Three rules, the cheap ones first.
+"""Is there provably no plan? Three rules; `prove_infeasible` checks the cheap ones first.
 
-*Cliques.* Two groups cannot share a device where constraints keep them apart, or where both must stay whole and each takes more than half
-of the largest memory. Sets of groups that pairwise cannot share are found greedily; each group then needs devices of its own: a matching
-of groups to devices.
+*Cliques.* Two groups cannot share a device if constraints keep them apart, or if both must stay whole and each takes more than half of the
+largest memory. A greedy finds sets in which no two groups can share a device. Each group of such a set needs devices of its own, so there
+must be a matching of groups to devices.
 
-*Crowds.* More bytes are confined to a set of devices than these have. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
+*Crowds.* A set of devices has less memory than is confined to it. By Hall's theorem for divisible goods (Gale, "A theorem on flows in
 networks", 1957) it is enough to look at one set: the source side of a minimum cut between tables, with what they need, and devices, with
 what they have. The same cut tells how many groups of a clique find devices (König).
 
-*Packing.* Groups that must stay on one device each may be more than the devices can take. Two bounds of bin packing tell:
+*Packing.* Groups that must each stay on one device may be too many for the devices. Two bounds of bin packing tell:
 
 Counting, for bins of any sizes. A device with memory m takes at most ⌊m / b⌋ groups of b bytes or more.
 
 L2 (Martello & Toth, "Lower bounds and reduction procedures for the bin packing problem", 1990), for bins of one size C and any a ≤ C / 2:
-groups above C − a leave no room for groups of a or more; groups above C / 2 lie on a device of their own. Smaller devices count as
-devices of size C that hold an item of the missing bytes, one each: what fits them fits these too.
+a group above C − a leaves no room for a group of a or more, and groups above C / 2 lie on a device of their own each. A smaller device
+counts as one of size C that holds an item of the missing bytes: what fits on the small device fits beside that item.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MOST_STARTS = 500
 
 
 def check_cliques(task: Task, groups: Sequence[Group]) -> None:
-    """Check that groups that cannot share devices find enough of them.
+    """Check that groups that cannot share devices find enough devices.
 
     Raises:
-        InfeasibleTask: they do not.
+        InfeasibleTask: they find too few.
     """
     index_of = {name: index for index, group in enumerate(groups) for name in group.tables}
     apart = [sorted({index_of[name] for name in names}) for names in task.constraints.apart]
@@ -56,7 +56,7 @@ def check_cliques(task: Task, groups: Sequence[Group]) -> None:
 
 
 def _rivals(apart: Iterable[Sequence[int]], large: Sequence[int]) -> dict[int, set[int]]:
-    """Which groups, by index, a group cannot share a device with; only groups that are kept apart from another are named."""
+    """For each group, by index, the groups it cannot share a device with; only groups that are kept apart from another are named."""
     rivals: dict[int, set[int]] = defaultdict(set)
     for names in apart:
         for one in names:
@@ -99,14 +99,14 @@ def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) 
         )
 
 
-_MOST_EDGES = 300_000  # of the network; larger ones are checked set by set only
+_MOST_EDGES = 300_000  # edges of the network; larger networks are checked set by set only
 
 
 def check_crowds(task: Task, groups: Sequence[Group]) -> None:
     """Check that the groups confined to any set of devices fit its memory together.
 
     Raises:
-        InfeasibleTask: those of one set do not.
+        InfeasibleTask: the groups of one set do not fit.
     """
     sets = list(dict.fromkeys(group.where for group in groups))
     everywhere = Places(task).of(np.ones(task.topology.devices, dtype=bool))
@@ -150,10 +150,10 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
 
 
 def _most_crowded(masks: Bools, needs: Floats, room: Floats) -> Bools:
-    """`(devices,)` the devices that what is confined to them overfills the most; none if all fit.
+    """`(devices,)` the devices that are overfilled the most by what is confined to them; none if all fits.
 
-    A program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. It is solved
-    in floating point: whoever asks checks what it finds to the byte.
+    Solves a program of sets and devices, in which a set counts only if all of its devices do. Its solutions are whole by themselves. The
+    program is solved in floating point, so the caller checks the result to the byte.
 
     Args:
         masks: `(sets, devices)` the devices of each set.
@@ -177,7 +177,7 @@ _MOST_SETS = 50
 
 
 def check_packing(groups: Sequence[Group]) -> None:
-    """Check that groups that stay on one device each may fit the devices they are confined to.
+    """Check that groups that must each stay on one device may fit the devices they are confined to.
 
     Raises:
         InfeasibleTask: they cannot.
@@ -212,7 +212,7 @@ def _check_set(where: Where, confined: Sequence[Group]) -> None:
 
 
 def too_many(sizes: Sequence[int], memory: Sequence[int]) -> tuple[int, int] | None:
-    """The fewest largest items that are more than what the bins take of items of their size, and how many that is; None if there are none.
+    """Least n such that the n largest items exceed what the bins take of their size, and what the bins take; None if there is no n.
 
     Args:
         sizes: of the items, largest first.
@@ -227,7 +227,7 @@ def too_many(sizes: Sequence[int], memory: Sequence[int]) -> tuple[int, int] | N
 
 
 def fewest_bins(sizes: Sequence[int], memory: Sequence[int]) -> int:
-    """The L2 bound: bins of the largest size that the items need at the least, what smaller bins lack counted as items.
+    """The L2 bound: the fewest bins of the largest size that the items need. What smaller bins lack counts as items.
 
     Args:
         sizes: of the items, none larger than the largest bin.
@@ -276,16 +276,16 @@ def _some(groups: Sequence[Group]) -> str:
 
 
 def prove_infeasible(task: Task) -> str | None:
-    """The proof that no plan of the task exists, or None where none was found.
+    """The proof that no plan of the task exists; None if no proof was found.
 
-    It holds for every plan that the checker accepts, whatever strategy made it: what is proven here need not be searched for. None
-    means nothing: packing is hard, and only bounds are looked at.
+    A proof holds for every plan that the checker accepts, whatever strategy made it, so that no search is needed. None proves nothing:
+    packing is hard, and only bounds are checked.
 
-    1. The smallest block that the constraints allow of some table fits no device it may use, or no allowed way to shard it exists.
+    1. Some table's smallest allowed block fits no device that the table may use, or no allowed way to shard it exists.
     2. Colocated tables need more devices than one of them may be spread over, or more memory than one device has.
     3. Tables confined to some devices need more memory than these have together.
     4. Tables that must stay whole do not fit the devices one by one.
-    5. Tables that must all be apart find too few devices.
+    5. Tables that cannot share devices find too few devices.
 
     Returns:
         The rule that is broken, the numbers and what would help.

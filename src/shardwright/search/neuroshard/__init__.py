@@ -1,4 +1,4 @@
-"""NeuroShard's search: beam over column splits outside, greedy on a grid of dim bounds inside."""
+"""NeuroShard's search: a beam over column splits outside, a greedy on a grid of dim bounds inside."""
 
 from shardwright.search.neuroshard.strategy import NeuroShard
 

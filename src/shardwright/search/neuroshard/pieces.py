@@ -1,8 +1,8 @@
-"""The arrays of NeuroShard's search, from a task and back to shards: every unit whole, halved, quartered, … as far as it can be.
+"""The arrays of NeuroShard's search, made from a task and turned back into shards: every unit whole, halved, quartered, … if it can be.
 
-A *row* is one width of one unit. Rows are numbered by the predicted time of the piece alone, longest first, so that a sorted array of
-rows is a set of pieces in the order in which the greedy places them. Predicted times are compared in whole ticks: rounding must not
-decide which of two equals is taken.
+A *row* is one width of one unit. Rows are numbered by the predicted time of the piece alone, longest first. So a sorted array of rows is
+a set of pieces in the order in which the greedy places them. Predicted times are compared in whole ticks: rounding must not decide which
+of two equals is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Arrays(NamedTuple):
     """n pieces as arrays.
 
     Attributes:
-        added: what a piece adds to the fused calls of its device.
+        added: what each piece adds to the fused calls of its device.
         bytes: `(n,)` memory.
         dims: `(n,)` columns; of a colocated group, of its tables together.
         served: `(n, 2)` bytes of values and of ids.
@@ -56,9 +56,9 @@ def encode(task: Task, pieces: Sequence[Sequence[Shard]], cost_model: CostModel,
 
     Args:
         task: the task.
-        pieces: the blocks of each.
+        pieces: the blocks of each piece.
         cost_model: encodes them.
-        calls: the numbers of fused calls so far; new ones are added.
+        calls: the numbers of the fused calls seen so far; new ones are added.
 
     Raises:
         ShardwrightError: the cost model predicted NaN.
@@ -98,22 +98,22 @@ class Pieces:
     """What the inner search reads. Letters: r rows, u units, d devices, c fused calls, h hidden units of the cost model.
 
     Attributes:
-        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.blocks.Added`.
+        part: `(r + 1,)` this and the next two: what a piece adds to the calls of its device, see `engine.catalog.Added`.
         call: see above.
         vectors: see above.
         bytes: `(r,)` memory.
         dims: `(r,)` columns; of a colocated group, of its tables together.
         served: `(r, 2)` bytes of values and of ids.
-        unit: `(r,)` whose piece it is.
+        unit: `(r,)` the unit that the piece is of.
         forbidden: `(u, d)` where no piece of a unit may lie.
-        rivals: `(u, u)` which units may not share a device; `(0, 0)` where all may.
+        rivals: `(u, u)` which units may not share a device; `(0, 0)` if all may.
         mix: `(2, h)` see `cost.model`.
         base: `(h + 2,)` the sums of a call with nothing in it.
         once: `(2,)` ms that a device with a piece takes besides its calls.
         memory: `(d,)` bytes.
         links: `(6,)` see `engine.assembly.link_facts`.
         reduced: `(d, 2)` bytes that fixed replicas send to reduce gradients, inside a host and between hosts.
-        sums: `(d, c, h + 2)` biases and fixed shards by call, as are the next five.
+        sums: `(d, c, h + 2)` biases plus fixed shards by call; the next five are of fixed shards, too.
         counts: `(d, c)` shards in each call.
         fixed_served: `(d, 2)` bytes of values and of ids.
         fixed_dims: `(d,)` columns.
@@ -154,7 +154,7 @@ class Placed:
     """The best placement of a state that the inner search found.
 
     Attributes:
-        ticks: its score; infinite where there is none.
+        ticks: its score; infinite if there is no placement.
         state: `(n,)` sorted rows of the pieces.
         device: `(n,)` their ranks.
     """
@@ -182,7 +182,7 @@ class Cuts:
         whole: `(u,)` rows of the units before any split, sorted.
         half: `(r,)` row of a half; -1 where the piece cannot be halved.
         size_rank: `(r,)` place of the row by size in bytes, largest first.
-        table: `(r,)` which table the piece is of; of a colocated group, its first.
+        table: `(r,)` which table the piece is of; for a colocated group, its first table.
         most: `(r,)` most shards the table may have.
         calls: the numbers of fused calls.
     """
@@ -213,7 +213,7 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
 
 
 def _cuts(task: Task, units: Units, unit: Ints, order: Ints, sizes: Ints, calls: dict[Call, int]) -> Cuts:
-    """What the beam reads; `unit` and `sizes` `(r,)` come unit by unit, the whole first, `order` `(r,)` is how the rows are numbered."""
+    """What the beam reads. `unit` and `sizes` `(r,)` come unit by unit, the whole first; `order` `(r,)` says how rows are numbered."""
     row = np.empty_like(order)
     row[order] = np.arange(order.size)  # from the place in `unit` to the row
     new = unit[1:] != unit[:-1]
@@ -241,7 +241,7 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
     if limits.allows("column_wise") and limits.max_shards != 1:
         left, dim = block.columns[0], block.dim
         multiple = math.lcm(COLUMN_UNIT, limits.column_multiple or 1)
-        # Halves of some blocks and not of others are no equal blocks: of these there are two, or those that the table was cut into before.
+        # With `equal_columns`, halving some blocks only would leave unequal ones: a whole table may be halved once, its cut blocks never.
         narrowest = dim // (2 if dim == task.table_by_name[block.table].dim else 1) if limits.equal_columns else 1
         while dim % (2 * multiple) == 0 and dim // 2 >= max(limits.min_columns or 1, narrowest):
             dim //= 2
@@ -255,7 +255,7 @@ def _weight_bytes(task: Task, blocks: Sequence[Shard]) -> int:
 def _pieces(
     task: Task, units: Units, cost_model: CostModel, arrays: Arrays, unit: Ints, calls: dict[Call, int]
 ) -> Pieces:
-    """The arrays of the rows, with those of the devices."""
+    """The arrays of the rows, together with those of the devices."""
     topology, pricing = task.topology, cost_model.pricing
     devices = topology.devices
     held = encode(task, [[shard] for shard in units.fixed], cost_model, calls) if units.fixed else None
@@ -285,7 +285,7 @@ def _pieces(
         once=pricing.once,
         memory=np.array(topology.memory_bytes, dtype=np.int64),
         links=link_facts(topology),
-        # Fixed replicas lie on every device: they look nothing up elsewhere.
+        # Fixed replicas lie on every device, so they look nothing up elsewhere.
         reduced=np.ascontiguousarray(flows.backward.sent.T),
         sums=sums,
         counts=counts,
@@ -308,9 +308,9 @@ def shards_of(
     cost_model: CostModel,
     score: Score,
 ) -> list[Shard]:
-    """The shards of a placement; pieces of one table on one device are joined where that does not raise the score.
+    """The shards of a placement; pieces of one table on one device are joined if that does not raise the score.
 
-    The pieces of a unit take its columns in order of their ranks, and on one rank the widest first.
+    The pieces of a unit take its columns in the order of their ranks; on one rank the widest comes first.
 
     Args:
         task: the task.
@@ -319,7 +319,7 @@ def shards_of(
         calls: the numbers of fused calls in them.
         placed: the placement.
         cost_model: prices the joined pieces.
-        score: of a placement given as arrays, rows and ranks.
+        score: score of a placement, from the arrays, the rows and their ranks.
     """
     order = np.lexsort((-pieces.dims[placed.state], placed.device, pieces.unit[placed.state]))
     state, device = placed.state[order], placed.device[order]
@@ -347,7 +347,7 @@ def _with_joined(
     groups: list[list[int]],
     cost_model: CostModel,
 ) -> tuple[Pieces, dict[int, int]]:
-    """The arrays with a row for the join of each group, and that row by the first piece of the group."""
+    """The arrays with one more row for each group, its pieces joined; and that row by the first piece of the group."""
     if not groups:
         return pieces, {}
     owners = [int(pieces.unit[state[group[0]]]) for group in groups]
@@ -385,7 +385,7 @@ def _shards(units: Units, pieces: Pieces, state: Ints, device: Ints) -> list[Sha
 
 
 def _columns(unit: Unit, start: int, dim: int) -> Shard:
-    """`dim` columns of a unit of one block."""
+    """`dim` columns from `start` on, of a unit that is one block."""
     (block,) = unit.blocks
     left = block.columns[0] + start
     return replace(block, columns=(left, left + dim))

@@ -1,27 +1,27 @@
 """NeuroShard's outer search: a beam over column splits, the inner search on all cores.
 
-NeuroShard's search ("Pre-train and Search", MLSys 2023), as in the paper and, where that leaves a rule open, its public code.
+NeuroShard's search ("Pre-train and Search", MLSys 2023) as in the paper, and as in its public code where the paper leaves a rule open.
 
-Outside, a beam over column splits: a step halves one piece; tried are the N largest pieces by size and the N largest by predicted cost,
-those of them whose half is divisible by 4; the best K of all splits go on; after at most L steps the best placement seen is the answer.
+Outside, a beam over column splits. A step halves one piece. It tries the N largest pieces by size and the N largest by predicted cost, if
+their half is divisible by 4. The best K of all splits go on. After at most L steps the best placement seen is the answer.
 
-Inside, a grid of M bounds s on the devices' dims from 1 to 1.5: a greedy takes the pieces by predicted single cost, longest first, each
-to the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. The cost is that of
-what the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
+Inside, a grid of M bounds s from 1 to 1.5 on the devices' dims. For each bound, a greedy takes the pieces by predicted single cost, longest
+first. A piece goes to the device with the lowest predicted FUSED cost that has memory left and stays within s × the mean sum of dims. That
+cost is of what the device holds before the piece comes, as in the public code. The placement with the lowest score counts.
 
-The score of a placement (option `score`) is as published the embedding cost: the largest, over devices, of kernels + forward all-to-all +
-backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where the devices start
-the forward one late by the differences of kernels + backward all-to-all. Other cost models leave communication to the link model, which has
-no start delays. The score "step" is `step_ms` instead: the sum over the four phases of the maximum over devices, for a step in which all
-devices wait for each other at every exchange.
+By default, the score of a placement (option `score`) is the published embedding cost: the largest, over devices, of kernels + forward
+all-to-all + backward all-to-all. A cost model with NeuroShard's communication networks prices the all-to-alls as in the paper, where a
+device starts the forward one late by what its kernels + backward all-to-all take longer than the fastest device's. Other cost models leave
+communication to the link model, which has no start delays. The score "step" is `step_ms` instead: the sum over the four phases of the
+maximum over devices, for a step in which all devices wait for each other at every exchange.
 
-A table that fits no device is cut before the beam begins, into as few pieces as possible and not only halves, and the L steps do not count
-these cuts (`search/units.py`). The paper has no such cuts; the option `free_cuts=False` leaves them away.
+A table that fits no device is cut before the beam begins, into as few pieces as possible (not only halves). The L steps do not count these
+cuts (`search/units.py`). The paper has no such cuts; the option `free_cuts=False` leaves them out.
 
-Where this differs from the paper besides: constraints are kept (colocated tables are one piece, blocks that the constraints settle count in
-every sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
-pieces reached by different splits count once in the beam; among states that cannot be placed the first come first; pieces of one table that
-end on one device are joined where that does not raise the score.
+Other differences from the paper: constraints are kept (colocated tables are one piece; blocks that the constraints settle count in every
+sum); a task that no bound of the grid can place is tried without a bound, as the paper's tasks are placed rather than failed; sets of
+pieces reached by different splits count once in the beam; of states that cannot be placed the first come first; pieces of one table that
+end on one device are joined if that does not raise the score.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Width:
     """How wide and deep the beam is.
 
     Attributes:
-        tables_tried: N, pieces by size and pieces by cost that are tried to be halved.
+        tables_tried: N, how many pieces by size, and by cost, a step tries to halve.
         kept: K, states that go on to the next step.
         steps: L, most splits.
     """
@@ -76,11 +76,11 @@ class Width:
 
 @dataclass
 class Beam:
-    """One search.
+    """One run of the beam search.
 
     Attributes:
         cuts: which rows are whole, and their halves.
-        inner: from a state to the score and the ranks of its best placement; called from several threads.
+        inner: returns the score and the ranks of a state's best placement; called from several threads.
         width: how wide and deep the beam is.
         threads: how many threads call `inner`.
         deadline: `time.monotonic()` at which to stop; None for no limit.
@@ -97,7 +97,7 @@ class Beam:
     _stop: Event = field(default_factory=Event)
 
     def search(self) -> Placed:
-        """The best placement of all states seen; on Ctrl-C and at the deadline, of those seen until then.
+        """Find the best placement of all states seen; on Ctrl-C and at the deadline, of those seen until then.
 
         Raises:
             KeyboardInterrupt: Ctrl-C before any placement was found.
@@ -116,7 +116,7 @@ class Beam:
         return self.best
 
     def _search(self, pool: Executor) -> None:
-        kept = [self._place(self.cuts.whole)]  # whatever the deadline
+        kept = [self._place(self.cuts.whole)]  # even if the deadline has passed
         self.best = kept[0]
         for _ in range(self.width.steps):
             states: dict[bytes, Ints] = {}  # one inner search for each different set of pieces
@@ -130,7 +130,7 @@ class Beam:
             kept = sorted(placed, key=lambda each: each.ticks)[: self.width.kept]
 
     def _place_all(self, pool: Executor, states: Sequence[Ints]) -> list[Placed]:
-        """The placements of the states, in their order; of fewer where time runs out."""
+        """The placements of the states, in their order; fewer if time runs out."""
         found = self._found = [None] * len(states)
         todo = iter(range(len(states)))
 
@@ -147,7 +147,7 @@ class Beam:
         return self._keep_best()
 
     def _keep_best(self) -> list[Placed]:
-        """The placements found in this step, after `best` has taken the first that is better."""
+        """Update `best`, the first counting among equals, and return the placements found in this step."""
         placed = [each for each in self._found if each is not None]
         for each in placed:
             if self.best is None or each.ticks < self.best.ticks:
@@ -163,7 +163,7 @@ class Beam:
 
 
 def candidates(cuts: Cuts, state: Ints, tried: int) -> Ints:
-    """Rows of the state to halve: the `tried` largest by cost and by size together, of these the ones that can be halved, sorted."""
+    """Rows of the state to halve, sorted: those of the `tried` largest by cost and by size that can be halved."""
     by_size = state[np.argsort(cuts.size_rank[state], kind="stable")[:tried]]
     rows = np.unique(np.concatenate([state[:tried], by_size]))
     rows = rows[cuts.half[rows] >= 0]
@@ -173,7 +173,7 @@ def candidates(cuts: Cuts, state: Ints, tried: int) -> Ints:
 
 
 def halved(cuts: Cuts, state: Ints, row: int) -> Ints:
-    """The state with one piece of this row in two."""
+    """The state with one piece of this row halved."""
     rest = np.delete(state, np.searchsorted(state, row))
     child: Ints = np.sort(np.append(rest, [cuts.half[row]] * 2))
     return child
@@ -206,7 +206,7 @@ class NetworkScore:
     def totals(self, times: Floats, dims: Ints) -> Floats:
         """`(k, d)` kernels + both all-to-alls, in ms, of each device in k placements.
 
-        A device starts the forward all-to-all late by what its kernels and its backward all-to-all take more than those of the fastest.
+        A device starts the forward all-to-all late by what its kernels + backward all-to-all take longer than the fastest device's.
 
         Args:
             times: `(k, d, 2)` forward and backward kernel ms.
@@ -222,7 +222,7 @@ class NetworkScore:
         return float(self._ticks(pieces, state, device[None])[0])
 
     def best_of_grid(self, pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
-        """As `_engine.best_by_links`."""
+        """Ticks and ranks of the best placement over the grid, as `_engine.best_by_links`."""
         found = grid_placements(pieces.native, state, limits)
         if not len(found):
             return float("inf"), np.zeros(0, dtype=np.int64)
@@ -237,7 +237,7 @@ class NetworkScore:
 
 
 def network_score(task: Task, cost_model: CostModel) -> NetworkScore | None:
-    """The score by the networks that a cost model brings along; None where it has none, and where nothing is communicated."""
+    """The score by a cost model's communication networks; None if it has none, or if nothing is communicated."""
     networks: Communication | None = getattr(cost_model, "communication", None)
     return NetworkScore(networks, task.batch_size) if networks and task.topology.devices > 1 else None
 
@@ -247,13 +247,13 @@ class NeuroShard:
     """Beam over column splits, greedy on a grid of dim bounds.
 
     Attributes:
-        tables_tried: N, pieces by size and pieces by cost that a step tries to halve.
+        tables_tried: N, how many pieces by size, and by cost, a step tries to halve.
         beam_width: K, splits that go on to the next step.
-        most_splits: L, steps; cuts of tables that fit no device come before them and are not counted.
-        grid: M, dim bounds.
-        widest_bound: the largest of them; the smallest is 1.
+        most_splits: L, steps; cuts of tables that fit no device come before the steps and are not counted.
+        grid: M, number of dim bounds.
+        widest_bound: the largest dim bound; the smallest is 1.
         score: what a placement is judged by: "embedding", the largest sum of a device's four phases, as published; or "step".
-        free_cuts: cut tables that fit no device before the beam; the paper does not, and finds no plan where L halvings do not do.
+        free_cuts: cut tables that fit no device before the beam; the paper does not, and finds no plan if L halvings are not enough.
         threads: threads to search with; None for one a core. The plan is the same.
         name: name of the strategy.
     """
@@ -288,7 +288,7 @@ class NeuroShard:
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search; nothing is random, the seed is only noted. At the deadline and on Ctrl-C the best plan so far is returned."""
         units = take_apart(task, cut_large=self.free_cuts)
-        PartialPlan(task, units)  # raises where the fixed shards alone break a rule
+        PartialPlan(task, units)  # raises if the fixed shards alone break a rule
         if not units.free:
             return Plan(task, units.fixed, self.name, seed)
         pieces, cuts = make_pieces(task, units, cost_model)
@@ -319,7 +319,7 @@ class NeuroShard:
 
 
 def _nowhere(units: Units, pieces: Pieces, state: Ints) -> InfeasibleTask:
-    """Names the first whole piece for which the greedy without a bound finds no device."""
+    """The error that names the first whole piece for which the greedy without a bound finds no device."""
     placed, _, _ = greedy(pieces.native, state, NO_LIMIT)
     row = state[placed]
     names, need = ", ".join(units.free[pieces.unit[row]].tables), format_bytes(int(pieces.bytes[row]))

@@ -1,7 +1,7 @@
-"""What is known of one column of ids, and the counting of a log's parts, here or on the workers of a cluster.
+"""The profile of one column of ids, and the counting of a log's parts, in this process or on the workers of a cluster.
 
-The profile is the same bit by bit either way. Sketches are merged in the order of the parts, whatever order the workers finish in. Where
-all ids are counted exactly, any order gives the same; beyond that, which heavy hitters are forgotten depends on it.
+Both give the same profile bit by bit. Sketches are merged in the order of the parts, whatever order the workers finish in. While all ids
+are counted exactly, any order gives the same result; beyond that, the order decides which heavy hitters are forgotten.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEQUENCE_LENGTH = 100
-"""A list column is taken for a sequence where a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
+"""A list column counts as a sequence if a sample has more ids than this (multi-hot features of MLPerf's DLRM have up to 100)."""
 
 
 _AHEAD = 4
-"""Parts for each worker that may be counted ahead of the first one that is missing: so many wait here to be merged, at most."""
+"""Parts per worker that may be counted ahead of the next part to merge; this bounds how many wait here."""
 
 _ROW_NUMBERS = 2**40
 _EXAMPLES = 20
@@ -37,17 +37,17 @@ _EXAMPLE_CHARACTERS = 40
 
 @dataclass(frozen=True, eq=False)
 class ColumnProfile:
-    """One column of ids.
+    """The profile of one column of ids.
 
     Attributes:
-        name: the column.
-        kind: integers or text, one a sample or a list.
-        sketch: how often each id was looked up.
-        pooled: whether the user said that the ids of a sample are summed, or None: decided by the longest list.
+        name: name of the column.
+        kind: integers or text, as one id a sample or as lists.
+        sketch: number of lookups of each id.
+        pooled: whether the user said that the ids of a sample are summed; None: the longest list decides.
         longest: most ids of one sample.
-        max_id: the largest id; None where ids are text, or there are none.
-        min_id: the smallest id, as `max_id`.
-        examples: the first few ids where they are text, long ones cut short.
+        max_id: the largest id; None if ids are text or there are none.
+        min_id: the smallest id; None like `max_id`.
+        examples: the first few ids if they are text, long ones cut short.
     """
 
     name: str
@@ -61,14 +61,14 @@ class ColumnProfile:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether its ids can be row numbers: integers up to 2 ** 40, as no table has more rows."""
+        """Whether its ids can be row numbers: integers up to 2 ** 40, since no table has more rows."""
         return self.max_id is not None and self.max_id <= _ROW_NUMBERS
 
     @property
     def is_sequence(self) -> bool:
         """Whether the looked-up rows of a sample stay separate.
 
-        A log does not say; so: as the user says, else a list column whose longest list has more than `SEQUENCE_LENGTH` ids.
+        A log does not say. The user's choice decides; without one, a list column is a sequence if a list has over `SEQUENCE_LENGTH` ids.
         """
         if self.pooled is not None:
             return not self.pooled
@@ -76,7 +76,7 @@ class ColumnProfile:
 
     @property
     def pooling_reason(self) -> str:
-        """Why the table is taken for pooled or a sequence."""
+        """Why the table counts as pooled or as a sequence."""
         if self.pooled is not None:
             return "sequence, as told" if self.is_sequence else "pooled, as told"
         if not self.kind.is_list:
@@ -86,7 +86,7 @@ class ColumnProfile:
         return f"pooled: its longest list has {self.longest:,} ids, at most {SEQUENCE_LENGTH}"
 
     def merged(self, other: ColumnProfile) -> ColumnProfile:
-        """Both columns' events together.
+        """Return the profile of both columns' events together.
 
         Raises:
             InvalidInput: the columns differ in kind.
@@ -103,13 +103,13 @@ class ColumnProfile:
         )._with_ids(other.min_id, other.max_id)
 
     def _with_ids(self, *ids: int | None) -> ColumnProfile:
-        """This column with these ids seen too."""
+        """Return this column with these ids seen too."""
         known = [number for number in (self.min_id, self.max_id, *ids) if number is not None]
         return replace(self, min_id=min(known, default=None), max_id=max(known, default=None))
 
 
 class ColumnCounter:
-    """Counts one column: keys gather until they are worth merging into the sketch.
+    """Count one column: keys are gathered until merging them into the sketch is worthwhile.
 
     Args:
         column: the profile to continue.
@@ -133,7 +133,7 @@ class ColumnCounter:
             The number of lookups.
 
         Raises:
-            InvalidInput: an id is negative or a text too long.
+            InvalidInput: an id is negative, or a text is too long.
         """
         if is_empty_type(values.type):
             return 0
@@ -159,7 +159,7 @@ class ColumnCounter:
         return lookups
 
     def _examples(self, values: pa.Array) -> tuple[str, ...]:
-        """As many of these ids as examples are missing."""
+        """Return as many of these ids as there are examples missing."""
         if self.column.kind.ids != "text":
             return ()
         texts = values.slice(0, _EXAMPLES - len(self.column.examples)).to_pylist()
@@ -169,7 +169,7 @@ class ColumnCounter:
         return tuple(text[:_EXAMPLE_CHARACTERS] for text in known)
 
     def finish(self) -> ColumnProfile:
-        """The column's profile with everything counted."""
+        """Return the column's profile with everything counted."""
         if self._pending:
             chunk = AccessSketch.of(np.concatenate(self._pending), self.column.sketch.limit)
             self._pending, self._pending_keys = [], 0
@@ -184,7 +184,7 @@ class ColumnCounter:
 
 
 def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
-    """`(n,)` keys of ids without nulls, and the smallest and the largest where they are integers."""
+    """Return `(n,)` keys of ids without nulls, and the smallest and largest id if they are integers."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(ids.type):
@@ -199,13 +199,13 @@ def _keys(ids: pa.Array, where: str) -> tuple[Keys, int | None, int | None]:
 
 @dataclass(frozen=True, eq=False)
 class CountingJob:
-    """One part to count.
+    """The counting of one part.
 
     Attributes:
         part: the part.
-        columns: the columns by name, with nothing counted yet.
-        pending: most keys of a column to gather before they go into its sketch.
-        list_separator: what separates ids in a CSV field.
+        columns: the columns by name, with no counts yet.
+        pending: most keys of a column to gather before merging them into its sketch.
+        list_separator: separator of ids in a CSV field.
     """
 
     part: Part
@@ -216,7 +216,7 @@ class CountingJob:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What was counted.
+    """The counts of one or more parts.
 
     Attributes:
         columns: the columns by name.
@@ -233,28 +233,28 @@ class Counts:
 
 
 def merge_all(empty: Mapping[str, ColumnProfile], parts: Iterable[Counts]) -> Counts:
-    """The counts of all parts together, merged in this order and column by column: two sketches of each are held at once."""
+    """Merge the counts of all parts, in this order and column by column: at most two sketches of each column are held at once."""
     total, rows = dict(empty), 0
     for part in parts:
         rows += part.rows
         for name, column in part.columns.items():
             total[name] = total[name].merged(column)
-        del part, column  # or they would take their memory until the next part is counted
+        del part, column  # free their memory while the next part is counted
     return Counts(total, rows)
 
 
 def count_part(
     job: CountingJob, threads: int | None = None, counted: Callable[[int], None] = lambda lookups: None
 ) -> Counts:
-    """Count a part, the columns of a batch side by side.
+    """Count a part, with the columns of a batch in parallel.
 
     Args:
         job: the part.
-        threads: how many threads count; by default one for each core.
+        threads: number of threads; by default one for each core.
         counted: called with the lookups of each batch.
 
     Raises:
-        InvalidInput: a file of it is gone, damaged or another one, or an id is not valid.
+        InvalidInput: a file of the part is gone, damaged or has changed, or an id is not valid.
     """
     first, *_ = names = list(job.columns)
     counters = {name: ColumnCounter(column, job.pending) for name, column in job.columns.items()}
@@ -271,10 +271,10 @@ def count_part(
 
 
 def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[int], None]) -> Iterator[Counts]:
-    """The counts of parts in their order, counted by workers that see the files under the same absolute paths.
+    """Yield the counts of parts in their order, from workers that see the files under the same absolute paths.
 
     Raises:
-        InvalidInput: as `count_part`, of the first part that cannot be counted, whichever was the first to fail.
+        InvalidInput: as `count_part`, for the first part in order that fails, whichever failed first in time.
     """
     early: dict[int, Counts | str] = {}
     given = 0
@@ -295,17 +295,17 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
 
 
 def _wait_for(jobs: int, pool: Pool[None]) -> None:
-    """Let the jobs that are handed out finish, so that the pool may be used again."""
+    """Wait until the given jobs finish, so that the pool can be used again."""
     while jobs > 0:
         jobs -= len(pool.wait())
 
 
 def no_state() -> None:
-    """What workers that count keep between two parts."""
+    """The state that counting workers keep between two parts: none."""
 
 
 def _counted_or_refused(_: None, job: CountingJob) -> Counts | str:
-    """The counts, or why there are none: a part before this one may have a complaint that comes first."""
+    """Return the counts, or the error as text: the error of an earlier part must come first."""
     try:
         return count_part(job, threads=1)
     except InvalidInput as error:
@@ -313,13 +313,13 @@ def _counted_or_refused(_: None, job: CountingJob) -> Counts | str:
 
 
 def _with_absolute_paths(job: CountingJob) -> CountingJob:
-    """For workers, which run in another folder."""
+    """Make the paths absolute for workers, which run in another folder."""
     files = ((span, replace(span.file, path=span.file.path.absolute())) for span in job.part)
     return replace(job, part=tuple(replace(span, file=file) for span, file in files))
 
 
 def _as_named(message: str, part: Part) -> str:
-    """A worker's complaint with the paths as the user named them."""
+    """Return a worker's error with the paths as the user named them."""
     for span in part:
         named, absolute = span.file.path, str(span.file.path.absolute())
         if message.startswith(f"{absolute}: "):

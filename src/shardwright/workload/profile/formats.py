@@ -1,7 +1,7 @@
-"""The formats of logs: Parquet, CSV and event files, read in batches of bounded size; and which of their columns hold embedding ids.
+"""The formats of logs, and which of their columns hold embedding ids: Parquet, CSV and event files, read in batches of bounded size.
 
-Parquet files are read by row groups, and their footers are not believed before they are checked. A CSV log has a header line; lists of ids
-in a field are recognised. An event file has `user item` lines.
+Parquet files are read by row groups, and their footers are checked before they are trusted. A CSV log has a header line; lists of ids in
+a field are recognised. An event file has `user item` lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVENT_COLUMNS = ("user", "item")
 
 BATCH_VALUES = 1 << 18
-"""Values of all columns together in a batch of average samples."""
+"""Values of all columns together in a batch, for samples of average length."""
 
 _LIST_VALUES = 1 << 17
 _COLUMNS_AT_ONCE = 16
@@ -43,11 +43,11 @@ _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """What a column of ids holds.
+    """The kind of ids in a column.
 
     Attributes:
         ids: whether the ids are whole numbers or text.
-        is_list: whether a sample has a list of ids, or one.
+        is_list: whether a sample has a list of ids instead of one id.
     """
 
     ids: Literal["integers", "text"]
@@ -58,7 +58,7 @@ class ColumnKind:
 
 
 def column_kind(column_type: pa.DataType) -> ColumnKind | None:
-    """Kind of a column of this Arrow type, or None where it holds no ids (floats, booleans, times, ...)."""
+    """Return the kind of a column of this Arrow type; None if it holds no ids (floats, booleans, times, ...)."""
     import pyarrow as pa
 
     value_type = _value_type(column_type)
@@ -87,32 +87,32 @@ def is_text_type(column_type: pa.DataType) -> bool:
 
 
 def is_nested(column_type: pa.DataType) -> bool:
-    """Whether this nests deeper than a list of scalars."""
+    """Whether this type nests deeper than a list of scalars."""
     import pyarrow as pa
 
     return bool(pa.types.is_nested(_value_type(column_type)))
 
 
 def is_empty_type(column_type: pa.DataType) -> bool:
-    """Whether this is the type of columns without any value: nulls, or lists of them."""
+    """Whether this is the type of columns without values: nulls, or lists of nulls."""
     import pyarrow as pa
 
     return bool(pa.types.is_null(_value_type(column_type)))
 
 
 def _value_type(column_type: pa.DataType) -> pa.DataType:
-    """Type of the ids: of a list's elements, or of the column."""
+    """Return the type of the ids: that of a list's elements, or of the column."""
     return column_type.value_type if is_list_type(column_type) else column_type
 
 
 class LogReader:
-    """One log file.
+    """Reader of one log file.
 
     Attributes:
         path: the file.
         schema: names and Arrow types of its columns.
-        is_events: whether a line is one event of a user, not one sample.
-        pieces: how many pieces of it can be read apart; 1 where it is read as a whole, 0 where it holds nothing.
+        is_events: whether a line is one event of a user instead of one sample.
+        pieces: number of pieces that can be read separately; 1 if the file is only read as a whole, 0 if it is empty.
     """
 
     path: Path
@@ -121,15 +121,15 @@ class LogReader:
     pieces = 1
 
     def lookups(self, columns: Sequence[str]) -> int | None:
-        """Lookups in the columns, if the file says without being read."""
+        """Number of lookups in the columns; None if only reading the file would tell."""
         return None
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
-        """The columns, in batches that take at most tens of MB; a batch may hold some of them, but a column comes once for each row.
+        """Yield the columns in batches of at most tens of MB. A batch may hold some of the columns; each row of a column comes once.
 
         Args:
-            columns: their names.
-            pieces: the pieces to read; by default all. The batches of a piece do not depend on what else is read.
+            columns: names of the columns.
+            pieces: pieces to read; by default all. The batches of a piece do not depend on which other pieces are read.
 
         Raises:
             InvalidInput: the file is damaged or breaks its format; the message names the place.
@@ -150,7 +150,7 @@ class ParquetLog(LogReader):
             self.pieces = int(self._metadata.num_row_groups)
 
     def lookups(self, columns: Sequence[str]) -> int | None:
-        """Values of the columns by the footer (empty lists and nulls counted as one)."""
+        """Number of values of the columns by the footer (an empty list or a null counts as one)."""
         values = 0
         with self._damage_named(), self._open() as file:
             for group, together in self._parts(columns):
@@ -158,9 +158,9 @@ class ParquetLog(LogReader):
         return values
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
-        """The columns in batches of about `BATCH_VALUES` values; its pieces are its row groups.
+        """Yield the columns in batches of about `BATCH_VALUES` values; its pieces are its row groups.
 
-        A row group is read some columns at a time, as every open column takes a few MB; so a batch holds a part of the columns.
+        A row group is read a few columns at a time, since every open column takes a few MB. So a batch holds some of the columns.
         """
         with self._damage_named(), self._open() as probe:
             for group, together in self._parts(columns, pieces):
@@ -170,7 +170,7 @@ class ParquetLog(LogReader):
                     yield from self._part_batches(file, group, together, chunks)
 
     def _open(self, read_dictionary: Sequence[str] = ()) -> Any:
-        """The file with a small read buffer instead of whole column chunks: row groups may be of any size."""
+        """Open the file with a small read buffer instead of whole column chunks: row groups may be of any size."""
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(
@@ -182,7 +182,7 @@ class ParquetLog(LogReader):
         )
 
     def _parts(self, columns: Sequence[str], groups: range | None = None) -> Iterator[tuple[int, list[str]]]:
-        """What is read at once: a row group, and some of the columns, scalars and lists apart."""
+        """Yield what is read at once: a row group and some of its columns, scalars and lists apart."""
         kinds = {name: column_kind(self.schema.field(name).type) for name in columns}
         lists = [name for name in columns if (kind := kinds[name]) is not None and kind.is_list]
         scalars = [name for name in columns if name not in lists]
@@ -194,10 +194,10 @@ class ParquetLog(LogReader):
         return product(range(self.pieces) if groups is None else groups, together)
 
     def _chunks(self, file: Any, group: int, columns: Sequence[str]) -> list[Any]:
-        """What the footer says of the columns in a row group.
+        """Return what the footer says about the columns in a row group.
 
-        Reading a row comes first: it refuses a footer that is damaged, or claims more bytes than the file has;
-        in `RowGroupMetaData.column` it would end the process.
+        A row is read first: reading refuses a footer that is damaged or claims more bytes than the file has.
+        `RowGroupMetaData.column` would end the process on such a footer.
         """
         with self._damage_named(_place(group, columns)):
             next(file.iter_batches(1, row_groups=[group], columns=list(columns)), None)
@@ -211,14 +211,14 @@ class ParquetLog(LogReader):
         rows = 0
         batch_rows = self._batch_rows(columns, claimed, sum(int(chunk.num_values) for chunk in chunks))
         for batch in file.iter_batches(batch_rows, row_groups=[group], columns=list(columns)):
-            batch.validate(full=True)  # damage can leave a dictionary without the entries its indices name
+            batch.validate(full=True)  # damage can leave indices without entries in their dictionary
             rows += batch.num_rows
             yield batch
         if rows != claimed:
             raise self._damaged(f"claims {claimed:,} rows and holds {rows:,}", _place(group, columns))
 
     def _batch_rows(self, columns: Sequence[str], rows: int, values: int) -> int:
-        """Rows of a batch: fewer where samples have lists, which may be much longer than on average, or text, which may be long."""
+        """Rows of a batch: fewer if samples have lists, which may be much longer than on average, or text, which may be long."""
         kinds = [kind for name in columns if (kind := column_kind(self.schema.field(name).type)) is not None]
         most = _LIST_VALUES if any(kind.is_list for kind in kinds) else BATCH_VALUES
         most = most * rows // max(values, 1)
@@ -227,10 +227,10 @@ class ParquetLog(LogReader):
         return max(1, min(most, BATCH_VALUES))
 
     def _short_texts(self, columns: Sequence[str], chunks: Sequence[Any]) -> list[str]:
-        """Paths of the text columns that are to be read as dictionaries: those with a small chunk.
+        """Return the paths of text columns to read as dictionaries: those with a small chunk.
 
-        A dictionary is much faster for few distinct texts, and keeps a long text that is repeated a million times
-        from taking a million times its size. But it grows with its row group, so not where chunks are large.
+        A dictionary is much faster for few distinct texts. A long text that is repeated a million times then does not take a
+        million times its size. But a dictionary grows with its row group, so columns with large chunks do not use one.
         """
         return [
             str(self._metadata.schema.column(position).path)
@@ -242,11 +242,11 @@ class ParquetLog(LogReader):
         return [position for name in columns for position in self._chunks_of[name]]
 
     def _find_chunks(self) -> dict[str, list[int]]:
-        """Positions of each column's chunks; that of a list column has a path such as history.list.element."""
+        """Positions of each column's chunks; the chunk of a list column has a path such as history.list.element."""
         found: dict[str, list[int]] = {name: [] for name in self.schema.names}
         for position in range(self._metadata.num_columns):
             parts = self._metadata.schema.column(position).path.split(".")
-            prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))  # names may have dots, too
+            prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))  # names may have dots too
             name = next((name for name in prefixes if name in found), None)
             if name is None:
                 raise self._damaged(f"column chunk {position} belongs to no column")
@@ -255,7 +255,7 @@ class ParquetLog(LogReader):
 
     @contextmanager
     def _damage_named(self, place: str = "") -> Iterator[None]:
-        """Arrow's complaints, as errors that name the file and the place in it."""
+        """Turn Arrow's errors into ones that name the file and the place in it."""
         import pyarrow as pa
 
         try:
@@ -274,10 +274,10 @@ def _place(group: int, columns: Sequence[str]) -> str:
 class CsvLog(LogReader):
     """A CSV file with a header line.
 
-    Its columns are separated by `delimiter`, or by another of comma, semicolon, tab and bar where the header shows that.
+    Columns are separated by `delimiter`, or by another of comma, semicolon, tab and bar if the header shows that.
 
-    A text column is one of lists where every value in the file's first block is a list of integers, such as `1 2 3`,
-    `[1, 2, 3]`, `1|2|3` or `1;2;3`; or, where a `list_separator` is given, where a value contains it.
+    A text column holds lists if every value in the file's first block is a list of integers, such as `1 2 3`, `[1, 2, 3]`,
+    `1|2|3` or `1;2;3`. With a `list_separator`, it also holds lists if a value contains it.
     """
 
     def __init__(self, path: Path, delimiter: str, list_separator: str | None) -> None:
@@ -291,7 +291,7 @@ class CsvLog(LogReader):
         self.schema = pa.schema(list(zip(first.schema.names, types, strict=True)))
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
-        """The columns, one block of the file at a time."""
+        """Yield the columns, one block of the file at a time."""
         import pyarrow as pa
 
         with _clear_errors(self.path, self.schema.names), self._open(columns) as reader:
@@ -311,20 +311,20 @@ class CsvLog(LogReader):
 
         return open_csv(
             str(self.path),
-            # One thread, as only then are the lines of parse errors numbered.
+            # One thread, since parse errors give line numbers only then.
             read_options=ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
             parse_options=ParseOptions(delimiter=self._delimiter),
             convert_options=ConvertOptions(null_values=_NULLS, strings_can_be_null=True, include_columns=columns),
         )
 
     def _list_type(self, values: pa.Array) -> pa.DataType | None:
-        """Type of the lists or numbers that these texts are, or None where they are plain ids."""
+        """Return the type of the lists or numbers that these texts hold; None for plain ids."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if not is_text_type(values.type) or values.null_count == len(values):
             return None
-        # Where columns are separated by semicolons, 0,5 is a half; but 1,2,3 is a list there, too.
+        # With semicolons between columns, 0,5 is a half; but 1,2,3 is still a list.
         decimal_commas = self._delimiter == ";" and self._separator != ","
         if decimal_commas and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
             return pa.float64()
@@ -335,7 +335,7 @@ class CsvLog(LogReader):
         return None
 
     def _lists(self, values: pa.Array, name: str) -> pa.Array:
-        """A column, its texts split where it is one of lists."""
+        """Return a column, with its texts split if it holds lists."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -356,10 +356,10 @@ class CsvLog(LogReader):
 
 
 def _delimiter_of(path: Path, usual: str) -> str:
-    """What separates the columns: the usual mark, or another one if only that is in the header.
+    """Return the separator of the columns: the usual mark, or another one if only that is in the header.
 
     Raises:
-        InvalidInput: several marks separate the header, and the first sample, into the same number of columns each.
+        InvalidInput: several marks each separate header and first sample into an equal number of columns.
     """
     import pyarrow as pa
 
@@ -367,7 +367,7 @@ def _delimiter_of(path: Path, usual: str) -> str:
         lines = stream.read(_BLOCK_BYTES).decode("utf-8-sig", "replace").splitlines(keepends=True)
     columns = {mark: _columns_of(lines, mark) for mark in _DELIMITERS}
     possible = [mark for mark, counts in columns.items() if counts and counts[0] > 1]
-    even = [mark for mark in possible if len(set(columns[mark])) == 1]  # the first sample has them too
+    even = [mark for mark in possible if len(set(columns[mark])) == 1]  # the first sample has as many columns
     if usual in possible and even in ([], [usual]):
         return usual
     found = even or possible or [usual]
@@ -381,11 +381,11 @@ def _delimiter_of(path: Path, usual: str) -> str:
 
 
 def _columns_of(lines: Sequence[str], mark: str) -> list[int]:
-    """How many columns the header and the first sample have where this mark separates them."""
+    """Numbers of columns of the header and the first sample if this mark separates them."""
     try:
         rows = csv.reader((line for line in lines if line.strip()), delimiter=mark)
         return [len(row) for row in islice(rows, 2)]
-    except csv.Error:  # a field that is too long: the reader of the file says so
+    except csv.Error:  # a field is too long: the reader of the file reports it
         return []
 
 
@@ -398,7 +398,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def _clear_errors(path: Path, names: Sequence[str]) -> Iterator[None]:
-    """Arrow's complaints about a CSV file with the file and the name of the column."""
+    """Turn Arrow's errors about a CSV file into ones that name the file and the column."""
     import pyarrow as pa
 
     try:
@@ -432,7 +432,7 @@ class EventLog(LogReader):
         self.schema = pa.schema(dict.fromkeys(EVENT_COLUMNS, pa.int64()))
 
     def batches(self, columns: Sequence[str], pieces: range | None = None) -> Iterator[pa.RecordBatch]:
-        """Users and items, one block of the file at a time."""
+        """Yield users and items, one block of the file at a time."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -454,7 +454,7 @@ class EventLog(LogReader):
             raise bad_line or InvalidInput(f"{self.path}: cannot be read: {str(error)[:400]}") from error
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Numbered lines; of a line longer than a block, its first part."""
+        """Yield numbered lines. A line longer than a block comes in parts, each with a number."""
         import pyarrow as pa
 
         with pa.input_stream(str(self.path)) as stream, io.BufferedReader(stream) as lines:
@@ -464,14 +464,14 @@ class EventLog(LogReader):
                 yield number, line.rstrip(b"\r\n")
 
     def _delimiter(self) -> str | None:
-        """Tab, comma or space: the first of them that the first line has; None where there is no line."""
+        """Tab, comma or space: the first of them in the first line; None if there is no line."""
         first = next((line for _, line in self._lines() if line.strip()), None)
         if first is None:
             return None
         return next((mark for mark in "\t," if mark.encode() in first), " ")
 
     def _bad_line(self) -> InvalidInput | None:
-        """The complaint about the first line that is not two integers."""
+        """Return the error about the first line that is not two integers."""
         pattern = re.compile(rb"(-?[0-9]{1,19})%s(-?[0-9]{1,19})" % (self._delimiter() or " ").encode())
         for number, line in self._lines():
             match = pattern.fullmatch(line)

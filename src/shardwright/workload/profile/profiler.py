@@ -1,4 +1,4 @@
-"""Tables from training logs: counts every id lookup of the chosen columns in bounded memory."""
+"""Tables from training logs: count every id lookup of the chosen columns in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Selection:
     Attributes:
         columns: the only columns wanted; None for all that hold ids.
         exclude: columns not wanted.
-        kinds: kind of each column of ids; None as long as no file has a value in it.
-        left_out: type of every other column, or "excluded".
-        first: the first file, which the others must agree with.
+        kinds: kind of each column of ids; None until a file has a value in it.
+        left_out: for every other column, its type or why it is left out.
+        first: the first file, with which the others must agree.
         is_events: whether the files are event files.
     """
 
@@ -47,7 +47,7 @@ class Selection:
     is_events: bool = False
 
     def include(self, log: LogReader) -> None:
-        """Take in one more file.
+        """Add one more file.
 
         Raises:
             InvalidInput: a named column does not exist or holds no ids, or the file disagrees with the first.
@@ -74,10 +74,10 @@ class Selection:
             self.kinds[name] = ours or theirs
 
     def id_columns(self) -> dict[str, ColumnKind]:
-        """Kind of each column that has ids.
+        """Return the kind of each column that has ids.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: no column has ids.
         """
         found = {name: kind for name, kind in self.kinds.items() if kind is not None}
         if not found and self.kinds:
@@ -146,28 +146,28 @@ def profile_logs(
 ) -> ProfileResult:
     """Profile the embedding ids of training logs.
 
-    A log is a Parquet or CSV file with a sample a row, whose columns of integers, text or lists of these are embedding ids
-    (floats, booleans and times are left out), or a text file with a `user item` event a line. Memory stays below 1 GB for logs of
-    any size: up to `sketch_bytes` / 28 / columns distinct ids a column (at most 1,048,576) are counted exactly; beyond that hot
-    ids are, and a hash sample stands for the rest.
+    A log is a Parquet or CSV file with a sample a row, or a text file with a `user item` event a line. Columns of integers, text or lists
+    of these hold embedding ids; floats, booleans and times are left out. Memory stays below 1 GB for logs of any size: each column counts
+    up to `sketch_bytes` / 28 / columns distinct ids (at most 1,048,576) exactly. Beyond that, hot ids are still counted, and a hash sample
+    stands for the rest.
 
-    The log is counted in parts that follow from its files alone (`readers.parts_of`), and the sketches of the parts are merged in the
-    order of the log. So the result is the same, bit by bit, whether this process counts them or the workers of a `pool`, however many
-    there are, and whatever order they finish in. Files have to be named in the same order: where not all ids are counted exactly,
-    another order gives other heavy hitters within the sketch's error, though the same sample and number of distinct ids.
+    The log is counted in parts that depend on its files alone (`readers.parts_of`), and their sketches are merged in the order of the log.
+    So the result is the same bit by bit, whether this process or the workers of a `pool` count, however many workers there are and in
+    whatever order they finish. The order of the files matters: where not all ids are counted exactly, another order gives other heavy
+    hitters within the sketch's error, though the same sample and number of distinct ids.
 
     Args:
         paths: the files, all with the same columns.
         columns: the only columns to profile; default all that hold ids.
         exclude: columns to leave out, such as an integer label or time.
         sequence: list columns whose looked-up rows stay separate.
-        pooled: list columns whose looked-up rows are summed. A list column that neither names is a sequence if a sample has more
+        pooled: list columns whose looked-up rows are summed. A list column named in neither is a sequence if a sample has more
             than 100 ids.
-        list_separator: what separates ids in a CSV field; lists of integers are recognised without it.
-        sketch_bytes: memory for all counts together; a log of several parts takes it twice, for those merged and those of the part.
-        progress: called with the lookups counted so far and their number in all files, None where a file does not say or a `pool`
-            counts.
-        pool: workers that count the parts; they must see the files under the same absolute paths. By default this process does.
+        list_separator: separator of ids in a CSV field; lists of integers are recognised without it.
+        sketch_bytes: memory for all counts together; a log of several parts takes it twice, for the merged counts and the part's.
+        progress: called with the lookups counted so far and their number in all files; the number is None if a file does not say it or
+            a `pool` counts.
+        pool: workers that count the parts; they must see the files under the same absolute paths. By default this process counts.
 
     Raises:
         InvalidInput: a file is missing, empty, damaged or has other columns than the first, a column does not exist or holds no
@@ -221,7 +221,7 @@ def _distinct_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 def _pooling_choices(
     kinds: Mapping[str, ColumnKind], sequence: Collection[str], pooled: Collection[str]
 ) -> dict[str, bool]:
-    """Whether a column is pooled, for columns that the caller named."""
+    """Return whether a column is pooled, for the columns that the caller named."""
     for option, names in (("sequence", sequence), ("pooled", pooled)):
         for name in names:
             if name not in kinds or not kinds[name].is_list:
@@ -235,7 +235,7 @@ def _pooling_choices(
 def _empty_columns(
     kinds: Mapping[str, ColumnKind], choices: Mapping[str, bool], sketch_bytes: int
 ) -> dict[str, ColumnProfile]:
-    """The columns with nothing counted; they share the memory evenly."""
+    """Return the columns without counts; they share the memory evenly."""
     limit = max(_FEWEST_IDS, min(_MOST_IDS, sketch_bytes // BYTES_PER_ID // len(kinds)))
     return {name: ColumnProfile(name, kind, AccessSketch(limit), choices.get(name)) for name, kind in kinds.items()}
 

@@ -1,7 +1,7 @@
-"""Opening logs, and the parts in which they are counted.
+"""Open logs, and cut them into the parts in which they are counted.
 
-A part is counted by itself, in one process or on many, and parts are merged in the order of the log. The parts follow from the files
-alone, never from who counts them, so that the profile of a log is one and the same.
+Each part is counted by itself, in one process or in many, and parts are merged in the order of the log. The parts depend on the files
+alone, never on who counts them, so a log has exactly one profile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def open_log(path: Path, list_separator: str | None = None) -> LogReader:
 
     Args:
         path: the file.
-        list_separator: what separates the ids of a list in a CSV field; default: lists of integers are recognised.
+        list_separator: separator of the ids of a list in a CSV field; lists of integers are recognised without it.
 
     Raises:
         InvalidInput: the file does not exist, cannot be read, or is damaged.
@@ -59,8 +59,8 @@ class LogFile:
 
     Attributes:
         path: the file.
-        bytes: its size.
-        pieces: the pieces that can be read apart: row groups of Parquet, 1 for files that are read as a whole.
+        bytes: size of the file.
+        pieces: number of pieces that can be read separately: row groups of Parquet, 1 for files that are read as a whole.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class LogFile:
 
     @classmethod
     def of(cls, log: LogReader) -> LogFile:
-        """Look at an open log.
+        """Record the present size and pieces of an open log.
 
         Raises:
             InvalidInput: the file is gone.
@@ -87,7 +87,7 @@ class Span:
     Attributes:
         file: the file.
         first: the first piece.
-        stop: the piece behind the last one.
+        stop: the piece after the last one.
     """
 
     file: LogFile
@@ -95,10 +95,10 @@ class Span:
     stop: int
 
     def open(self, list_separator: str | None) -> LogReader:
-        """The file, if it still is what it was.
+        """Open the file, if it has not changed.
 
         Raises:
-            InvalidInput: the file cannot be read, or is another one.
+            InvalidInput: the file cannot be read, or has changed.
         """
         log = open_log(self.file.path, list_separator)
         now = LogFile.of(log)
@@ -117,8 +117,8 @@ Part: TypeAlias = tuple[Span, ...]
 def parts_of(files: Iterable[LogFile]) -> list[Part]:
     """Cut a log into at most about `MOST_PARTS` parts of at least `LEAST_BYTES`, except for the last one.
 
-    Small files are counted together, and the row groups of large Parquet files apart. CSV and event files are never cut: a quoted field
-    may hold line ends, and the first block says which columns are lists.
+    Small files are counted together; the row groups of large Parquet files are counted separately. CSV and event files are never cut: a
+    quoted field may hold line ends, and the first block says which columns are lists.
     """
     files = list(files)
     most = max(LEAST_BYTES, -(-sum(file.bytes for file in files) // MOST_PARTS))

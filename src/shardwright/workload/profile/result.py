@@ -1,7 +1,7 @@
-"""What profiling found, the tables that follow from it, and the files that it writes.
+"""The result of profiling, the tables that follow from it, and the files that it writes.
 
-Some columns hold ids by their type, and by their values are hardly features: times, numbers, labels, keys of sessions. A table of one
-costs memory and learns nothing, or learns the answer. The rules are made for few false alarms, so they miss some.
+Some columns hold ids by their type, but their values show that they are hardly features: times, numbers, labels, keys of sessions. A
+table for such a column costs memory, and learns nothing or learns the answer. The rules avoid false alarms, so they miss some columns.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from shardwright.workload.profile.sketch import access_profile, flat_profile, ho
 RowsRule: TypeAlias = Literal["distinct", "max_id", "numbered"]
 
 LARGEST_ROW = 2**48
-"""Largest id that is taken for the number of a row."""
+"""Largest id that counts as a row number."""
 
 _UNITS = {"seconds": 10**9, "milliseconds": 10**12, "microseconds": 10**15, "nanoseconds": 10**18}
-_LATEST = 2.2  # billions of seconds since 1970: the range is 2001 to 2039, where few ids of other kinds all lie
-_MOST_NANOSECONDS = (
-    4e16  # 15 months: ids that begin with a time, such as those of posts, are as large and spread over years
-)
+_LATEST = 2.2  # billions of seconds since 1970: with `_UNITS`, 2001 to 2039; ids of other kinds seldom all lie there
+_MOST_NANOSECONDS = 4e16  # 15 months: ids that begin with a time, such as those of posts, are as large but span years
 _TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d:\d\d(:\d\d.*)?")
 _NUMBER_TEXT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 _LABEL_WORDS = {"label", "labels", "target", "click", "clicked", "converted", "conversion", "purchased"}
 
 _FEWEST_TIMES = 3
-_FEWEST_NUMBERS = 100  # versions are numbers with a dot, and few
+_FEWEST_NUMBERS = 100  # versions are numbers with a dot too, but there are few of them
 _MOST_LABELS = 10
 _FEWEST_FLAGS = 100
 _FEWEST_NEW = 1000
@@ -46,12 +44,12 @@ _NEW_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Doubt:
-    """A column that is hardly a feature.
+    """A column that is probably not a feature.
 
     Attributes:
-        column: its name.
-        reason: what it looks like, and by which of its values.
-        table: the table that was made of it.
+        column: name of the column.
+        reason: what the column looks like, and which of its values show it.
+        table: the table made from the column.
     """
 
     column: str
@@ -82,7 +80,7 @@ def _like_time(column: ColumnProfile) -> str | None:
 
 
 def _day(number: int) -> date | None:
-    """The day that a number such as 20240117 writes, from 1990 to 2039."""
+    """Return the day that a number such as 20240117 spells, from 1990 to 2039; None otherwise."""
     try:
         return datetime.strptime(str(number), "%Y%m%d").date() if 19900101 <= number < 20400101 else None
     except ValueError:
@@ -119,14 +117,14 @@ def _always_new(column: ColumnProfile) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class ProfileResult:
-    """Profile of one or more logs; profiles of parts of a log merge into that of the whole.
+    """Profile of one or more logs. Profiles of parts of a log merge into the profile of the whole log.
 
     Attributes:
         columns: the columns of ids by name.
         log_rows: rows (or event lines) read.
         files: number of files read.
         is_events: whether the logs were `user item` lines; all lines of a user make one sample.
-        left_out: type, or why not profiled, of every other column by name.
+        left_out: for every other column by name, its type or why it was not profiled.
     """
 
     columns: Mapping[str, ColumnProfile]
@@ -137,19 +135,19 @@ class ProfileResult:
 
     @property
     def lookups(self) -> int:
-        """Id lookups seen in all columns together."""
+        """Number of id lookups in all columns together."""
         return sum(column.sketch.events for column in self.columns.values())
 
     @property
     def samples(self) -> int:
-        """Training samples: the rows of the log; in event files the users, each with a history."""
+        """Number of training samples: rows of the log; for event files users, each with a history."""
         return self.columns["user"].sketch.distinct if self.is_events else self.log_rows
 
     def merged(self, other: ProfileResult) -> ProfileResult:
-        """Profile of both logs together: what one profile of all files would be, within the sketches' error.
+        """Return the profile of both logs together: the same as one profile of all files, within the sketches' error.
 
         Raises:
-            InvalidInput: the profiles are of different columns or kinds of log.
+            InvalidInput: the profiles have different columns or different kinds of log.
         """
         if set(self.columns) != set(other.columns) or self.is_events != other.is_events:
             raise InvalidInput(
@@ -165,13 +163,13 @@ class ProfileResult:
         )
 
     def tables(self, *, dim: int = 64, rows: RowsRule = "distinct") -> list[Table]:
-        """The tables, in the order of the columns.
+        """Return the tables, in the order of the columns.
 
         Args:
-            dim: embedding dimension of all of them; a log does not tell.
-            rows: "distinct" for as many rows as ids were seen (estimated where there are very many); right where ids are hashed
-                or looked up in a vocabulary. "max_id" for the largest id + 1: right where ids are row numbers. "numbered": the largest
-                id + 1 where ids can be row numbers, distinct ids where they are text or numbers above 2 ** 40.
+            dim: embedding dimension of all tables; a log does not tell it.
+            rows: "distinct" for as many rows as distinct ids (estimated if there are very many); right if ids are hashed or looked up
+                in a vocabulary. "max_id" for the largest id + 1; right if ids are row numbers. "numbered": the largest id + 1 if ids
+                can be row numbers, distinct ids if they are text or numbers above 2 ** 40.
 
         Raises:
             InvalidInput: dim is not positive, or rows is "max_id" and a column holds text.
@@ -181,10 +179,10 @@ class ProfileResult:
         return [self._table(column, dim, rows) for column in self.columns.values()]
 
     def rank_maps(self, limit: int | None = None) -> dict[str, RankMap]:
-        """The ids of every column by hotness, where they can be row numbers; for tables with the rows of "max_id" or "numbered".
+        """Return the ids by hotness of every column whose ids can be row numbers; for tables made with rows "max_id" or "numbered".
 
         Args:
-            limit: most ids of a column; by default all whose order is known.
+            limit: most ids per column; by default all ids with a known order.
 
         Raises:
             InvalidInput: limit is not positive.
@@ -198,7 +196,7 @@ class ProfileResult:
         }
 
     def doubts(self, tables: Sequence[Table]) -> list[Doubt]:
-        """Columns that are hardly features, such as times, labels and keys of sessions; none for event files.
+        """Return columns that are probably not features, such as times, labels and keys of sessions; none for event files.
 
         Args:
             tables: what `tables` returned.
@@ -213,7 +211,7 @@ class ProfileResult:
         return found
 
     def notes(self) -> list[str]:
-        """What was found, a line for the log and one for each column, for people."""
+        """Return a summary for people: a line for the log and one for each column."""
         unit = "events" if self.is_events else "samples"
         lines = [
             f"{self.files} {'file' if self.files == 1 else 'files'}, {self.log_rows:,} {unit}, {self.lookups:,} lookups"
@@ -235,7 +233,7 @@ class ProfileResult:
                 )
             rows = max(column.max_id + 1, rows)
         if self.is_events and column.name == "user":
-            # A sample is the whole history of a user: every user seen is looked up once.
+            # A sample is the whole history of a user, so every user is looked up once.
             return Table(column.name, rows, dim, access=flat_profile(column.sketch.distinct, rows))
         return Table(
             column.name,
@@ -261,11 +259,11 @@ class ProfileResult:
 
 
 def save_tables(result: ProfileResult, path: str | Path, *, dim: int = 64, rows: RowsRule = "distinct") -> None:
-    """Write the tables of a profile as the `tables` of a task, with what was found as comments (none in JSON); atomic.
+    """Write the tables of a profile as the `tables` of a task, with its findings as comments (none in JSON); atomic.
 
     Args:
         result: the profile.
-        path: file to write: YAML, or JSON where its name ends in .json.
+        path: file to write: YAML, or JSON if its name ends in .json.
         dim: embedding dimension of all tables.
         rows: see `ProfileResult.tables`.
 

@@ -1,19 +1,19 @@
-"""Access counts of one table in bounded memory: a hash sample for the many, heavy hitters for the few.
+"""Access counts of one table in bounded memory: a hash sample for the many ids, heavy hitters for the few hot ones.
 
 Ids come as 64-bit hashes ("keys"). A sketch has two halves, split by the value of the key:
 
-- *sample*: exact counts of all keys below 2 ** (64 - level). When more than `limit` of them are held, the level rises by one
-  and about half leave. The level, and so the sample, depends only on the SET of keys seen: any order and any
-  split over files and workers gives the same sample. A level of 0 means that every id is counted exactly.
-- *heavy*: at most limit / 2 of the keys above, those with the largest counts. What leaves the sample enters here with
-  its exact count, so that hot ids are mostly counted exactly. Cutting back to the limit is that of Misra and Gries (1982)
-  in the mergeable form of Agarwal et al., "Mergeable Summaries" (PODS 2012): every id that is not held occurred at
-  most `error` times, and error <= events / (limit / 2 + 1).
+- *sample*: exact counts of all keys below 2 ** (64 - level). When it holds more than `limit` keys, the level rises by one and
+  about half of them leave. The level, and so the sample, depends only on the SET of keys seen: any order and any split over
+  files and workers gives the same sample. At level 0 every id is counted exactly.
+- *heavy*: at most limit / 2 of the keys above, those with the largest counts. A key that leaves the sample enters here with
+  its exact count, so most hot ids are counted exactly. The half is cut back to its limit as by Misra and Gries (1982), in
+  the mergeable form of Agarwal et al., "Mergeable Summaries" (PODS 2012): every id that is not held occurred at most
+  `error` times, and error <= events / (limit / 2 + 1).
 
-There is one operation, `merged`: a chunk of keys is a sketch too.
+The only operation is `merged`, since a chunk of keys is a sketch too.
 
 Ids of a log column become keys that look random: integers are scrambled one to one, text is hashed. The keys do not depend on the file,
-the platform or the library versions, so that partial profiles can be merged.
+the platform or the library versions, so partial profiles can be merged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
 BYTES_PER_ID = 28
-"""Memory of a full sketch by id of its limit: 16 bytes in the sample, and half as often 24 among the heavy hitters."""
+"""Memory of a full sketch per id of its limit: 16 bytes in the sample, and 24 bytes for half as many heavy hitters."""
 
 SHARE_DIGITS = 7
 _POINTS = 100
@@ -56,17 +56,17 @@ def _no_counts() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class AccessSketch:
-    """How often each id of a table occurred, exactly or within `error`; never changed, so safe to share.
+    """Number of occurrences of each id of a table, exact or within `error`. Immutable, so safe to share.
 
     Attributes:
         limit: most ids in the sample, at least 2; half as many heavy hitters.
-        events: occurrences seen.
+        events: number of occurrences seen.
         level: the sample holds the keys below 2 ** (64 - level).
         sample_keys: `(n,)` keys of the sample, increasing.
-        sample_counts: `(n,)` their exact counts.
+        sample_counts: `(n,)` exact counts of the sample's keys.
         heavy_keys: `(m,)` keys of the heavy hitters, increasing, all above the sample's.
         heavy_counts: `(m,)` occurrences counted; the true count lies in [count, count + missed].
-        heavy_missed: `(m,)` most occurrences that may have been missed.
+        heavy_missed: `(m,)` most occurrences that the count may have missed.
         error: most occurrences of an id that is in neither half.
     """
 
@@ -82,7 +82,7 @@ class AccessSketch:
 
     @classmethod
     def of(cls, keys: Keys, limit: int) -> AccessSketch:
-        """Sketch of `(n,)` keys in any order."""
+        """Return the sketch of `(n,)` keys in any order."""
         ordered = np.sort(keys)
         starts = _run_starts(ordered)
         counts = np.diff(starts, append=ordered.size).astype(np.int64)
@@ -95,7 +95,7 @@ class AccessSketch:
 
     @property
     def distinct(self) -> int:
-        """Estimated number of distinct ids, at least those held; its relative standard error is `distinct_error`."""
+        """Estimated number of distinct ids, at least the number held; its relative standard error is `distinct_error`."""
         held = self.sample_keys.size + self.heavy_keys.size
         return max(self.sample_keys.size << self.level, held, min(self.events, 1))
 
@@ -105,7 +105,7 @@ class AccessSketch:
         return 0.0 if self.exact else float(np.sqrt((1 - 0.5**self.level) / max(self.sample_keys.size, 1)))
 
     def merged(self, other: AccessSketch) -> AccessSketch:
-        """Sketch of the events of both, with the smaller limit of the two."""
+        """Return the sketch of the events of both, with the smaller of the two limits."""
         level = max(self.level, other.level)
         left, right = self._at_level(level), other._at_level(level)
         keys, (counts,) = _sum_by_key(left.sample_keys, right.sample_keys, [(left.sample_counts, right.sample_counts)])
@@ -119,7 +119,7 @@ class AccessSketch:
         return both._with_heavy(left, right)._within_limit()
 
     def _with_heavy(self, left: AccessSketch, right: AccessSketch) -> AccessSketch:
-        """This sketch with the heavy hitters of two at its level: a key only one side holds may have missed the other's error."""
+        """Return this sketch with the heavy hitters of two at its level. A key that only one side holds may miss the other's error."""
         if not right.heavy_keys.size and not right.error:
             return self
         keys, (counts, slack) = _sum_by_key(
@@ -134,7 +134,7 @@ class AccessSketch:
         return replace(self, heavy_keys=keys, heavy_counts=counts, heavy_missed=slack + error, error=error)
 
     def _at_level(self, level: int) -> AccessSketch:
-        """The same at a higher level: keys that leave the sample become heavy hitters, with nothing missed."""
+        """Return the sketch at a higher level: keys that leave the sample become heavy hitters, with nothing missed."""
         if level == self.level:
             return self
         cut = int(np.searchsorted(self.sample_keys, np.uint64(1 << (64 - level))))
@@ -150,10 +150,10 @@ class AccessSketch:
         )
 
     def _within_limit(self) -> AccessSketch:
-        """The same with the level raised and the heavy hitters cut back until both fit the limit."""
+        """Return the sketch with the level raised and the heavy hitters cut back until both fit the limit."""
         sketch = self
         if self.sample_keys.size > self.limit:
-            # The lowest level at which at most `limit` keys are below 2 ** (64 - level): the next key must be above it.
+            # The lowest level with at most `limit` keys below 2 ** (64 - level): the next key must not be below it.
             sketch = self._at_level(65 - int(self.sample_keys[self.limit]).bit_length())
         most = self.limit // 2
         if sketch.heavy_keys.size <= most:
@@ -171,26 +171,26 @@ class AccessSketch:
 
 
 def _run_starts(ordered: Keys) -> npt.NDArray[np.intp]:
-    """Positions at which a new key begins in sorted keys."""
+    """Return the positions in sorted keys where a new key begins."""
     if not ordered.size:
         return np.zeros(0, dtype=np.intp)
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
 
 
 def _sum_by_key(left: Keys, right: Keys, values: list[tuple[Ints, Ints]]) -> tuple[Keys, list[Ints]]:
-    """Union of two sorted key arrays, and for each pair of value arrays the sums by key."""
+    """Return the union of two sorted key arrays, and the sums by key of each pair of value arrays."""
     if not left.size or not right.size:
         side = 0 if left.size else 1
         return (left, right)[side], [pair[side] for pair in values]
     keys = np.concatenate([left, right])
-    order = np.argsort(keys, kind="stable")  # a merge sort: it finds the two sorted runs and merges them in linear time
+    order = np.argsort(keys, kind="stable")  # a merge sort merges the two sorted runs in linear time
     keys = keys[order]
     starts = _run_starts(keys)
     return keys[starts], [np.add.reduceat(np.concatenate(pair)[order], starts) for pair in values]
 
 
 def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
-    """Keys of integer ids, different for different ids.
+    """Return the keys of integer ids; different ids have different keys.
 
     Args:
         ids: `(n,)` integers of any width, n at least 1, no nulls.
@@ -213,7 +213,7 @@ def integer_keys(ids: pa.Array, where: str) -> tuple[Keys, int, int]:
 
 
 def text_keys(ids: pa.Array, where: str) -> Keys:
-    """Keys of text (or binary) ids: a 64-bit hash of their bytes, eight at a time.
+    """Return the keys of text (or binary) ids: a 64-bit hash of their bytes, eight at a time.
 
     Args:
         ids: `(n,)` strings or binaries, no nulls.
@@ -244,7 +244,7 @@ def text_keys(ids: pa.Array, where: str) -> Keys:
 
 
 def scramble(numbers: Keys) -> Keys:
-    """One-to-one map of 64-bit numbers to ones that look random: number i is the i-th of SplitMix64 (Steele et al., 2014)."""
+    """Map 64-bit numbers one to one to random-looking ones: number i becomes SplitMix64's i-th output (Steele et al., 2014)."""
     mixed = numbers * _GOLDEN
     mixed += _GOLDEN
     mixed ^= mixed >> np.uint64(30)
@@ -256,7 +256,7 @@ def scramble(numbers: Keys) -> Keys:
 
 
 def unscramble(keys: Keys) -> Keys:
-    """Undo `scramble`: the integers behind keys."""
+    """Undo `scramble`: return the integers behind keys."""
     numbers = _unshifted(keys, 31) * _inverse(_MIXERS[1])
     numbers = _unshifted(numbers, 27) * _inverse(_MIXERS[0])
     ids: Keys = (_unshifted(numbers, 30) - _GOLDEN) * _inverse(_GOLDEN)
@@ -264,18 +264,18 @@ def unscramble(keys: Keys) -> Keys:
 
 
 def _unshifted(mixed: Keys, shift: int) -> Keys:
-    """Undo x ^ (x >> shift), for shifts of at least 22: the `(n,)` numbers x behind `mixed`."""
+    """Undo x ^ (x >> shift), for shifts of at least 22: return the `(n,)` numbers x behind `mixed`."""
     numbers: Keys = mixed ^ (mixed >> np.uint64(shift)) ^ (mixed >> np.uint64(2 * shift))
     return numbers
 
 
 def _inverse(odd: np.uint64) -> np.uint64:
-    """The number whose product with an odd one is 1 modulo 2 ** 64."""
+    """Return the inverse of an odd number modulo 2 ** 64."""
     return np.uint64(pow(int(odd), -1, 1 << 64))
 
 
 def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], Ints, Ints]:
-    """The eight bytes from every position of the ids' text as a little-endian number, and `(n,)` starts and lengths of the ids."""
+    """Return the eight bytes from every position of the ids' text as little-endian numbers, and `(n,)` starts and lengths of the ids."""
     import pyarrow as pa
 
     if pa.types.is_string_view(ids.type):
@@ -292,11 +292,11 @@ def _byte_windows(ids: pa.Array) -> tuple[npt.NDArray[Any], Ints, Ints]:
 
 
 def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfile:
-    """Cumulative share of accesses over rows, hottest first, in about 100 points rounded to `SHARE_DIGITS` digits.
+    """Return the access profile of a sketch, in about 100 points with shares rounded to `SHARE_DIGITS` digits.
 
     Args:
         sketch: accesses of the table; at least one.
-        rows: rows of the table where some were never seen; default (and at least) the sketch's distinct ids.
+        rows: rows of the table, with those never seen; default (and at least) the sketch's distinct ids.
     """
     counts, weights = ranked_counts(sketch)
     seen = sketch.distinct
@@ -306,22 +306,22 @@ def access_profile(sketch: AccessSketch, rows: int | None = None) -> AccessProfi
     share = np.round(np.interp(ranks, reached * (seen / reached[-1]), mass / mass[-1]), SHARE_DIGITS)
     if rows is not None and rows > seen:
         ranks, share = np.append(ranks, float(rows)), np.append(share, 1.0)
-    corners = upper_hull(ranks, share)  # rounding a concave curve dents it a little
+    corners = upper_hull(ranks, share)  # rounding makes the curve slightly non-concave
     return AccessProfile(ranks[corners], share[corners])
 
 
 def flat_profile(seen: int, rows: int) -> AccessProfile:
-    """Profile of a table where `seen` of the `rows` rows are equally likely, and the others are never looked up."""
+    """Return the profile in which `seen` of the `rows` rows are equally likely, and the others are never looked up."""
     if rows == seen:
         return AccessProfile.uniform(rows)
     return AccessProfile(np.array([0.0, seen, rows]), np.array([0.0, 1.0, 1.0]))
 
 
 def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
-    """Ints of ids, hottest first, and how many ids of the table each of them stands for.
+    """Return counts of ids, hottest first, and how many ids of the table each of them represents.
 
-    In a sketch that is not exact, hot ids (count above twice the sketch's error: none of them can be unknown) stand for
-    themselves. The cold rest is that of the sample, scaled so that the distinct ids and the events of all add up.
+    If the sketch is not exact, hot ids represent themselves: their count is above twice the sketch's error, so all of them are
+    known. The sample provides the cold rest, scaled so that the sums of distinct ids and of events are right.
 
     Returns:
         `(n,)` counts, not increasing, and `(n,)` weights.
@@ -333,7 +333,7 @@ def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
     heavy = sketch.heavy_counts + sketch.heavy_missed / 2
     hot = np.concatenate([sample[sample > threshold], heavy[heavy > threshold]])
     cold = sample[sample <= threshold]
-    if not cold.size and not hot.size:  # only where ids were chosen against the hash
+    if not cold.size and not hot.size:  # only if ids were chosen to defeat the hash
         cold = np.ones(1)
     weight = max((sketch.distinct - hot.size) / max(cold.size, 1), 1.0)
     cold_events = max(sketch.events - hot.sum(), weight)
@@ -344,14 +344,14 @@ def ranked_counts(sketch: AccessSketch) -> tuple[Floats, Floats]:
 
 
 def hottest_ids(sketch: AccessSketch, limit: int | None = None) -> Ints:
-    """`(n,)` ids hottest first, those with the same count in ascending order.
+    """`(n,)` ids, hottest first; ids with the same count are in ascending order.
 
-    In a sketch that is not exact only ids that occurred more often than any id it does not hold: of others the order is unknown. Those
-    it counted from the middle of the log on are taken at the middle of what their count may be.
+    If the sketch is not exact, only ids that occurred more often than any id outside it are returned: the order of the others is
+    unknown. The count of an id that may have been missed at first is taken at the middle of its possible range.
 
     Args:
         sketch: accesses of a table whose ids are integers below 2 ** 63.
-        limit: most ids; default all.
+        limit: most ids to return; default all.
     """
     keys = np.concatenate([sketch.sample_keys, sketch.heavy_keys])
     counts = np.concatenate([sketch.sample_counts, sketch.heavy_counts + sketch.heavy_missed / 2])
