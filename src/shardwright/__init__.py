@@ -1,4 +1,4 @@
-"""Shardwright decides where each piece of each embedding table goes, and proves how far that is from the best possible.
+"""Shardwright decides which piece of each embedding table goes on which device, and proves how far the plan is from the best possible.
 
 import shardwright as sw
 
@@ -9,7 +9,7 @@ plan.save("plan.json")
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as type checkers read it; importing `typing` takes a while
+TYPE_CHECKING = False  # type checkers know this name; importing `typing` would slow the start
 if TYPE_CHECKING:
     from shardwright.calibration import Calibration, Tuned, calibrate, tune
     from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan, ShardwrightError
@@ -62,7 +62,7 @@ _HOMES = {
     "sharding": ("Plan", "PlanCost", "Shard"),
     "task": ("AccessProfile", "Constraints", "Table", "TableConstraint", "Task", "Topology"),
 }
-"""Where the names come from. They are imported when one is first used: the program takes Ctrl-C before it imports anything large."""
+"""Module of each public name. A name is imported at its first use, so that the program handles Ctrl-C before it imports anything large."""
 
 
 def __getattr__(name: str) -> object:

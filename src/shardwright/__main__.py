@@ -1,4 +1,4 @@
-"""`python -m shardwright`, and the program `shardwright`."""
+"""Entry point of `python -m shardwright` and of the program `shardwright`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ except KeyboardInterrupt:
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C ends it with one line, whenever it comes."""
+    """Run the command line. Ctrl-C ends it with one line at any time."""
     try:
         end_at_once()
         from shardwright.cli.main import main as run
 
         raise_outside_imports()
         return run()
-    except KeyboardInterrupt:  # outside of what reports it
+    except KeyboardInterrupt:  # Ctrl-C outside the code that reports it
         sys.stderr.write("error: interrupted\n")
         return CODE
     finally:

@@ -1,4 +1,4 @@
-"""Names of the array types that everything here computes with."""
+"""Names of the array types that the whole package computes with."""
 
 from __future__ import annotations
 

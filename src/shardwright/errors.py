@@ -1,4 +1,4 @@
-"""Every error Shardwright raises on purpose. Each message says the rule, the value and the remedy."""
+"""Every error that Shardwright raises on purpose. Each message states the rule, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST, _MOST_WORD = 2000, 400  # characters: a few lines of a terminal
 
 
 def shortened(text: str, most: int = _MOST, most_word: int = _MOST_WORD) -> str:
-    """A text that can be read: of too long ones, and of words in them that are too long, the middle is left out.
+    """Cut a text to a readable length: the middle of an overlong word is left out, then the middle of an overlong text.
 
     Args:
         text: any text; it may quote what a file holds.
-        most: most characters of the result, but for what says how many are left out.
-        most_word: the same of a word, which is whatever has no spaces.
+        most: most characters of the result, not counting the note that says how many are left out.
+        most_word: the same for a word, which is any run without spaces.
     """
     if len(text) <= min(most, most_word):
         return text
@@ -27,31 +27,31 @@ def shortened(text: str, most: int = _MOST, most_word: int = _MOST_WORD) -> str:
 def _cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
-    end = most // 3  # a message begins with the place and ends with the remedy; more of the place is needed
+    end = most // 3  # a message begins with the place and ends with the remedy; the place gets more room
     return f"{text[: most - end]}…({len(text) - most} characters)…{text[-end:]}"
 
 
 def printable(text: str, keep: str = "", most: int = _MOST, most_word: int = _MOST_WORD) -> str:
-    """Text that cannot steer a terminal, whatever a name in it holds: a space for what is no character, and no endless names.
+    """Make a text safe for a terminal: unprintable characters become spaces, overlong words and texts are cut.
 
     Args:
-        text: the text.
-        keep: characters that stay although they steer it.
-        most: characters beyond which the middle is left out.
-        most_word: the same of a word.
+        text: the text; names in it may hold control characters.
+        keep: unprintable characters to keep, such as newlines.
+        most: most characters; the middle of a longer text is left out.
+        most_word: the same for a word.
     """
     kept = "".join(character if character.isprintable() or character in keep else " " for character in text)
     return shortened(kept, most, most_word)
 
 
 def some_of(names: Sequence[object], most: int = 5) -> str:
-    """The first of some names: "a, b and 812 more"."""
+    """Join the first of some names: "a, b and 812 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
 
 
 def said(error: BaseException) -> str:
-    """An error as its type and the first line of its message."""
+    """The type of an error and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
 
 
@@ -59,7 +59,7 @@ class ShardwrightError(Exception):
     """Base of all deliberate errors; `exit_code` is what the command line returns for it.
 
     Args:
-        message: what is wrong; shortened where it quotes more than can be read.
+        message: what is wrong; shortened if it is too long to read.
     """
 
     exit_code = 1
@@ -75,7 +75,7 @@ class InvalidInput(ShardwrightError, ValueError):
 
 
 class InvalidPlan(InvalidInput):
-    """A plan does not answer its task: a table is not tiled exactly, memory or a constraint is broken."""
+    """A plan does not fit its task: a table is not tiled exactly, or a memory limit or a constraint is broken."""
 
 
 class InfeasibleTask(ShardwrightError):
@@ -105,11 +105,11 @@ def require(extra: str, purpose: str) -> None:
     """Check that an optional part of this package is installed, without importing it.
 
     Args:
-        extra: its name in pyproject.toml.
-        purpose: what needs it, as in "measuring".
+        extra: name of the extra in pyproject.toml.
+        purpose: what needs it, such as "measuring".
 
     Raises:
-        MissingDependency: it is not.
+        MissingDependency: a package of the extra is not installed.
     """
     missing = [name for name in _EXTRAS[extra] if find_spec(name) is None]
     if missing:
@@ -121,7 +121,7 @@ def require(extra: str, purpose: str) -> None:
 
 
 def telling_errors(main: Callable[..., int]) -> Callable[..., int]:
-    """A module's command line that tells errors and Ctrl-C on standard error, and returns their exit codes."""
+    """Wrap a module's command line: it then reports errors and Ctrl-C on standard error and returns their exit codes."""
 
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> int:

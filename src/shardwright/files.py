@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 2**20
 """Most bytes of a document; a task of 10,000 tables with access profiles takes about 40 MB."""
 
 MAX_VALUES = 5_000_000
-"""Most values in a document: what a small file can blow up to in memory stays below about 0.5 GB."""
+"""Most values in a document. The limit keeps what a small file can expand to in memory below about 0.5 GB."""
 
 
 _KINDS = {".json": ".json", ".yaml": ".yaml", ".yml": ".yaml"}
@@ -33,10 +33,10 @@ _BAD_PATH = {
 
 
 def write_atomically(path: str | Path, data: bytes | str) -> None:
-    """Write a file so that others see the old content or the new, never a part, whenever the process ends.
+    """Write a file so that readers see the old content or the new, never a part, even if the process dies.
 
-    The data goes to a temporary file in the same folder, is forced to the disk, and takes the place of `path` in one step. What
-    is no regular file (a pipe, `/dev/stdout`, the `/dev/fd/63` of a shell's `>(…)`) is written directly.
+    The data goes to a temporary file in the same folder, is forced to the disk, and replaces `path` in one step. A path that is not
+    a regular file (a pipe, `/dev/stdout`, the `/dev/fd/63` of a shell's `>(…)`) is written directly.
 
     Raises:
         InvalidInput: the path cannot be written to.
@@ -48,8 +48,8 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
             with _open_stream(path) as stream:
                 stream.write(content)
         else:
-            status(path)  # a link that leads to itself must not be replaced
-            _replace(Path(path).resolve(), content)  # through links: the link stays one
+            status(path)  # raises for a link that leads to itself, which must not be replaced
+            _replace(Path(path).resolve(), content)  # follows links, so that a link stays a link
     except OSError as error:
         if error.errno in _BAD_PATH:
             raise InvalidInput(
@@ -60,10 +60,10 @@ def write_atomically(path: str | Path, data: bytes | str) -> None:
 
 
 def is_stream(path: str | Path) -> bool:
-    """Whether a path is a pipe, a device or an open descriptor: what is written to as it is, and has no files beside it.
+    """Whether a path is a pipe, a device or an open descriptor. Such a path is written directly and has no files beside it.
 
     Raises:
-        OSError: no file can have this path, as of `status`.
+        OSError: no file can have this path, as in `status`.
     """
     found = status(path)
     kind = stat.S_IFMT(found.st_mode) if found else None
@@ -71,10 +71,10 @@ def is_stream(path: str | Path) -> bool:
 
 
 def status(path: str | Path) -> os.stat_result | None:
-    """What a path leads to, through links; None if there is nothing.
+    """Status of what a path leads to, through links; None if nothing is there.
 
     Raises:
-        OSError: no file can have this path: its name is too long, a link leads to itself, a folder on the way is closed.
+        OSError: no file can have this path: its name is too long, a link leads to itself, or a folder on the way is closed.
     """
     try:
         return Path(path).stat()
@@ -85,7 +85,7 @@ def status(path: str | Path) -> os.stat_result | None:
 
 
 def is_missing(path: str | Path) -> bool:
-    """Whether a file could be at a path and is not. False where none can be: reading it says why."""
+    """Whether nothing is at a path that a file could have. False if no file can have the path: reading it says why."""
     try:
         return status(path) is None
     except OSError:
@@ -93,7 +93,7 @@ def is_missing(path: str | Path) -> bool:
 
 
 def _descriptor(path: str | Path) -> int | None:
-    """The number of the open descriptor that a path names: 1 of `/dev/stdout`, 63 of `/dev/fd/63`."""
+    """The number of the open descriptor that a path names: 1 for `/dev/stdout`, 63 for `/dev/fd/63`; else None."""
     name = Path(path)
     if str(name) in _DESCRIPTORS:
         return _DESCRIPTORS[str(name)]
@@ -102,7 +102,7 @@ def _descriptor(path: str | Path) -> int | None:
 
 
 def _open_stream(path: str | Path) -> BinaryIO:
-    """The descriptor that a path names, not the file behind it, which opening would truncate; else the pipe or device."""
+    """Open a pipe or device, or duplicate the descriptor that a path names: opening the file behind it would truncate it."""
     number = _descriptor(path)
     if number is None:
         return Path(path).open("wb")
@@ -129,16 +129,16 @@ def _replace(target: Path, content: bytes) -> None:
 def input_size(
     path: str | Path, what: str = "file", max_bytes: int | None = None, remedy: str = "check the path"
 ) -> int:
-    """Bytes of an input, which is checked before anything opens it: pipes and devices may never end.
+    """Check an input file before anything opens it (pipes and devices may never end), and return its size in bytes.
 
     Args:
         path: the file.
         what: what the file should be, for messages: "task file".
         max_bytes: larger files are refused; None for any size.
-        remedy: ends the message where there is no such file.
+        remedy: end of the message if the file is missing or unreadable.
 
     Raises:
-        InvalidInput: the file is missing, no regular file, or too large.
+        InvalidInput: the file is missing, unreadable, not a regular file, or too large.
     """
     try:
         found = status(path)
@@ -160,7 +160,7 @@ def input_size(
 
 
 def read_bytes(path: str | Path, what: str = "file", max_bytes: int | None = MAX_BYTES) -> bytes:
-    """The content of a file, of the size that it has when this is called.
+    """The content of a file, up to the size that it has at the call.
 
     Args:
         path: the file.
@@ -168,7 +168,7 @@ def read_bytes(path: str | Path, what: str = "file", max_bytes: int | None = MAX
         max_bytes: larger files are refused unread; None for any size.
 
     Raises:
-        InvalidInput: the file is missing, no regular file, not readable or too large.
+        InvalidInput: the file is missing, unreadable, not a regular file, or too large.
     """
     size = input_size(path, what, max_bytes)
     try:
@@ -179,7 +179,7 @@ def read_bytes(path: str | Path, what: str = "file", max_bytes: int | None = MAX
 
 
 def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file; else as `read_bytes`.
+    """The text of a UTF-8 file, read as by `read_bytes`.
 
     Raises:
         InvalidInput: the file cannot be read, or is not UTF-8.
@@ -196,12 +196,12 @@ def read_text(path: str | Path, what: str = "file", max_bytes: int = MAX_BYTES) 
 def parse_document(path: str | Path, what: str = "file") -> object:
     """The content of a JSON or YAML file: None, bool, int, float, str, list and dict with text keys.
 
-    Which of the two it is, its name says by ending in .json, .yaml or .yml, and otherwise its beginning: `{` and a quote is JSON.
-    YAML is read by the core schema of YAML 1.2, without tags; integers may have underscores. In both formats duplicate
-    keys, NaN, infinities and numbers too large for a float are refused.
+    A name that ends in .json, .yaml or .yml decides the format. Otherwise a file that begins with `{` and a quote is JSON.
+    YAML is read by the core schema of YAML 1.2, without tags; integers may have underscores. Both formats refuse duplicate
+    keys, NaN, infinities and numbers too large for a float.
 
     Raises:
-        InvalidInput: the file cannot be read, or is no such document; the message names file, line and rule.
+        InvalidInput: the file cannot be read, or breaks a rule of its format; the message names file, line and rule.
     """
     text = read_text(path, what)
     kind = _KINDS.get(Path(path).suffix.lower(), ".json" if _LIKE_JSON.match(text) else ".yaml")
@@ -213,14 +213,14 @@ def parse_document(path: str | Path, what: str = "file") -> object:
 
 
 def dump_document(document: object, path: str | Path, otherwise: Literal[".json", ".yaml"] = ".yaml") -> str:
-    """The text of a JSON or YAML file with this content, to be read by `parse_document`.
+    """The text of a JSON or YAML file with this content, for `parse_document` to read.
 
-    Fields of the document have a line each, and so has each item of a list in such a field.
+    Each field of the document has its own line, and so has each item of a list in such a field.
 
     Args:
         document: the content.
         path: the file; JSON if its name ends in .json, YAML if it ends in .yaml or .yml.
-        otherwise: which of the two it is where its name ends in none of these.
+        otherwise: the format if the name ends in none of these.
 
     Raises:
         InvalidInput: a number is NaN or infinite.

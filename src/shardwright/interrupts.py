@@ -1,7 +1,7 @@
-"""Ctrl-C: ends the process at once while nothing is lost by that, and later is a `KeyboardInterrupt`, but never in the middle of an import.
+"""Handling of Ctrl-C: while nothing can be lost it ends the process at once; later it raises `KeyboardInterrupt`, never during an import.
 
-Raised there, a `KeyboardInterrupt` leaves half a module behind, or comes out as another exception: extension modules turn what
-happens while they start into an ImportError.
+During an import, a `KeyboardInterrupt` would leave half a module behind or turn into another exception: extension modules turn
+whatever is raised while they start into an ImportError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 CODE = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it: 128 and the number of the signal."""
+"""Exit code of a command that Ctrl-C ended: 128 plus the number of the signal, as in shells."""
 
 _JSON = b'{\n "error": {\n  "type": "KeyboardInterrupt",\n  "message": "interrupted"\n }\n}\n'
 _IMPORTS = "<frozen importlib._bootstrap>"
@@ -29,17 +29,17 @@ def end_at_once() -> None:
 
 
 def raise_outside_imports() -> None:
-    """From here on, Ctrl-C raises `KeyboardInterrupt`, after the import under way if there is one; a second one does not wait."""
+    """From here on, Ctrl-C raises `KeyboardInterrupt`. During an import it waits for the import's end; a second Ctrl-C ends at once."""
     _on_interrupt(_raise)
 
 
 def _on_interrupt(handler: Callable[[int, FrameType | None], object]) -> None:
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of what a shell starts in the background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell ignores SIGINT for background jobs
         signal.signal(signal.SIGINT, handler)
 
 
 def _end(*_: object) -> None:
-    """Without the interpreter's help, which may be half-way through an import."""
+    """End the process without the interpreter's help, because it may be half-way through an import."""
     if "--json" in sys.argv:
         os.write(1, _JSON)
     os.write(2, b"error: interrupted\n")
@@ -60,7 +60,7 @@ def _raise_later(main: int) -> None:
     while _is_importing(sys._current_frames().get(main)):
         time.sleep(_POLL_S)
     _waiting.clear()
-    signal.pthread_kill(main, signal.SIGINT)  # which also wakes it, if it waits for something
+    signal.pthread_kill(main, signal.SIGINT)  # the signal also wakes a waiting thread
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -1,4 +1,4 @@
-"""Options of trainings: each is declared once, with its default and its bounds."""
+"""Options of training runs: each is declared once, with its default and its bounds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shardwright.errors import InvalidInput
 
 
 def whole(default: int, least: int = 1) -> int:
-    """A whole number of at least `least`."""
+    """Declare an option that is a whole number of at least `least`."""
     return field(default=default, metadata={"least": least})
 
 
 def number(default: float, *, above: float | None = None, most: float = math.inf) -> float:
-    """A finite number of at least 0, or above another one."""
+    """Declare an option that is a finite number of at least 0, or above `above`, and at most `most`."""
     return field(default=default, metadata={"above": above, "most": most})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options: a whole number, a number, or one of the names of a Literal each; a value out of its bounds is refused.
+    """Base of option sets: each field is a whole number, a number or a name of a Literal; values out of bounds are refused.
 
     Attributes:
-        prefix: what messages begin with, as in "rnn: ".
+        prefix: beginning of every message, such as "rnn: ".
     """
 
     prefix: ClassVar[str] = ""
@@ -40,7 +40,7 @@ class Options:
 
 
 def _broken(rule: Mapping[str, Any], value: Any) -> str | None:
-    """What a value must be that breaks a rule; None where it does not."""
+    """The broken rule, worded as what the value must be; None if the value keeps it."""
     if "names" in rule:
         return None if value in rule["names"] else f"one of {', '.join(rule['names'])}"
     real = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Strategies, cost models and backends of other packages: entry points, each imported when it is named and not before."""
+"""Plug-ins: strategies, cost models and backends that other packages offer as entry points. Each is imported only when it is named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def plugins(kind: Literal["strategies", "cost_models", "backends"]) -> dict[str, EntryPoint]:
-    """The entry points of group `shardwright.KIND` by name; of two with one name, the first on the path counts."""
+    """The entry points of group `shardwright.KIND` by name. If two have the same name, the first on the path counts."""
     from importlib.metadata import distributions
 
     found: dict[str, EntryPoint] = {}
     for distribution in distributions():
-        with suppress(Exception):  # what is damaged in one package is no matter of the others
+        with suppress(Exception):  # a damaged package must not hide the others
             for point in distribution.entry_points.select(group=f"shardwright.{kind}"):
                 found.setdefault(point.name, point)
     return found
@@ -28,10 +28,10 @@ def load_plugin(point: EntryPoint, members: tuple[str, ...]) -> Any:
 
     Args:
         point: one of `plugins`.
-        members: what the object must have besides `name`, which is the entry point's.
+        members: attributes that the object must have besides `name`, which must equal the entry point's name.
 
     Raises:
-        InvalidInput: the class cannot be imported or called, or its object is no such plug-in.
+        InvalidInput: the class cannot be imported or called, or its object lacks a member or has another name.
     """
     about = f"{point.group}: plug-in {point.name!r} ({point.value})"
     try:

@@ -1,4 +1,4 @@
-"""Checking documents against msgspec structs and dataclasses, with messages that name the file, the field, the value and the rule."""
+"""Check documents against msgspec structs and dataclasses. Messages name the file, the field, the value and the rule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shardwright.errors import InvalidInput
 T = TypeVar("T")
 
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
-"""Milliseconds, say: the most is far above what is real, and sums of such numbers stay finite."""
+"""A non-negative number, such as milliseconds. The maximum is far above real values, and keeps sums of such numbers finite."""
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""Bytes, say."""
+"""A non-negative whole number, such as bytes."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`", re.DOTALL)
@@ -29,7 +29,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Place:
-    """Where in which file a value stands: "task.yaml: tables[3].rows"."""
+    """Where a value stands, file and field: "task.yaml: tables[3].rows"."""
 
     file: str
     field: str = ""
@@ -38,13 +38,13 @@ class Place:
         return f"{self.file}: {self.field}" if self.field else self.file
 
     def at(self, field: str) -> Place:
-        """The place of a field of the mapping at this place; "" for itself, "[3]" for an item."""
+        """The place of a field inside the value at this place; "" for the value itself, "[3]" for an item."""
         dot = "." if self.field and field and not field.startswith("[") else ""
         return Place(self.file, f"{self.field}{dot}{field}")
 
     @contextmanager
     def naming(self, instead_of: str = "") -> Iterator[None]:
-        """Put this place before the message of every `InvalidInput` raised inside, once, and instead of a beginning it may have."""
+        """Put this place, once, before the message of every `InvalidInput` raised inside; it replaces the beginning `instead_of`."""
         try:
             yield
         except InvalidInput as error:
@@ -52,7 +52,7 @@ class Place:
 
 
 def convert(document: object, kind: type[T], place: Place) -> T:
-    """The document as a struct or dataclass. No value is converted, except whole numbers where a float is expected.
+    """Convert a document to a struct or dataclass. Values keep their types, but a whole number may stand for a float.
 
     Raises:
         InvalidInput: a field is unknown, missing, of a wrong type, or beyond the bounds that its `Meta` states.
@@ -60,7 +60,7 @@ def convert(document: object, kind: type[T], place: Place) -> T:
     try:
         content = msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, InvalidInput):  # of a dataclass that checks itself, and names its field
+        if isinstance(error.__cause__, InvalidInput):  # from a dataclass that checks itself and names its field
             raise type(error.__cause__)(f"{place}: {error.__cause__}") from None
         rule, _, path = str(error).partition(" - at `$")
         at = place.at(path.removesuffix("`").removeprefix("."))
@@ -70,9 +70,9 @@ def convert(document: object, kind: type[T], place: Place) -> T:
 
 
 def _check_dataclasses(document: Any, content: object, place: Place) -> None:
-    """Check in dataclasses what msgspec checks in structs alone: unknown fields, and numbers, which are amounts there.
+    """Check in dataclasses what msgspec checks only in structs: unknown fields, and the bounds of numbers (all are amounts).
 
-    A dataclass states no bounds of its own: it is imported where msgspec is not installed.
+    A dataclass cannot state bounds by `Meta`: it must import where msgspec is not installed.
     """
     if is_dataclass(content):
         names = [field.name for field in fields(content)]
@@ -81,7 +81,7 @@ def _check_dataclasses(document: Any, content: object, place: Place) -> None:
                 raise InvalidInput(f"{place}: {_unknown(name, names)}")
             _check_amounts(value, place.at(name))
             _check_dataclasses(value, getattr(content, name), place.at(name))
-    elif isinstance(content, (list, tuple)) and content and is_dataclass(content[0]):  # of one kind each
+    elif isinstance(content, (list, tuple)) and content and is_dataclass(content[0]):  # all items have one type
         for index, item in enumerate(content):
             _check_dataclasses(document[index], item, place.at(f"[{index}]"))
     elif isinstance(content, Struct):
@@ -99,15 +99,15 @@ def _check_amounts(value: object, place: Place) -> None:
 
 
 def given(content: Struct) -> dict[str, Any]:
-    """The fields that the file has."""
+    """The fields that the file sets, with their values."""
     return {name: value for name in content.__struct_fields__ if (value := getattr(content, name)) is not UNSET}
 
 
 def check_format(document: object, place: Place, what: str, version: int) -> None:
-    """Check that a document, if it is a mapping with a field `format`, is of this version.
+    """Check the field `format` of a document against this version; a document without the field passes.
 
     Raises:
-        InvalidInput: it is of another one; the message names both.
+        InvalidInput: the document has another version; the message names both.
     """
     found = document.get("format", version) if isinstance(document, dict) else version
     if isinstance(found, bool) or found != version:

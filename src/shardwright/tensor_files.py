@@ -1,4 +1,4 @@
-"""Arrays on disk: safetensors with a versioned header of texts. Read with numpy alone; nothing is unpickled."""
+"""Arrays on disk: safetensors files with a versioned header of texts. Reading needs numpy alone; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Weights = dict[str, npt.NDArray[np.float32]]
 
 
 def save_weights(path: Path, weights: Mapping[str, npt.NDArray[Any]], header: Mapping[str, str]) -> None:
-    """Write arrays as float32; atomic.
+    """Write arrays as float32, atomically.
 
     Raises:
         InvalidInput: the path cannot be written to.
@@ -38,9 +38,9 @@ def load_weights(
 
     Args:
         path: the file.
-        wanted: checks the header, and names the arrays to read (None: all).
+        wanted: checks the header and returns the names of the arrays to read (None: all).
         what: what the file should be, for messages: "policy".
-        remedy: ends the message where the file cannot be read: "name a file made by …".
+        remedy: end of the message if the file cannot be read: "name a file made by …".
 
     Raises:
         InvalidInput: the file cannot be read, is too large or damaged, its header is refused, or an array does not hold float32.
@@ -61,7 +61,7 @@ def _read(
 ) -> tuple[dict[str, str], Weights]:
     from safetensors import safe_open
 
-    # Of a Path, it would drop a Ctrl-C that comes while it asks for the text of it.
+    # Given a Path, safe_open would lose a Ctrl-C that comes while it asks for the path's text.
     with safe_open(str(path), framework="np") as file, Place(str(path)).naming():
         header: dict[str, str] = file.metadata() or {}
         chosen = wanted(header)

@@ -1,4 +1,4 @@
-"""How many threads torch uses."""
+"""Limit the threads that torch uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: small layers are no faster on several, far slower where others use the cores, and sums do not vary."""
+    """Run torch on one thread. On several, small layers are no faster, are far slower if others use the cores, and sums vary."""
     import torch
 
     threads = torch.get_num_threads()

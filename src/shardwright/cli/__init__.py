@@ -1,1 +1,1 @@
-"""The command line: one file a command. Data first, then rendering; results on stdout, progress and logs on stderr."""
+"""The command line: one file per command. Commands compute data, then render it: results on stdout, progress and logs on stderr."""

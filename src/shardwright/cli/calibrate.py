@@ -45,10 +45,10 @@ def run(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine's kernels for some minutes, and keep a cost model of it, which planning then uses by default.
+    """Measure this machine's kernels for some minutes and keep a cost model of it. Planning then uses that model by default.
 
-    With a task, its own tables, batch size and optimizer are measured, in sets that searches form. Ctrl-C keeps what was measured, and
-    the same command goes on from there.
+    With a task, the command measures the task's tables, batch size and optimizer, in sets that searches form. Ctrl-C keeps what was
+    measured, and the same command goes on from there.
 
     Example:
         shardwright calibrate
@@ -77,7 +77,7 @@ def run(
 
 
 def progress_of(report: Report, total: float) -> Callable[[float, int, float | None, str], None]:
-    """A callback of `calibrate` that shows its progress in a line, with `total` seconds at its end."""
+    """A callback for `calibrate` that shows its progress as a line, which is full after `total` seconds."""
 
     def told(seconds: float, sets: int, error: float | None, what: str) -> None:
         known = f", error {percent(error)}" if error is not None else ""
@@ -104,7 +104,7 @@ def _document(found: Calibration) -> dict[str, Any]:
 
 
 def _views(found: Calibration) -> list[rich.table.Table | str]:
-    """The errors, what the model covers, and where it lies."""
+    """The model's errors, what it covers, and its file."""
     if found.model is None or found.accuracy is None:
         return []
     errors, metadata = found.accuracy, found.model.metadata

@@ -1,4 +1,4 @@
-"""The change of `shardwright plan --from`: what moves from the older plan to the newer one, and how much a step gains."""
+"""The report of `shardwright plan --from`: what moves from the older plan to the newer one, and how much a step gains."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _COLUMNS = ("table", "before", "after", "moves", "stays")
 
 @dataclass(frozen=True)
 class Change:
-    """An older plan against a newer one.
+    """A comparison of an older plan with a newer one.
 
-    The newer plan is compared with a base: the older plan, or where that does not apply, a plan that moves only what must move.
+    The newer plan is compared with a base: the older plan, or, if that does not apply, a plan that moves only what must move.
 
     Attributes:
         source: file of the older plan.
         diff: what moves.
         step_ms: predicted step time of the newer plan.
         base_ms: step time of the base, for the newer plan's task and by the same cost model.
-        base_bytes: bytes that move for the base.
+        base_bytes: bytes that must move to reach the base.
         why_not: why the older plan does not apply; None if it does.
         move_cost: ms per GB that the search was given.
     """
@@ -47,12 +47,12 @@ class Change:
 
     @property
     def gain_ms(self) -> float:
-        """The base's step less the newer plan's."""
+        """Step time of the base minus that of the newer plan."""
         return self.base_ms - self.step_ms
 
     @property
     def gain(self) -> float:
-        """The gain as a share of the base's step."""
+        """The gain as a share of the base's step time."""
         return self.gain_ms / self.base_ms if self.base_ms else 0.0
 
 
@@ -138,7 +138,7 @@ def _moved(diff: PlanDiff) -> str:
 
 
 def _made(diff: PlanDiff) -> list[str]:
-    """What is new or gone, where anything is."""
+    """A line about what is new or gone; no line if nothing is."""
     counts = [
         (len(diff.added), "new", "table"),
         (len(diff.changed), "of another shape", "table"),

@@ -1,4 +1,4 @@
-"""What commands check before their work, which may take hours: packages, devices, plans, and the files they are to write."""
+"""Checks that commands make before their work, which may take hours: devices, plans, and the files they will write."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _STORE_FILES = (".sqlite", ".json")
 _DOCUMENTS = (".json", ".yaml", ".yml")
-_MOST_NAMED = 1000  # files; a document that names itself ends there too
+_MOST_NAMED = 1000  # files; this also ends the search in a document that names itself
 _MOST_DIFFERENCES = 5
-_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task
+_COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task with a comparison of their own
 
 
 def measured_device(kind: str) -> str:
@@ -34,14 +34,14 @@ def measured_device(kind: str) -> str:
 
 
 def other_device(plan_for: str, kind: str) -> str | None:
-    """Why times predicted for a device type cannot be compared with times of this machine's "cpu" or "cuda" device; None if they can."""
+    """Why times predicted for a device type cannot be compared with this machine's "cpu" or "cuda" times; None if they can."""
     from shardwright.report import not_comparable
 
     return not_comparable(plan_for, measured_device(kind))
 
 
 def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object) -> None:
-    """Check that a plan was made for a task, not for an older version of it or another one.
+    """Check that a plan was made for exactly this task, not for an older version of it or for another one.
 
     Raises:
         InvalidInput: the tasks differ; the message lists the differences.
@@ -104,7 +104,7 @@ def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outpu
     if not path.resolve().parent.is_dir():
         raise InvalidInput(f"{path}: its folder does not exist; make it first, or name a file elsewhere with -o")
     for other in inputs:
-        if other is None or not _is_there(other):  # the part that reads it says why it is not there
+        if other is None or not _is_there(other):  # the code that reads it reports that it is missing
             continue
         if _same_file(path, other):
             raise InvalidInput(f"{path}: is an input too, which saving would overwrite; name another file to save to")
@@ -125,7 +125,7 @@ def check_folder(path: Path) -> None:
     """Check that a folder exists or can be made.
 
     Raises:
-        InvalidInput: it is a file, lies in one, leads nowhere, or may not be written to.
+        InvalidInput: the path is a file, lies in one, leads nowhere, or may not be written to.
     """
     nearest = path.absolute()
     while not _is_folder(nearest, "cannot be made"):
@@ -171,14 +171,14 @@ def _is_there(path: Path) -> bool:
 
 
 def _same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, through links too. Pipes and devices, such as a terminal, lose nothing when shared."""
+    """Whether two paths lead to one regular file, also through links. Pipes and devices, such as a terminal, can be shared safely."""
     if _is_there(one) and _is_there(other):
         return one.is_file() and one.samefile(other)
     return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _files_named_in(path: Path) -> list[Path]:
-    """The files that a document names with `{file: …}`, relative to its folder, and the files that those name."""
+    """The files that a document names with `{file: …}`, relative to its folder, and the files that those name in turn."""
     found, waiting = dict[Path, None](), [path]
     while waiting and len(found) < _MOST_NAMED:
         document = waiting.pop()

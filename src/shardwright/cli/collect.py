@@ -128,10 +128,10 @@ def run(
     export: Export = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure samples to train a cost model on: fused kernels of random sets of tables, or with --collectives the devices' exchanges.
+    """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, the devices' exchanges.
 
-    Stop the command at any moment, and run it again to go on, with or without --ray. Kernels and collectives may go into the same
-    folder, and so may the samples of several machines.
+    You can stop the command at any moment and run it again to go on, with or without --ray. Kernels and collectives may go into the
+    same folder, and so may the samples of several machines.
 
     Example:
         shardwright collect -o samples/ --samples 8000
@@ -143,7 +143,7 @@ def run(
     if export is not None:
         _exported(output, export, optimizer, as_json=as_json)
         return
-    if ray is None:  # with --ray, the machines of the cluster need torch, and this one does not
+    if ray is None:  # with --ray, the machines of the cluster need torch; this one does not
         require("measure", "measuring")
     from shardwright.workload.generators import table_pool
 
@@ -186,7 +186,7 @@ def run(
 
 
 def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
-    """Collect kernels; returns the result as data and as text."""
+    """Collect kernels; return the result as data and as text."""
     from shardwright.measure.collect import collect
     from shardwright.measure.stock import summary_text
 
@@ -199,7 +199,7 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
 def _collectives_collected(
     output: Path, *, kinds: Sequence[str] | None, runs: int | None, **options: Any
 ) -> tuple[dict[str, Any] | None, str]:
-    """Collect collectives; returns the result as data and as text, and no data on ranks that torchrun numbered above 0."""
+    """Collect collectives; return the result as data and as text. Ranks that torchrun numbered above 0 return no data."""
     from shardwright.measure.collectives.rank import RunPolicy
     from shardwright.measure.collectives.sampling import KINDS
     from shardwright.measure.collectives.torchrun import collect_as_started
@@ -232,7 +232,7 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
     """Check that all given options belong to the kind of samples, kernels or collectives.
 
     Raises:
-        InvalidInput: one does not.
+        InvalidInput: an option belongs to the other kind.
     """
     for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
         source = context.get_parameter_source(name)

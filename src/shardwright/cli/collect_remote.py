@@ -17,14 +17,14 @@ def kernels_collected_on(
     seconds: float | None,
     **options: Any,
 ) -> tuple[dict[str, Any], str]:
-    """What to say of kernels after collecting them on a cluster, as data and as text.
+    """Collect kernels on a cluster; return the result as data and as text.
 
     Args:
-        address: of the cluster.
-        output: the store.
-        backend: its name.
+        address: address of the cluster.
+        output: the sample store.
+        backend: name of the backend.
         seconds: time after which to stop.
-        **options: of `shardwright.measure.stock.Collection`.
+        **options: fields of `shardwright.measure.stock.Collection`.
     """
     from shardwright.cluster import open_cluster
     from shardwright.measure.remote import collect_on_cluster

@@ -1,4 +1,4 @@
-"""`shardwright compare`: all strategies on one task, planned, measured and shown together."""
+"""`shardwright compare`: plan one task with all strategies, measure the plans if asked, and show them together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(
     """Compare strategies on one task: predicted cost, gap, search time, and measured kernels.
 
     All gaps are to one bound, the highest that was proven; the line below the table says which plans it covers.
-    A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part where it is
+    A strategy that finds no plan is listed as failed; the command fails only if all do. TorchRec's planner takes part if it is
     installed, for at most a minute or the time limit.
 
     Example:
@@ -108,7 +108,7 @@ def run(
 
 
 def all_names(task: Task) -> tuple[str, ...]:
-    """All strategies, the planners of others that are installed, and "auto"."""
+    """Names of all strategies, of the installed planners of other projects, and "auto"."""
     return (*strategy_names(), *rival_names(task), "auto")
 
 
@@ -117,9 +117,9 @@ class Attempt:
     """The result of one strategy for a task.
 
     Attributes:
-        strategy: its name.
-        plan: its plan; None if it found none.
-        reason: why it found none.
+        strategy: name of the strategy.
+        plan: the strategy's plan; None if it found none.
+        reason: why the strategy found no plan.
         measured: measured times of the plan, if it was measured.
     """
 
@@ -139,7 +139,7 @@ def plan_with_each(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> list[Attempt]:
-    """One attempt a strategy, in their order.
+    """Plan a task with each strategy; return one attempt per strategy, in their order.
 
     Raises:
         InvalidInput: a strategy is unknown, or an option breaks a rule.
@@ -159,9 +159,9 @@ def plan_with_each(
 
 
 def _with_common_bound(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts with the highest bound that was proven, which holds for all plans that the task and its runtime allow.
+    """Give all attempts the highest proven bound, which holds for all plans that the task and its runtime allow.
 
-    A plan below that bound uses blocks that the bound does not cover, and gets none.
+    A plan below that bound uses blocks that the bound does not cover, so it gets none.
     """
     proven = [one.plan for one in attempts if one.plan is not None and one.plan.bound_ms is not None]
     if not proven:
@@ -176,7 +176,7 @@ def _bounded_by(proven: Plan, plan: Plan) -> Plan:
 
 
 def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
-    """A line with the bound of all gaps and the plans that it covers; no line without a proven bound."""
+    """A line with the bound that gaps refer to and the plans that it covers; no line without a proven bound."""
     plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
     proven = next((plan for plan in plans if plan.bound_ms is not None), None)
     return [f"bound: {ms(proven.bound_ms)} ms, {BOUND_SCOPES[proven.bound_scope]}"] if proven else []
@@ -185,7 +185,7 @@ def _bound_line(attempts: Sequence[Attempt]) -> list[str]:
 def measure_each(
     attempts: Sequence[Attempt], rounds: int, report: Report, device: str = "cpu", seconds: float = math.inf
 ) -> list[Attempt]:
-    """The attempts with their plans measured in interleaved rounds; no round begins after `seconds`.
+    """Measure the plans of the attempts in interleaved rounds; no round begins after `seconds`.
 
     Raises:
         MeasurementFailed: the plans cannot be measured on this machine.
@@ -200,7 +200,7 @@ def measure_each(
 
 
 def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
-    """Save the plans as STRATEGY.json in a folder that exists; returns the files."""
+    """Save the plans as STRATEGY.json in an existing folder; return the files."""
     files = []
     for attempt in attempts:
         if attempt.plan is not None:
@@ -210,7 +210,7 @@ def save_each(attempts: Sequence[Attempt], folder: Path) -> list[Path]:
 
 
 def attempts_table(title: str, attempts: Sequence[Attempt], caption: str = CAPTION) -> Table:
-    """A row per strategy."""
+    """A table with a row per strategy."""
     return table(title, _COLUMNS, [_row(attempt) for attempt in attempts], caption)
 
 
@@ -222,12 +222,12 @@ def failures(attempts: Sequence[Attempt]) -> list[str]:
 def agreement(
     attempts: Sequence[Attempt], unlike: str | None = None, metadata: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A line on measured against predicted times, or why they are not compared; no line without measurements.
+    """A line that compares measured with predicted times, or says why it cannot; no line without measurements.
 
     Args:
-        attempts: what was planned and measured.
-        unlike: why measured and predicted times cannot be compared.
-        metadata: of the cost model that predicted them.
+        attempts: the planned and measured attempts.
+        unlike: why measured and predicted times cannot be compared; None if they can.
+        metadata: metadata of the cost model that predicted the times.
     """
     measured = [attempt.measured for attempt in attempts if attempt.measured]
     if unlike or not measured:
@@ -237,13 +237,13 @@ def agreement(
 
 
 def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata: Mapping[str, str]) -> str:
-    """A line on measured against predicted times, and on the part of the machine's state in that, as the controls tell it.
+    """A line that compares measured with predicted times and, by the controls, separates the machine's state from model error.
 
     Args:
-        what: what was measured, in the plural.
+        what: what was measured, such as "plans".
         ratios: measured over predicted times.
-        controls: what the control sets took meanwhile.
-        metadata: of the cost model.
+        controls: times of the control sets during the measurement.
+        metadata: metadata of the cost model.
     """
     off, state = float(np.median(ratios)), controls.slower_than(metadata)
     text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"

@@ -1,4 +1,4 @@
-"""`shardwright demo`: the whole story on this machine, in three minutes."""
+"""`shardwright demo`: calibrate, plan, measure and report on this machine, in three minutes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _BATCH = 1024
 _ROUNDS = 3
 _CALIBRATE_S, _MEASURE_S, _SEARCH_S = 45.0, 40.0, 5.0
 _QUICK_CALIBRATE_S = 12.0
-_FIRST = ("certified", "greedy", "neuroshard", "random")  # to be measured where there is no time for all
-_VISIT_S, _RUNS = 0.3, 14  # what a visit to a device takes: about so much, and so many runs
+_FIRST = ("certified", "greedy", "neuroshard", "random")  # measured first, in case there is no time for all
+_VISIT_S, _RUNS = 0.3, 14  # approximate cost of measuring a device: this many seconds, and this many runs
 _TASK = "{batch_size: 65536, topology: {preset: h100-8, hosts: 2}, tables: {file: tables.yaml}}"
 
 
@@ -104,11 +104,11 @@ def demo_task(quick: bool) -> Task:
 
     topology = Topology.preset("cpu", devices_per_host=_DEVICES, memory="4 GB")
     found = public_task("mlperf-dlrm-dcnv2", topology, scale=_scale(quick), batch_size=_BATCH)
-    return replace(found, optimizer="rowwise_adagrad")  # as the bundled CPU model was trained
+    return replace(found, optimizer="rowwise_adagrad")  # the bundled CPU model was trained with it
 
 
 def title(task: Task, quick: bool) -> str:
-    """What the task is."""
+    """A line that describes the task."""
     return (
         f"MLPerf DLRM-DCNv2: {len(task.tables)} tables with 1/{round(1 / _scale(quick))} of their rows, {_DEVICES} devices, "
         f"batch {_BATCH}"
@@ -116,7 +116,7 @@ def title(task: Task, quick: bool) -> str:
 
 
 def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int) -> list[Attempt]:
-    """Plan a task with every strategy, save the plans, and measure as many of them as there is time for."""
+    """Plan a task with every strategy, save the plans, and measure as many plans as there is time for."""
     from shardwright.search import strategy_names
 
     with progress("planning") as report:
@@ -129,7 +129,7 @@ def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int
 
 
 def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
-    """Attempts whose plans can be measured once in so many seconds, in their order; at least two, the most telling first.
+    """Attempts whose plans can be measured once within `seconds`, in their order. The most telling are chosen first, at least two.
 
     Devices that hold the same in two plans are measured once.
     """
@@ -151,7 +151,7 @@ def affordable(attempts: Sequence[Attempt], seconds: float) -> list[Attempt]:
 
 
 def view(heading: str, attempts: Sequence[Attempt], cost_model: CostModel) -> Table:
-    """The table; its caption says what was predicted and measured, and with what."""
+    """The table of attempts; its caption says what was predicted and measured, and with which cost model and backend."""
     from shardwright.measure.backend import default_backend
     from shardwright.measure.hardware import cpu_model
 
@@ -174,7 +174,7 @@ def _said_of(found: Calibration) -> str:
 
 
 def _report(attempts: Sequence[Attempt], folder: Path, cost_model: CostModel) -> Path | None:
-    """The page that compares a simple plan with a searched one; None where one of them is missing."""
+    """Write the page that compares a simple plan with a searched one, or shows one of them; None if both are missing."""
     from shardwright.report import Entry, MeasuredTimes, entry_of, write_report
 
     entries: list[Entry] = []
@@ -190,7 +190,7 @@ def _report(attempts: Sequence[Attempt], folder: Path, cost_model: CostModel) ->
 
 
 def next_steps(folder: Path) -> str:
-    """The next steps as lines to paste into a shell: look at the plans, then plan a model of one's own."""
+    """The next steps as lines to paste into a shell: look at the plans, then plan a model of your own."""
     program = _program()
     best = shlex.quote(str(folder / "certified.json"))
     return "\n".join(
@@ -216,7 +216,7 @@ def next_steps(folder: Path) -> str:
 
 
 def _program() -> str:
-    """The shell command of this program: its name if that is on the path, else the way it was called now."""
+    """The shell command of this program: its name if that is on the path, else the command that was called now."""
     if shutil.which("shardwright"):
         return "shardwright"
     called = Path(sys.argv[0])

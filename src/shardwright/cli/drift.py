@@ -1,4 +1,4 @@
-"""`shardwright drift`: newer logs against the tables that a plan was made for, with an exit code for schedulers."""
+"""`shardwright drift`: compare newer logs with the tables that a plan was made for; the exit code tells schedulers the result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(
     runs_on: RunsOn = "shardwright",
     as_json: AsJson = False,
 ) -> None:
-    """Say whether newer logs have moved away from a plan: what it costs now, what a new one gains, and what that moves.
+    """Say whether newer logs have moved away from a plan: what the plan costs now, what a new plan gains, and what it moves.
 
     Exit code 0: nothing to do. Exit code 3: a new plan is worth it, or the old one does not fit any more.
 
@@ -95,7 +95,7 @@ def run(
 
 
 def _tables(logs: list[Path], sequence: list[str], list_separator: str | None) -> list[Table]:
-    """The tables of a tables file, or of logs."""
+    """The tables of a tables file, or those profiled from logs."""
     from shardwright.task.files import load_tables
     from shardwright.workload.profile import profile_logs
 

@@ -1,4 +1,4 @@
-"""Exit codes and messages of exceptions: 1 for what cannot be done, 2 for bad usage or input, each with one line on stderr."""
+"""Exit codes and messages of exceptions: 1 for what cannot be done, 2 for bad usage or input. Each error prints one line on stderr."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from shardwright.interrupts import CODE
 
 
 class Interrupted(ShardwrightError):
-    """The user pressed Ctrl-C, and the command's message says what was kept."""
+    """The user pressed Ctrl-C; the message says what the command kept."""
 
     exit_code = CODE
 
 
 @contextmanager
 def about(task: Path) -> Iterator[None]:
-    """Put the name of the task file before the message that no plan exists or was found."""
+    """Put the name of the task file before the message of an `InfeasibleTask` raised inside."""
     try:
         yield
     except InfeasibleTask as error:
@@ -34,12 +34,12 @@ def about(task: Path) -> Iterator[None]:
 def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
     """Run a command, and turn its errors into a message and an exit code.
 
-    Turned are the errors that are raised on purpose, those of the operating system about a file, and a stdout that fails. Any other
+    This covers errors that are raised on purpose, errors of the operating system about a file, and a stdout that fails. Any other
     exception is a fault of this program and keeps its traceback.
 
     Args:
         command: returns an exit code or None; typer turns Ctrl-C into `interrupts.CODE`.
-        as_json: whether the error goes to stdout as a JSON document too.
+        as_json: whether to print the error on stdout as a JSON document too.
     """
     try:
         code = _reported(command, as_json)
@@ -57,7 +57,7 @@ def exit_code_of(command: Callable[[], object], as_json: bool) -> int:
 
 
 def _stdout_fails() -> bool:
-    """Whether stdout is what failed; only writing to it tells."""
+    """Whether stdout fails; only writing to it can tell."""
     try:
         print(flush=True)
     except OSError:
@@ -66,7 +66,7 @@ def _stdout_fails() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Send the rest of stdout's buffer nowhere, so that the flush at exit is quiet."""
+    """Send the rest of stdout's buffer to the null device, so that the flush at exit is quiet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -82,7 +82,7 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
         return _report(
             type(error).__name__, f"{error.filename}: {error.strerror}; name another path, or mend this", 1, as_json
         )
-    except SystemError as error:  # Ctrl-C that came while a compiled function returned
+    except SystemError as error:  # Ctrl-C came while a compiled function returned
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         return _report("KeyboardInterrupt", "interrupted", CODE, as_json)
@@ -107,7 +107,7 @@ def _report(kind: str, message: str, code: int, as_json: bool) -> int:
 
 @contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Show our own warnings as a line on stderr, without file name and source; drop those of the libraries underneath."""
+    """Show our own warnings as one line on stderr, without file name and source; drop warnings of other libraries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=UserWarning, module=r"shardwright\b")

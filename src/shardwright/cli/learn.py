@@ -34,15 +34,15 @@ PRESET = "preset=published"
 
 
 def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Sequence[str]) -> Options:
-    """The options of a training.
+    """Build the options of a training run.
 
     Args:
-        kind: dataclass of the options; each has a default that is a number or a text.
+        kind: dataclass of the options; every default is a number or a text.
         chosen: options that have a flag of their own.
-        texts: further ones, as in "learning_rate=0.001"; "preset=published" makes the paper's values the defaults.
+        texts: further options, such as "learning_rate=0.001"; "preset=published" makes the paper's values the defaults.
 
     Raises:
-        InvalidInput: a text is not NAME=VALUE, names no option or one twice, or a value is of another type or breaks a rule.
+        InvalidInput: a text is not NAME=VALUE, names no option or one that is set already, or a value has a wrong type or breaks a rule.
     """
     defaults = {field.name: field.default for field in fields(kind)}
     published: Mapping[str, Any] = getattr(kind, "published_values", {})
@@ -65,7 +65,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
 
 
 def _value(text: str, value: str, default: object) -> int | float | str:
-    """The value, of the type that the default has."""
+    """Convert the value to the type of the default."""
     if isinstance(default, str):
         return value
     try:
@@ -77,14 +77,15 @@ def _value(text: str, value: str, default: object) -> int | float | str:
 
 @contextmanager
 def learning_fleet(address: str | None, device: str, *, simulated: bool) -> Iterator[Fleet | None]:
-    """Workers of one kind on a cluster; None without an address, and where nothing could be given to them.
+    """Workers of one kind on a cluster; None without an address.
 
     Args:
-        address: the cluster.
-        device: "cpu" or "cuda", what measured costs are of.
-        simulated: whether costs are a cost model's.
+        address: address of the cluster.
+        device: "cpu" or "cuda", the device to measure costs on.
+        simulated: whether costs come from a cost model.
 
     Raises:
+        InvalidInput: an address is given although costs are simulated.
         ClusterFailed: the cluster does not answer, or lends nothing.
     """
     if address is None:
@@ -105,7 +106,7 @@ def learning_fleet(address: str | None, device: str, *, simulated: bool) -> Iter
 
 Learner: TypeAlias = Literal["autoshard", "dreamshard"]
 _LENGTH = {"autoshard": "steps", "dreamshard": "iterations"}
-_MEASURED_STEPS = 20_000  # of autoshard, where every placement has to be measured: some minutes
+_MEASURED_STEPS = 20_000  # of autoshard if every placement is measured: this takes some minutes
 
 
 def run(
@@ -151,10 +152,9 @@ def run(
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a policy that places tables, to plan with afterwards; the file says what it was learned from.
+    """Learn a policy that places tables, to plan with afterwards. The policy file says what it was learned from.
 
-    Stopped with a checkpoint, the same command goes on, to the same policy. With --ray, placements are measured on a cluster; the policy
-    is the same without.
+    With a checkpoint, a stopped command can go on to the same policy. With --ray, a cluster measures placements; the policy is the same.
 
     Example:
         shardwright learn dreamshard --tasks train.yaml -o dreamshard.safetensors
@@ -196,7 +196,7 @@ def run(
 
 
 def _length(strategy: Learner, iterations: int | None, steps: int | None) -> dict[str, int]:
-    """How long to train, if that is said, by the name that the strategy has for it."""
+    """The length of the training, if given, under the strategy's name for it."""
     named = {"iterations": iterations, "steps": steps}
     for name, value in named.items():
         if value is not None and name != _LENGTH[strategy]:
@@ -207,7 +207,7 @@ def _length(strategy: Learner, iterations: int | None, steps: int | None) -> dic
 
 
 def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated: bool) -> World:
-    """Where costs come from.
+    """The source of costs: a cost model, or measurements.
 
     Raises:
         InvalidInput: no cost model serves all tasks, or options contradict each other.
@@ -232,7 +232,7 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
 
 
 def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) -> AutoShardOptions | DreamShardOptions:
-    """How to learn; raises InvalidInput where a text is no option."""
+    """The options of the strategy's training; raises InvalidInput if a text is no option."""
     from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
 
     if strategy == "autoshard":
@@ -242,7 +242,7 @@ def _options(strategy: Learner, chosen: dict[str, int], texts: Sequence[str]) ->
 
 @contextmanager
 def _resumable(checkpoint: Path | None) -> Iterator[None]:
-    """Ctrl-C ends the command with one line that says whether it can go on."""
+    """Make Ctrl-C end the command with one line that says whether it can go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -252,7 +252,7 @@ def _resumable(checkpoint: Path | None) -> Iterator[None]:
 
 
 def figures_table(title: str, rows: Sequence[dict[str, Any]]) -> rich.table.Table:
-    """The figures of the first and the last step of this run, and the best between."""
+    """A table of the training's figures: first, last, least and most of each in this run."""
     names = [name for name in rows[-1] if name != "iteration"] if rows else []
     return table(title, ("figure", "first", "last", "least", "most"), [_summary(name, rows) for name in names])
 

@@ -34,11 +34,11 @@ COMMANDS = (
     "report",
     "demo",
 )
-"""All commands, in the order of the help; each is the function `run` of its module."""
+"""All commands, in the order of the help. Each command is the function `run` of its module."""
 
 
 def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The program with some of its commands. Only their modules are loaded: loading all takes longer than a small plan."""
+    """Build the program with some of its commands. Only their modules are loaded, because loading all takes longer than a small plan."""
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
     for name in commands:
         run = import_module(f"shardwright.cli.{name}").run
@@ -48,7 +48,7 @@ def application(commands: Sequence[str] = COMMANDS) -> typer.Typer:
 
 
 def unwrapped(docstring: str) -> str:
-    """A docstring with each paragraph on one line, to be broken at the terminal's width; a paragraph with indented lines stays."""
+    """Put each paragraph of a docstring on one line, so that the terminal's width breaks it. Paragraphs with indented lines stay."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(text if "\n " in text else text.replace("\n", " ") for text in paragraphs)
 
@@ -66,21 +66,21 @@ def _root(
         bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Decide where each piece of each embedding table goes, and prove how far that is from the best possible.
+    """Decide which piece of each embedding table goes on which device, and prove how far the plan is from the best possible.
 
     Try it on this machine: shardwright demo
     """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line and return the exit code.
 
     Args:
         argv: arguments after the program's name; by default those of the process.
     """
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:  # outside of a command, which typer ends
+    except KeyboardInterrupt:  # outside a command; inside one, typer handles Ctrl-C
         note("error: interrupted")
         return CODE
 

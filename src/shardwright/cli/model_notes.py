@@ -1,4 +1,4 @@
-"""What a user should know before trusting a cost model's figures for a task."""
+"""Notes on what a user should know before trusting a cost model's figures for a task."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from shardwright.errors import InvalidInput
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
-_SAME = 1e-6  # steps that differ by less were predicted by one model
+_SAME = 1e-6  # steps that differ by less (relatively) were predicted by one model
 
 
 def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = None) -> None:
-    """Print, on stderr, where the model comes from, and in what the task is unlike the samples that it learned from.
+    """Print on stderr where the model comes from, and how the task differs from the samples that the model learned from.
 
     Args:
         cost_model: the model.
-        task: what it is to price.
-        file: of the task, for the command that would make a model for it.
+        task: the task that the model prices.
+        file: the task's file, named in the command that would make a model for it; None for no such advice.
     """
     metadata = getattr(cost_model, "metadata", {})
     origin = provenance(metadata)
@@ -38,17 +38,17 @@ def print_model_notes(cost_model: CostModel, task: Task, file: Path | None = Non
 
 
 def _of_other_machine(metadata: Mapping[str, str], task: Task) -> bool:
-    """Whether a model of this machine alone is missing that could be made."""
+    """Whether a model of this machine alone could be made, and this model is not one."""
     here, learned_on = machine_with(task.topology.device), processors(metadata)
     return here is not None and bool(learned_on) and learned_on != [here["processor"]]
 
 
 def print_hardware_note(cost_model: CostModel, kind: str) -> None:
-    """Print, on stderr, that a model's predictions are of other hardware than what is about to be measured.
+    """Print a note on stderr if a model predicts other hardware than the hardware about to be measured.
 
     Args:
         cost_model: the model.
-        kind: "cpu" or "cuda", what is measured on.
+        kind: "cpu" or "cuda", the device to measure on.
     """
     text = learned_elsewhere(getattr(cost_model, "metadata", {}), kind)
     if text:
@@ -56,13 +56,13 @@ def print_hardware_note(cost_model: CostModel, kind: str) -> None:
 
 
 def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
-    """Print, on stderr, that times were predicted by a bundled model of other hardware than what is about to be measured, once a model.
+    """Print one note per model on stderr if it predicted the plans for other hardware than the hardware about to be measured.
 
-    A plan names its model, and another model may have the same name, so a bundled one counts as its model if it predicts the same step.
+    A plan names its model, but another model may have the same name. A known model counts as the plan's if it predicts the same step.
 
     Args:
         plans: the plans.
-        kind: "cpu" or "cuda", what is measured on.
+        kind: "cpu" or "cuda", the device to measure on.
     """
     found = [model for plan in plans if (model := model_of(plan)) is not None]
     for model in {model.name: model for model in found}.values():
@@ -70,7 +70,7 @@ def print_origin_notes(plans: Sequence[Plan], kind: str) -> None:
 
 
 def model_of(plan: Plan) -> CostModel | None:
-    """The model that predicted a plan's times; None where it is neither bundled nor in the cache folder."""
+    """The model that predicted a plan's times; None if no known model has its name and predicts the same step."""
     try:
         model = model_behind(plan)
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""`shardwright models`: the cost models that there are, bundled and calibrated here."""
+"""`shardwright models`: list, show and remove cost models, bundled ones and those calibrated here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List cost models, show what one says of itself, or remove one that was calibrated here.
+    """List cost models, show the metadata of one, or remove one that was calibrated here.
 
     Example:
         shardwright models
@@ -48,7 +48,7 @@ def run(
 
 
 def _models() -> list[dict[str, Any]]:
-    """Bundled models, then one's own."""
+    """The bundled models, then the user's own."""
     from shardwright.cost.choice import user_models
     from shardwright.cost.files import bundled_models, model_header, provenance
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share. The parts that use the values check them, not this module."""
+"""Arguments and options that several commands share. The code that uses the values checks them, not this module."""
 
 from __future__ import annotations
 

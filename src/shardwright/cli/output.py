@@ -30,8 +30,8 @@ from shardwright.errors import printable
 
 MISSING = "–"
 _PIPE_WIDTH = 140
-_MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in one
-_LEAST_TEXT = 12  # characters a column of text keeps, if it has as many
+_MOST_CELL, _MOST_NAME = 600, 100  # characters of a cell, and of a word in a cell
+_LEAST_TEXT = 12  # characters that a column of text keeps at least, if it has as many
 
 
 def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> None:
@@ -40,7 +40,7 @@ def emit(document: dict[str, Any], *views: RenderableType, as_json: bool) -> Non
     Args:
         document: the result as plain data.
         views: the result for people.
-        as_json: which of the two to print.
+        as_json: whether to print the data rather than the views.
     """
     if as_json:
         print_json(document)
@@ -62,19 +62,19 @@ def show(*views: RenderableType) -> None:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON document; numbers that JSON does not have become null."""
+    """Print a JSON document; NaN and infinities, which JSON lacks, become null."""
     print(json.dumps(_finite(document), allow_nan=False, indent=1))
 
 
 def note(text: str) -> None:
-    """Print one line on stderr, whatever the text holds."""
+    """Print one line on stderr, whatever characters the text holds."""
     print(
         printable(text) + "\n", end="", file=sys.stderr, flush=True
-    )  # in one write: Ctrl-C must not come before the line's end
+    )  # in one write, so that Ctrl-C cannot cut the line
 
 
 def console_on_stdout() -> Console:
-    """A console that prints text as it is; wide enough for every table where stdout is no terminal."""
+    """A console that prints text as it is. If stdout is no terminal, the console is wide enough for every table."""
     shown = sys.stdout.isatty()
     width = None if shown else _PIPE_WIDTH
     return Console(markup=False, emoji=False, highlight=False, force_terminal=shown, width=width)
@@ -88,15 +88,15 @@ def table(
     *,
     texts: Collection[int] = (0,),
 ) -> Table:
-    """A table as wide as the terminal at most, unless its numbers need more.
+    """Build a table that is at most as wide as the terminal, unless its numbers need more.
 
     Args:
-        title: above it.
-        columns: their heads.
+        title: text above the table.
+        columns: heads of the columns.
         rows: cells of each row.
-        caption: below it.
-        texts: the columns of text, aligned left and broken where room is short. The others hold numbers, aligned right and never
-            broken.
+        caption: text below the table.
+        texts: indices of the text columns, which are aligned left and broken if room is short. All other columns hold numbers,
+            which are aligned right and never broken.
     """
     columns, rows = _cells(columns), [_cells(row) for row in rows]
     result = Table(
@@ -124,7 +124,7 @@ def _cells(texts: Sequence[str]) -> list[str]:
 
 
 def _least_width(view: Table) -> int:
-    """The width that the columns of a table need, with two characters a column for edges, lines and padding."""
+    """The width that the columns of a table need, with two characters per column for edges, lines and padding."""
     return sum((column.min_width or 0) + 2 for column in view.columns)
 
 
@@ -139,7 +139,7 @@ def percent(value: float | None) -> str:
 
 
 def signed(share: float | None) -> str:
-    """A share as signed percent, as in "+3.1%"."""
+    """A share as signed percent, such as "+3.1%"."""
     return MISSING if share is None else f"{100 * share:+.1f}%"
 
 
@@ -164,14 +164,14 @@ def _finite(value: Any) -> Any:
 
 
 class Report(Protocol):
-    """A callback for the progress of work."""
+    """A callback that shows the progress of work."""
 
     def __call__(self, done: float, total: float | None = None, detail: str = "") -> None:
         """Show `done` of `total` (None: as before) with a short detail."""
 
 
 class CountColumn(MofNCompleteColumn):
-    """Done and total; nothing where the total is unknown and nothing is done."""
+    """Done and total; empty while the total is unknown and nothing is done."""
 
     def render(self, task: Task) -> Text:
         """The count."""
@@ -179,16 +179,16 @@ class CountColumn(MofNCompleteColumn):
 
 
 class RateColumn(ProgressColumn):
-    """Steps a second."""
+    """Steps per second."""
 
     def render(self, task: Task) -> Text:
-        """The rate; nothing until it is known."""
+        """The rate; empty until it is known."""
         speed = task.finished_speed or task.speed
         return Text(f"{speed:,.4g}/s" if speed else "", style="progress.data.speed")
 
 
 class RemainingColumn(TimeRemainingColumn):
-    """Estimated time to the end; nothing until it is known."""
+    """Estimated time to the end; empty until it is known."""
 
     def render(self, task: Task) -> Text:
         """The time."""
@@ -197,14 +197,14 @@ class RemainingColumn(TimeRemainingColumn):
 
 @contextmanager
 def progress(title: str, total: float | None = None, detail: str = "") -> Iterator[Report]:
-    """A line with a bar, a clock and a detail, where stderr is a terminal; it disappears when the work is done.
+    """Show a line with a bar, a clock and a detail if stderr is a terminal; the line disappears when the work is done.
 
     The clock ticks whatever the work does.
 
     Args:
-        title: the work.
-        total: how much there is to do; without, the line shows that time passes.
-        detail: shown until the work reports another.
+        title: name of the work.
+        total: amount of work; with None, the line only shows that time passes.
+        detail: text to show until the work reports another.
     """
     shown = sys.stderr.isatty()
     console = Console(stderr=True, force_terminal=shown)
@@ -217,7 +217,7 @@ def progress(title: str, total: float | None = None, detail: str = "") -> Iterat
         RemainingColumn(),
         TextColumn("{task.fields[detail]}", markup=False),
     )
-    # Libraries that are imported meanwhile may keep stdout for the process's end, so it is not to be a stand-in of rich's.
+    # Libraries that are imported during the work may keep stdout until the process ends, so rich must not replace it.
     title = printable(title)
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not shown) as bars:
         bar = bars.add_task(title, total=total, detail=detail)

@@ -1,4 +1,4 @@
-"""`shardwright plan`: task file in, plan file out; with sharding groups, for one size or for each; --check prices a plan file."""
+"""`shardwright plan`: make a plan file from a task file, for one size or every size of sharding groups if asked; or price a plan file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Check = Annotated[
     typer.Option("--check", help="TASK is a plan file: search nothing, check it whole, and say what it costs."),
 ]
 
-_SAME = 1e-9  # relative difference of two steps that are one
+_SAME = 1e-9  # two steps closer than this (relatively) are the same
 _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between passes", "why there is no plan")
 
 
@@ -105,11 +105,11 @@ def run(
     fully_sharded: FullySharded = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find, check and score a plan; with --from, say what moves and what that gains; with --check, check and score one that exists.
+    """Find, check and score a plan. With --from, say what moves and what that gains; with --check, check and score an existing plan.
 
-    Where the plan of --from no longer applies, a second search finds the cost of moving only what must move. With --json the document
+    If the plan of --from no longer applies, a second search finds the step time of moving only what must move. With --json the document
     is the plan file itself. The option --from adds the field 'change', and --sharding-group-size the field 'sharding_group_sizes'.
-    --check takes a plan from anywhere, one that was changed by hand in a report included; of the other options it takes --model and --json.
+    --check takes any plan file, also one that was changed by hand in a report; the only other options it takes are --model and --json.
 
     Example:
         shardwright plan task.yaml -o plan.json
@@ -145,9 +145,9 @@ def run(
             raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
         _check(task, model, as_json)
         return
-    check_target(output, inputs=[task, model, policy, rank_maps])  # but --from may be brought up to date in place
+    check_target(output, inputs=[task, model, policy, rank_maps])  # but the plan of --from may be overwritten
     if output is not None and rank_maps is not None:
-        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # which hold more than the plan's own
+        check_target(output.with_name(output.stem + ENDING), inputs=[rank_maps])  # they hold more than the plan's own
     of_groups = {
         "--sync-interval": sync_interval != 1,
         "--inter-host-allreduce": inter_host_allreduce,
@@ -203,7 +203,7 @@ def run(
 
 
 def _check(file: Path, model: Path | None, as_json: bool) -> None:
-    """Check a plan file against every rule, price it, and lay what the file says of its cost beside that."""
+    """Check a plan file against every rule, price the plan, and compare the price with the cost that the file states."""
     from shardwright.cli.show import device_table, headline
     from shardwright.cost.choice import given_cost_model, model_behind
     from shardwright.cost.score import score
@@ -218,7 +218,7 @@ def _check(file: Path, model: Path | None, as_json: bool) -> None:
     found, priced = cost.step_ms, replace(plan, cost=cost, cost_model=cost_model.name)
     same = stated is not None and math.isclose(stated.step_ms, found, rel_tol=_SAME)
     if not same:
-        priced = replace(priced, bound_ms=None)  # which is of the cost that the file says
+        priced = replace(priced, bound_ms=None)  # the bound belongs to the stated cost
     says = "no cost" if stated is None else "the same" if same else f"{ms(stated.step_ms)} ms"
     by = f" by {plan.cost_model}" if stated is not None and plan.cost_model not in ("", cost_model.name) else ""
     document = {
@@ -267,7 +267,7 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
     Args:
         given: the value of `--sharding-group-size`.
         runs_on: the value of `--runs-on`.
-        others: whether each option is given that needs groups, and whether `--from` is, which groups exclude.
+        others: for each option that needs groups, and for `--from`, which groups exclude: whether it is given.
 
     Raises:
         InvalidInput: the size is no number, or options do not go together.
@@ -289,7 +289,7 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
 
 
 def _sizes_view(sizes: GroupSizes) -> Table:
-    """A row for each size; the best has a star."""
+    """A table with a row for each size; the best size has a star."""
     rows, best = [], sizes.best
     for one in sizes:
         plan, memory = one.plan, one.memory

@@ -1,4 +1,4 @@
-"""`shardwright profile`: tables and access profiles from training logs, a task file to start from, and the command to run next."""
+"""`shardwright profile`: make tables, access profiles and a first task file from training logs, and name the command to run next."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from shardwright.workload.profile.result import RowsRule
 
 PRESET = "h100-8"
-_SAMPLES = 1024  # of a device in a step
-_ROOM = 2.0  # memory per byte of tables: buffers, and tables that grow, need the other half
+_SAMPLES = 1024  # samples of a device in a step
+_ROOM = 2.0  # device memory per byte of tables: buffers and growing tables need the other half
 _COLUMNS = ("table", "rows", "lookups", "pooling", "kind", "hottest 1% of rows")
 
 
@@ -97,7 +97,7 @@ def run(
 ) -> None:
     """Find the tables behind training logs: rows, pooling, access profile.
 
-    The command warns of columns that look like times, labels or keys of sessions, and says how large their tables would be. Its last
+    The command warns of columns that look like times, labels or session keys, and says how large their tables would be. Its last
     line is the command to run next.
 
     Example:
@@ -152,7 +152,7 @@ def run(
 
 
 def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | None) -> None:
-    """Check that ids are row numbers where the user says that they are."""
+    """Check that ids are row numbers if `--rows max_id` says so."""
     from shardwright.workload.profile.result import LARGEST_ROW
 
     wrong = [name for name, one in found.columns.items() if one.max_id is None or one.max_id > LARGEST_ROW]
@@ -166,7 +166,7 @@ def _check_numbered(found: ProfileResult, rows: str | None, rank_maps: Path | No
 
 
 def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -> str:
-    """The next command: this one again without the doubted columns, else the command that plans, ready to paste."""
+    """The next command, ready to paste: this one again without the doubted columns, else the command that plans."""
     if first is None:
         return _profiling_again(context, doubted, "-o tables.yaml --task task.yaml")
     if doubted:
@@ -183,7 +183,7 @@ def _next(context: typer.Context, first: FirstTask | None, doubted: list[str]) -
 
 @contextmanager
 def _workers(address: str | None) -> Iterator[Pool[None] | None]:
-    """Workers of a cluster that count; none without an address."""
+    """Workers of a cluster to count with; None without an address."""
     if address is None:
         yield None
         return
@@ -195,7 +195,7 @@ def _workers(address: str | None) -> Iterator[Pool[None] | None]:
 
 
 def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | None, limit: int | None) -> RowsRule:
-    """The rule by which rows are counted: with rank maps, ids have to be row numbers."""
+    """The rule by which rows are counted. With rank maps, ids must be row numbers."""
     if rank_maps is None:
         if limit is not None:
             raise InvalidInput(f"--rank-map-rows is {limit}, but no rank maps are saved; name a file with --rank-maps")
@@ -208,7 +208,7 @@ def _rows_rule(rows: Literal["distinct", "max_id"] | None, rank_maps: Path | Non
 
 
 def _save_rank_maps(found: ProfileResult, path: Path, limit: int | None) -> tuple[dict[str, Any], list[str]]:
-    """Save the rank maps; returns their part of the document, and notes."""
+    """Save the rank maps; return their part of the document, and notes."""
     from shardwright.sharding.rank_map_files import save_rank_maps
 
     maps = found.rank_maps(limit)
@@ -276,13 +276,13 @@ def _hottest(one: Table) -> float:
 
 @dataclass(frozen=True)
 class FirstTask:
-    """A task of profiled tables to start from, on devices that are guessed.
+    """A task of profiled tables to start from, on guessed devices.
 
     Attributes:
-        preset: the kind of hosts.
-        hosts: as many as the tables need.
-        batch_size: samples a step.
-        tables: the file of the tables.
+        preset: preset of the hosts.
+        hosts: number of hosts that the tables need.
+        batch_size: samples per step.
+        tables: file of the tables.
     """
 
     preset: str
@@ -292,7 +292,7 @@ class FirstTask:
 
     @classmethod
     def of(cls, tables: Sequence[Table], file: Path, preset: str) -> FirstTask:
-        """Choose as many hosts as leave half of their memory free.
+        """Choose the fewest hosts whose memory stays half free.
 
         Raises:
             InvalidInput: there is no such preset.
@@ -303,7 +303,7 @@ class FirstTask:
         return cls(preset, hosts, _SAMPLES * host.devices * hosts, file)
 
     def text(self, path: Path) -> str:
-        """The content of the task file at a path; in YAML its comments say what is to be edited."""
+        """The content of the task file at a path. In YAML, comments say what to edit."""
         tables = os.path.relpath(self.tables.absolute(), path.absolute().parent)
         if path.suffix.lower() == ".json":
             topology = {"preset": self.preset, "hosts": self.hosts}
@@ -318,7 +318,7 @@ class FirstTask:
         )
 
     def save(self, path: Path) -> bool:
-        """Write it, unless there is such a file, which somebody may have edited; returns whether it was written.
+        """Write the task file unless it exists, because somebody may have edited it; return whether it was written.
 
         Raises:
             InvalidInput: the path cannot be written to.
@@ -330,7 +330,7 @@ class FirstTask:
 
 
 def _profiling_again(context: typer.Context, without: Collection[str], *more: str) -> str:
-    """The command as it was given, with more options and without some columns."""
+    """The command as it was called, with more options and without some columns."""
     words = ["shardwright profile", _files(context.params["logs"])]
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -346,7 +346,7 @@ def _profiling_again(context: typer.Context, without: Collection[str], *more: st
 
 
 def _files(paths: Sequence[Path]) -> str:
-    """The files as a shell pattern if one matches just these, else one by one."""
+    """The files as a shell pattern if one matches exactly these files, else one by one."""
     folders, endings = {path.parent for path in paths}, {path.suffix for path in paths}
     if len(paths) > 1 and len(folders) == len(endings) == 1:
         (folder,), (ending,) = folders, endings

@@ -84,11 +84,11 @@ def run(
 
 def _name(path: Path) -> str:
     name = path.stem or str(path)
-    return name.encode("utf-8", "replace").decode()  # a page is UTF-8, names of files need not be
+    return name.encode("utf-8", "replace").decode()  # a page is UTF-8; file names need not be
 
 
 def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -> list[MeasuredTimes | None]:
-    """The measured times of each plan, from files that fit one plan each."""
+    """Read measured times from files, each for the first plan that it fits; None for plans without a file."""
     from shardwright.report import read_measured
 
     found: list[MeasuredTimes | None] = [None] * len(plans)

@@ -1,4 +1,4 @@
-"""`shardwright review`: a plan of ours or of TorchRec's planner beside the best plan found, and the proven bound."""
+"""`shardwright review`: compare a plan, ours or one of TorchRec's planner, with the best plan found and the proven bound."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def run(
     time_limit: TimeLimit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how good a plan is: what it takes, what the best plan found takes, and what no plan can go below.
+    """Say how good a plan is: its step time, that of the best plan found, and the bound that no plan can go below.
 
-    The table names the tables that the slowest devices are busy with, how both plans shard them, and what the better plan would ship.
+    The table lists the tables that keep the slowest devices busy, how both plans shard them, and what the better plan would move.
 
     Example:
         shardwright review plan.json
@@ -101,7 +101,7 @@ def run(
 
 
 def _read(path: Path, task: Path | None) -> tuple[Plan, dict[str, Any] | None]:
-    """The plan, and the content of the file where it is one of TorchRec."""
+    """Read a plan; also return the file's content if it is a plan of TorchRec, else None."""
     from shardwright.files import parse_document
     from shardwright.sharding import Plan
     from shardwright.sharding.torchrec_files import is_sharding_plan, plan_from_sharding_plan
@@ -138,7 +138,7 @@ def _measured(found: Review, rounds: int, device: str) -> list[MeasuredPlan]:
 
 
 def _tables(found: Review, entry: Entry) -> list[dict[str, Any]]:
-    """The tables that the slowest devices are busy with, most first."""
+    """The tables that keep the slowest devices busy, the costliest first."""
     if entry.marginals is None:
         return []
     names = [one.name for one in found.plan.task.tables]

@@ -1,4 +1,4 @@
-"""`shardwright scale`: one task on several clusters: step, throughput, memory and cost, with the proven bound beside each."""
+"""`shardwright scale`: plan one task on several clusters, and show step, throughput, memory and cost beside the proven bounds."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(
     """Plan a task on several clusters: how many devices does it need, and of what type?
 
     'at most' and 'at least' follow from the proven bound of each cluster. The lines below the table say from which size on no plan can be
-    faster, or cheaper. Where the batch is that of the task, more devices share the same samples.
+    faster, or cheaper. If the batch is the task's own, more devices share the same samples.
 
     Example:
         shardwright scale task.yaml --hosts 1,2,4 --devices h100-8,h200-8 --price h100=2.5 --price h200=3.5
@@ -174,7 +174,7 @@ def _save(size: ClusterSize, folder: Path) -> str:
 
 
 def cluster_name(topology: Topology) -> str:
-    """As in "4 × 8 h100"."""
+    """A cluster in words, such as "4 × 8 h100"."""
     return f"{topology.hosts} × {topology.devices_per_host} {topology.device}"
 
 

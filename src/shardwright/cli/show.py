@@ -1,4 +1,4 @@
-"""`shardwright show`: a plan in the terminal; and the tables and lines that other commands show of a plan."""
+"""`shardwright show`: show a plan in the terminal. Other commands use its tables and lines about plans too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(
 
 
 def device_table(plan: Plan) -> Table:
-    """The four phases and the memory of every device, or of the slowest where there are very many."""
+    """A table of the four phases and the memory of every device, or of the slowest devices if there are very many."""
     costs = plan.cost.devices if plan.cost else ()
     ranks = list(range(plan.task.topology.devices))
     shown = sorted(sorted(ranks, key=lambda rank: -costs[rank].total_ms if costs else rank)[:_MOST_DEVICES])
@@ -79,7 +79,7 @@ def device_table(plan: Plan) -> Table:
 
 
 def headline(plan: Plan) -> str:
-    """Predicted step, bound, gap, search time, and how the tables are sharded."""
+    """Lines with predicted step, bound, gap, search time, and how the tables are sharded."""
     kinds = Counter(plan.sharding_type(one.name) for one in plan.task.tables)
     sharded = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     cost = plan.cost
@@ -95,7 +95,7 @@ def headline(plan: Plan) -> str:
 
 
 def _of_group(plan: Plan) -> str:
-    """A line about the sharding group that a plan is for, and the time that synchronising the groups takes; empty without groups."""
+    """A line about the plan's sharding group, and the time that synchronising the groups takes; empty without groups."""
     groups = plan.task.groups
     if groups is None:
         return ""
@@ -108,7 +108,7 @@ def _of_group(plan: Plan) -> str:
 
 
 def tuning_lines(plan: Plan) -> str:
-    """What a tuned plan was measured to take, against the plan before and the floor; empty for others."""
+    """Lines that compare a tuned plan's measured time with the plan before tuning and the floor; empty for other plans."""
     found = plan.tuning
     if found is None:
         return ""
@@ -124,7 +124,7 @@ def tuning_lines(plan: Plan) -> str:
 
 
 def _table_rows(entry: Entry) -> list[dict[str, Any]]:
-    """Each table as plain data, the one that lengthens a step most first."""
+    """Each table as plain data. The table that lengthens a step most comes first."""
     from shardwright.sharding.display import ranks_text
     from shardwright.sharding.memory import shard_bytes
 
@@ -181,7 +181,7 @@ def _share_of_table(plan: Plan, name: str, ranks: Sequence[int]) -> list[float]:
 
 
 def _share_text(shares: Sequence[float]) -> str:
-    """One share, or the smallest and the largest."""
+    """The shares as text: one value, or the smallest and the largest."""
     least, most = (f"{100 * share:.3g}" for share in (min(shares), max(shares)))
     return f"{most}%" if least == most else f"{least}-{most}%"
 

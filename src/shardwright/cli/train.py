@@ -1,4 +1,4 @@
-"""`shardwright train`: learn a cost model from a sample store."""
+"""`shardwright train`: learn a cost model from sample stores."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _EPOCHS: dict[Network, int] = {"shardwright": 300, "neuroshard": 1000}
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trained model and what it does on samples held out.
+    """A trained model and its errors on held-out samples.
 
     Attributes:
-        model: without metadata yet.
+        model: the model, without metadata yet.
         epochs: passes made over the kernel samples.
         accuracy: errors of the kernel times.
-        communication: errors of NeuroShard's communication networks, by devices and pass; None where there are none.
+        communication: errors of NeuroShard's communication networks, by devices and pass; None if there are no such networks.
     """
 
     model: ComputeModel | NeuroShardModel
@@ -78,10 +78,10 @@ def run(
     allow_other_hardware: OtherHardware = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a cost model, and say how far it is off beside how far repeated measurements differ.
+    """Train a cost model; show its errors beside the differences between repeated measurements.
 
-    Several folders, of other batch sizes for example, are trained on together. Latency and bandwidth of the links are fitted too
-    where they hold collectives.
+    Several folders, for example of different batch sizes, are trained on together. If they hold collectives, latency and bandwidth of
+    the links are fitted too.
 
     Example:
         shardwright train samples/ -o model.safetensors
@@ -109,7 +109,7 @@ def run(
         | error_metadata("communication", outcome.communication or {})
         | links_metadata(links)
     )
-    # Plans and policies name their model, and the next one trained for this device is another one.
+    # Plans and policies name their model, so the next model trained for this device must have another name.
     metadata |= {"name": telling_name(replace(outcome.model, metadata=metadata))}
     save_model(replace(outcome.model, metadata=metadata), output)
     document = {"output": str(output), "metadata": metadata, "links": links_document(links), **_document(outcome)}
@@ -131,7 +131,7 @@ def _train_shardwright(stores: Stores, head: Head, epochs: int, seed: int) -> Ou
 
 
 def _caches(machines: Sequence[Fingerprint]) -> tuple[int, int]:
-    """Caches of this machine where it measured all samples, else common sizes: a model must not depend on where it is trained."""
+    """Cache sizes of this machine if it measured all samples, else common sizes: a model must not depend on where it is trained."""
     from shardwright.measure.hardware import COMMON_CACHES, cache_bytes, cpu_model, gpu_model
 
     kind = machines[0]["device_kind"]
@@ -159,7 +159,7 @@ def _train_neuroshard(stores: Stores, epochs: int, seed: int) -> Outcome:
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:
-    """What came out, as plain data."""
+    """The outcome as plain data."""
     return {
         "epochs": outcome.epochs,
         "accuracy": asdict(outcome.accuracy),
@@ -168,11 +168,11 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 
 def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What the samples are, for the model's metadata.
+    """Describe the samples for the model's metadata.
 
     Args:
-        stores: samples as each store has them.
-        machines: fingerprints of those that measured.
+        stores: the samples of each store.
+        machines: fingerprints of the machines that measured them.
     """
     values = {
         name: {value for measured in stores for value in measured[name].to_pylist()}
@@ -189,7 +189,7 @@ def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) 
 
 
 def accuracy_table(accuracy: Accuracy | ComputeAccuracy) -> rich.table.Table:
-    """Errors beside repeat noise."""
+    """A table of errors beside repeat noise."""
     found = asdict(accuracy)
     rows = [
         ["forward + backward, mean", percent(accuracy.mean_error)],

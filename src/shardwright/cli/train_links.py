@@ -1,4 +1,4 @@
-"""The fitted links of `shardwright train`, and the errors of all that predicts collectives, side by side."""
+"""The links that `shardwright train` fits, and the errors of everything that predicts collectives, side by side."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Links:
-    """Fitted links and what they do on collectives held out.
+    """Fitted links and their errors on held-out collectives.
 
     Attributes:
-        fits: by name, see `shardwright.cost.links.FITS`.
-        errors: by label of the collectives, as in "4 devices", and by name.
+        fits: fits by name; see `shardwright.cost.links.FITS`.
+        errors: errors by label of the collectives, such as "4 devices", and by name.
     """
 
     fits: dict[str, LinkFits]
@@ -28,7 +28,7 @@ class Links:
 
 
 def fitted_links(collectives: Sequence[Collectives], seed: int) -> Links:
-    """Fit latency and bandwidth of the links on 80% of the collectives; errors are of the 10% that networks are tested on."""
+    """Fit latency and bandwidth of the links on 80% of the collectives. The errors are on the 10% that networks are tested on."""
     from shardwright.cost.links import fit_links, link_errors, split
 
     parts = [split(part, seed) for part in collectives]
@@ -68,14 +68,14 @@ def errors_document(errors: Mapping[str, Mapping[str, PassErrors]]) -> dict[str,
 
 
 def links_table(links: Links) -> rich.table.Table:
-    """Latency and bandwidth of each kind of collective."""
+    """A table of latency and bandwidth of each kind of collective."""
     columns = ("collective", "latency inside a host", "GB/s", "latency between hosts", "GB/s")
     rows = [[name, *_figures(fit.intra), *_figures(fit.inter)] for name, fit in links.fits.items()]
     return table("fitted links, latency in ms", columns, rows)
 
 
 def errors_table(links: Links, networks: Mapping[str, Mapping[str, PassErrors]] | None = None) -> rich.table.Table:
-    """Errors of the fitted links and, if there are any, of NeuroShard's networks, beside repeat noise."""
+    """A table of errors of the fitted links and, if there are any, of NeuroShard's networks, beside repeat noise."""
     rows = []
     for label, by_name in links.errors.items():
         for name, found in by_name.items():

@@ -1,4 +1,4 @@
-"""What `shardwright train` reads: kernel samples and measured collectives of several stores."""
+"""Read the input of `shardwright train`: kernel samples and measured collectives of several stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stores:
 
     Attributes:
         folders: the stores and files that have kernel samples.
-        machines: fingerprints of those that measured kernels.
+        machines: fingerprints of the machines that measured kernels.
         kernels: kernel samples of each store that has some.
         collectives: measured collectives of all stores, by number of devices and hosts.
     """
@@ -41,7 +41,7 @@ class Stores:
         """The kernel samples of all stores, to train on.
 
         Raises:
-            InvalidInput: a store holds what cannot be trained on; the message names it.
+            InvalidInput: a store holds samples that cannot be trained on; the message names it.
         """
         from shardwright.cost.dataset import join, samples_of
 
@@ -55,15 +55,15 @@ class Stores:
 def read_stores(paths: Sequence[Path], *, hardware: str | None, allow_other_hardware: bool) -> Stores:
     """Read sample stores and Parquet files; each store holds kernel samples, collectives, or both.
 
-    A set that several of them hold is taken from the first one: it must not lie both in what is trained on and in what is held out.
+    If several stores hold the same set, it is taken from the first: a set must not be both in the training and in the held-out samples.
 
     Args:
         paths: folders and files.
-        hardware: a part of the name of the processor or backend that measured; None for the only one.
-        allow_other_hardware: take what all hardware measured.
+        hardware: part of the name of the processor or backend that measured; None if there is only one.
+        allow_other_hardware: take samples of all hardware.
 
     Raises:
-        InvalidInput: a path is named twice or holds neither, none holds kernel samples, or they were measured on different machines.
+        InvalidInput: a path is named twice or has no samples, no path has kernel samples, or they were measured on different machines.
     """
     from shardwright.cost.links import collectives_of
     from shardwright.measure.collectives.collect import read_collectives
@@ -110,7 +110,7 @@ def _has_collectives(path: Path) -> bool:
 
 
 def _check_distinct(folders: Sequence[Path]) -> None:
-    """Samples read twice would lie both in what is trained on and in what is held out."""
+    """Check that no folder is named twice: its samples would be both in the training and in the held-out samples."""
     seen: set[str] = set()
     for folder in folders:
         place = os.path.realpath(folder)

@@ -1,4 +1,4 @@
-"""`shardwright tune`: the best plan that was measured, in minutes."""
+"""`shardwright tune`: search and measure in turn for some minutes, and keep the best measured plan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Plan, measure on this machine, correct the cost model, and plan again; keep the best plan that was measured.
 
-    Use it where you can measure on the hardware that will train. Kernels are measured, one device after another; links are predicted.
+    Use it if you can measure on the hardware that will train. Kernels are measured, one device after another; links are predicted.
     The result never measured worse than the plan without tuning. Ctrl-C ends the command with the best plan so far. Measurements are
     kept: the same command goes on where the last one stopped.
 
@@ -115,7 +115,7 @@ def _document(found: Tuned, output: Path | None) -> dict[str, Any]:
 
 
 def _more(found: Tuned) -> str:
-    """Lines on why tuning stopped, the model's corrections, and the state of the machine."""
+    """Lines about why tuning stopped, the model's corrections, and the state of the machine."""
     lines = [f"stopped after {found.seconds:.0f} s: {STOPPED[found.stopped]}"]
     if found.model is not None:
         forward, backward = (signed(factor - 1) for factor in found.model.scale.tolist())

@@ -1,4 +1,4 @@
-"""`shardwright verify`: run a plan's shards on this machine, predicted against measured."""
+"""`shardwright verify`: run a plan's shards on this machine, and compare measured with predicted times."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def _view(plan: Plan, measured: MeasuredPlan, unlike: str | None) -> rich.table.
 
 
 def _per_device(plan: Plan, measured: MeasuredPlan) -> Iterator[tuple[DeviceCost | None, float, float]]:
-    """Predicted cost, measured forward and backward ms of each device."""
+    """For each device: its predicted cost, and its measured forward and backward ms."""
     costs = plan.cost.devices if plan.cost else [None] * plan.task.topology.devices
     yield from zip(costs, measured.forward_ms.tolist(), measured.backward_ms.tolist(), strict=True)

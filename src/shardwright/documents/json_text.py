@@ -1,4 +1,4 @@
-"""JSON with unique keys and finite numbers only."""
+"""Read and write JSON with unique keys and finite numbers only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_json(text: str, name: str, max_values: int) -> object:
     Args:
         text: the document.
         name: the file's name, for messages.
-        max_values: most scalars, lists and mappings (commas and brackets inside of texts are counted too).
+        max_values: most scalars, lists and mappings (commas and brackets inside texts count too).
 
     Raises:
         InvalidInput: the text is not JSON, or holds a duplicate key, a number that is not finite, or too much.
@@ -32,7 +32,7 @@ def parse_json(text: str, name: str, max_values: int) -> object:
         raise InvalidInput(f"{name}: nested too deeply") from None
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from None
-    except ValueError:  # the only other one json raises
+    except ValueError:  # json raises no other ValueError
         raise InvalidInput(f"{name}: an integer has thousands of digits; numbers must fit a float") from None
 
 
@@ -56,7 +56,7 @@ def _finite(text: str) -> float:
 
 
 def dump_json(document: object) -> str:
-    """The JSON text of plain data; top-level fields and the items of their lists have a line each.
+    """The JSON text of plain data. Each top-level field has its own line, and so has each item of its lists.
 
     Raises:
         ValueError: a number is NaN or infinite.

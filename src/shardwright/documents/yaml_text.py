@@ -1,10 +1,10 @@
-"""YAML without its dangers: built event by event, so that no file can run code, hang the reader or eat its memory.
+"""Read and write YAML without its dangers: no file can run code, hang the reader or eat its memory.
 
-What is written here, any reader reads back exactly.
+The reader builds the document event by event. Any YAML reader reads back exactly what the writer writes.
 
-ruamel.yaml knows YAML 1.2 and refuses duplicate keys by itself, but reads a task of 10,000 tables (880 KB) in 22 times as long: 7.3 s
-against 0.3 s. With its C loader, an extra of its own, it takes 7 times as long. It also sets no limits on depth and aliases, takes
-`.inf` and tags, and makes dates of text, so the events would have to be checked here all the same.
+Why not ruamel.yaml: it knows YAML 1.2 and refuses duplicate keys, but takes 22 times as long for a task of 10,000 tables (880 KB): 7.3 s
+against 0.3 s. With its C loader, a separate extra, it takes 7 times as long. It also sets no limits on depth and aliases, accepts
+`.inf` and tags, and makes dates of text, so this module would still have to check the events.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 def parse_yaml(text: str, name: str, max_values: int) -> object:
-    """The content of a YAML text by the core schema of YAML 1.2: "no" is text, 1e5 a number, 010 ten, a date text.
+    """The content of a YAML text by the core schema of YAML 1.2: "no" is text, 1e5 is a number, 010 is ten, a date is text.
 
-    Aliases are followed; every use counts its values anew, so a bomb of aliases runs into `max_values`.
+    Aliases are followed. Every use of an alias counts its values again, so an alias bomb runs into `max_values`.
 
     Args:
         text: the document.
@@ -62,7 +62,7 @@ def parse_yaml(text: str, name: str, max_values: int) -> object:
 
 
 class _Refused(Exception):
-    """What the text holds is YAML but not allowed."""
+    """The text is YAML, but holds something that is not allowed."""
 
 
 @dataclass(slots=True)
@@ -204,17 +204,17 @@ class _Dumper(_BaseDumper):  # type: ignore[misc]
     """Writes what `parse_yaml` reads back exactly."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write every use of a value out."""
+        """Write every use of a value in full, never an alias."""
         return True
 
     def serialize(self, node: Any) -> None:
-        """Write the document."""
+        """Lay out and write the document."""
         _lay_out(node)
         super().serialize(node)
 
 
 def _lay_out(root: Any) -> None:
-    """Lines for the fields of the document and the items of their lists, everything deeper in line."""
+    """Give each field of the document, and each item of its lists, its own line; keep everything deeper inline."""
     root.flow_style = False
     for value in (pair[1] for pair in root.value) if isinstance(root, yaml.MappingNode) else ():
         lists = isinstance(value, yaml.SequenceNode) and any(
@@ -235,7 +235,7 @@ def _represent_float(dumper: Any, number: float) -> Any:
         raise ValueError(f"{number} cannot be written")
     text = repr(number)
     if "." not in text:
-        text = text.replace("e", ".0e")  # 1e-05 is text to YAML 1.1, 1.0e-05 a number to both
+        text = text.replace("e", ".0e")  # 1e-05 is text in YAML 1.1; 1.0e-05 is a number in 1.1 and 1.2
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 

@@ -1,1 +1,1 @@
-"""Shardwright inside other libraries."""
+"""Use Shardwright inside other libraries."""

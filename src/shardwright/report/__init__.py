@@ -1,4 +1,4 @@
-"""Plans for people: one self-contained page, figures for papers and notebooks, and what both are made from.
+"""Show plans to people: one self-contained page, figures for papers and notebooks, and the data behind both.
 
 Figures need matplotlib and are imported by name: `from shardwright.report import figures`.
 """

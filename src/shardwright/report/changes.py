@@ -1,8 +1,8 @@
-"""Changes of a plan or of its task, priced: what an advice may rest on; and by how much a step would be shorter without a table.
+"""Price changes of a plan or its task, as a basis for advice, and compute how much shorter a step would be without each table.
 
-A fused kernel does not cost the sum of its tables, and a collective waits for the busiest link: no share of a table can be read off a
-device's time. What can be asked is what the device would take without the table. These times do not add up to the device's: together they
-fall short of it where tables share a launch, and exceed it where tables hinder each other.
+A table has no share of its device's time: a fused kernel does not cost the sum of its tables, and a collective waits for the busiest
+link. But the device's time without the table can be computed, and so what leaving it out saves. These savings do not add up to the
+device's time: their sum is smaller if tables share a launch, and larger if tables hinder each other.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from shardwright.task.table import Table
 from shardwright.task.topology import Topology
 from shardwright.task.units import format_bytes
 
-_NOISE = 1e-9  # of a device's bytes: what is left of them after all have been subtracted again
-_AT_ONCE = 16_384  # cells: their hidden units stay in the processor's caches
+_NOISE = 1e-9  # share of a device's bytes: a remainder below it is rounding, after all bytes have been subtracted
+_AT_ONCE = 16_384  # cells priced together: so few that their hidden units stay in the processor's caches
 
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """What each table adds to the times of a plan. A *cell* is a table on a device that holds a block of it.
+    """What each table adds to the times of a plan. A *cell* is a pair of a table and a device that holds a block of it.
 
     Attributes:
-        times: `(devices, 4)` ms of the phases, by the cost model that priced the rest.
-        cells: `(n, 2)` table (its place in the task) and device of each cell, ascending.
-        cell_ms: `(n, 4)` by how much the phases of the cell's device would get shorter without the table.
-        slowest: `(4,)` the device that takes longest in each phase, by the plan's own predicted cost where it has one.
-        slowest_ms: `(tables, 4)` by how much that device's phase would get shorter; it may only exchange values of the table, not hold it.
-        phase_ms: `(tables, 4)` by how much the phase would get shorter, which may be less: the next slowest device then decides.
+        times: `(devices, 4)` ms of the phases, by the cost model that also priced the savings below.
+        cells: `(n, 2)` table (its index in the task) and device of each cell, ascending.
+        cell_ms: `(n, 4)` ms that each phase of the cell's device would save without the table.
+        slowest: `(4,)` slowest device of each phase, by the plan's own predicted cost if it has one.
+        slowest_ms: `(tables, 4)` ms that the slowest device would save without the table; it may only exchange the table's values.
+        phase_ms: `(tables, 4)` ms that the phase would save without the table; may be less, as the next slowest device then decides.
         cost_model: name of the cost model.
     """
 
@@ -55,10 +55,10 @@ class Marginals:
 
 
 def marginals(plan: Plan, cost_model: CostModel) -> Marginals:
-    """Leave-one-out times of all tables of a plan.
+    """Leave-one-out times: what a plan's phases would save without each of its tables.
 
     Args:
-        plan: a plan.
+        plan: the plan.
         cost_model: prices the plan and its parts.
 
     Raises:
@@ -93,12 +93,12 @@ def _times(cost: PlanCost) -> Floats:
 
 
 def _compute_ms(plan: Plan, cost_model: CostModel, cells: Ints) -> Floats:
-    """`(n, 2)` by how much the forward and the backward kernels of each cell's device would get shorter without its table."""
+    """`(n, 2)` ms that the forward and backward kernels of each cell's device would save without the cell's table."""
     works = [shard_work(plan.task, shard) for shard in plan.shards]
     latents, kinds = cost_model.encode(works), numbered_calls(works)
     place = {(table, device): row for row, (table, device) in enumerate(cells.tolist())}
     number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    # A part is what a cell has in one fused call of its device: one, as a rule.
+    # A part is the blocks of a cell in one fused call of its device. Most cells have one part.
     held = [
         (place[number[shard.table], rank], kind, index)
         for index, (shard, kind) in enumerate(zip(plan.shards, kinds, strict=True))
@@ -118,7 +118,7 @@ def _compute_ms(plan: Plan, cost_model: CostModel, cells: Ints) -> Floats:
         some = slice(start, start + _AT_ONCE)
         of_call = call.ravel()[some]
         rest = pricing.price(sums[of_call] - parts[some])
-        rest[fellows[of_call] == 1] = 0.0  # a call with nothing in it is not made
+        rest[fellows[of_call] == 1] = 0.0  # an empty call is not made
         np.add.at(less, keys[0, some], pricing.price(sums[of_call]) - rest)
     alone = np.bincount(cells[:, 1], minlength=plan.task.topology.devices)[cells[:, 1]] == 1
     less[alone] += pricing.once
@@ -126,7 +126,7 @@ def _compute_ms(plan: Plan, cost_model: CostModel, cells: Ints) -> Floats:
 
 
 class _Links:
-    """Communication times of a plan without one of its tables: traffic is a sum over tables, time is not."""
+    """Communication times of a plan without one of its tables. Traffic is a sum over tables; time is not."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -151,9 +151,9 @@ def _difference(whole: LinkTraffic, part: LinkTraffic) -> LinkTraffic:
 
 Kind: TypeAlias = Literal["plan", "memory", "constraint", "batch", "links", "latency"]
 
-_TABLES = 2  # costliest tables whose other ways to lie are priced
-_LEAST = 0.01  # share of a step that a table must be worth for that
-_NAME = 40  # characters of a table's name
+_TABLES = 2  # number of costliest tables whose other placements are priced
+_LEAST = 0.01  # least share of a step that such a table must be worth
+_NAME = 40  # most characters of a table's name in a text
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ class Change:
     """One change, and what it saves by the cost model.
 
     Attributes:
-        kind: what it needs: another "plan" of the same task; more "memory", or a looser "constraint", and then another plan; a larger
-            "batch", faster "links", or links without "latency".
-        text: the change, as the beginning of a sentence.
-        gain: share of a step's time that it saves; with a larger batch, of the time that a sample takes.
+        kind: what the change needs: another "plan" of the same task; another plan and more "memory" or a looser "constraint"; a larger
+            "batch"; faster "links"; or links without "latency".
+        text: the change, worded as the beginning of a sentence.
+        gain: share of a step's time that the change saves; for a larger batch, share of the time per sample.
     """
 
     kind: Kind
@@ -173,10 +173,10 @@ class Change:
 
 
 def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple[Change, ...]:
-    """Changes that save time, the most first.
+    """Changes that save time, the largest saving first.
 
-    Other ways to lie are priced for the tables without which a step would be shortest, one table at a time. All else stays as it is, so
-    what a change saves is what it saves without another search.
+    Other placements are priced for the tables whose absence would shorten a step most, one table at a time. Everything else stays in
+    place, so a gain is what the change saves without another search.
 
     Args:
         plan: the plan.
@@ -194,7 +194,7 @@ def priced_changes(plan: Plan, cost_model: CostModel, found: Marginals) -> tuple
 
 
 def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[Shard]]]:
-    """Other ways in which one table could lie, all of them ways that TorchRec runs."""
+    """Other placements of one table, all of them kinds that TorchRec runs."""
     table, devices = plan.task.tables[index], plan.task.topology.devices
     now, name = plan.by_table[table.name], quoted(table)
     if devices == 1:
@@ -219,7 +219,7 @@ def _ways(plan: Plan, index: int, found: Marginals) -> Iterator[tuple[str, list[
 
 
 def _replaced(plan: Plan, cost_model: CostModel, base: float, way: tuple[str, list[Shard]]) -> Change | None:
-    """The change of one table's shards; None where it needs more than one thing."""
+    """Price other shards of one table; None if they need both more memory and a looser constraint."""
     text, new = way
     task = plan.task
     shards = [shard for shard in plan.shards if shard.table != new[0].table] + new
@@ -235,13 +235,13 @@ def _replaced(plan: Plan, cost_model: CostModel, base: float, way: tuple[str, li
 
 
 def _lacking(plan: Plan, cost: PlanCost) -> int:
-    """Bytes that the device which lacks most would need more."""
+    """Bytes that the most overfull device lacks; 0 if every device has room."""
     limits = plan.task.topology.memory_bytes
     return max(0, *(one.memory_bytes - limit for one, limit in zip(cost.devices, limits, strict=True)))
 
 
 def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | None:
-    """The same plan with twice the batch; None where it does not fit, or the model did not learn from such batches."""
+    """Price the plan with twice the batch; None if it does not fit, or if the model did not learn from such batches."""
     size = 2 * plan.task.batch_size
     trained = getattr(cost_model, "metadata", {}).get("batch_sizes", "")
     known = [int(one) for one in trained.split(", ") if one.isdigit()]
@@ -249,15 +249,15 @@ def _larger_batch(plan: Plan, cost_model: CostModel, base: float) -> Change | No
         return None
     try:
         cost = score(replace(plan.task, batch_size=size), plan.shards, cost_model)
-    except ShardwrightError:  # more than a task may have, or than the model can price
+    except ShardwrightError:  # the batch is larger than a task allows or the model can price
         return None
-    if _lacking(plan, cost) or cost.step_ms < base:  # no larger batch takes less time: such a prediction is wrong
+    if _lacking(plan, cost) or cost.step_ms < base:  # a larger batch never takes less time: the prediction is wrong
         return None
     return Change("batch", f"a batch of {size:,}", 1 - cost.step_ms / (2 * base))
 
 
 def _other_links(plan: Plan, base: float) -> Iterator[Change]:
-    """Links of twice the bandwidth, class by class, and links without latency."""
+    """Price links of twice the bandwidth, class by class, and links without latency."""
     topology = plan.task.topology
     if topology.devices == 1:
         return
@@ -277,5 +277,5 @@ def _links_ms(flows: Traffic, topology: Topology) -> float:
 
 
 def quoted(table: Table) -> str:
-    """A table's name in a sentence, cut where it is long."""
+    """A table's name in quotation marks, cut if it is long."""
     return f"'{table.name}'" if len(table.name) <= _NAME else f"'{table.name[: _NAME - 1]}…'"

@@ -1,4 +1,4 @@
-"""Everything a report shows, as one JSON document: columns of plain numbers with few digits, tiers, blocks, and what is said of them."""
+"""Everything a report shows, as one JSON document: columns of plain numbers with few digits, tiers, blocks, and texts about them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SHARE = 3
 
 
 def short(value: float, digits: int = EXACT) -> float | int:
-    """The value rounded to so many significant digits, whole numbers without a point."""
+    """Round a value to `digits` significant digits; a whole result becomes an int, to be written without a point."""
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() else rounded
 
 
 def shorts(values: Iterable[float], digits: int = EXACT) -> list[float | int]:
-    """The values, each as `short` makes it."""
+    """The values, each rounded by `short`."""
     return [short(value, digits) for value in np.asarray(list(values), dtype=np.float64).tolist()]
 
 
@@ -43,9 +43,9 @@ class Tier:
     Attributes:
         name: "hot" (a copy on every device), "warm" (a copy on every host), "cold" (one copy), else "2 copies" and so on.
         rows: half-open range of rows, hottest first.
-        share: part of the table's lookups that fall on them.
-        copies: how many devices hold each of the rows; a mean where they differ.
-        blocks: row ranges it is cut into.
+        share: share of the table's lookups that fall on these rows.
+        copies: how many devices hold each row; the mean if rows differ.
+        blocks: number of row ranges that the tier is cut into.
     """
 
     name: str
@@ -63,7 +63,7 @@ def tiered_tables(plan: Plan) -> tuple[str, ...]:
 
 
 def tiers_of(plan: Plan, table: str) -> tuple[Tier, ...]:
-    """The tiers of a table, hottest first; neighbouring blocks without a tier that have as many copies are one."""
+    """The tiers of a table, hottest first. Neighbouring blocks without a tier become one if they have equally many copies."""
     one, topology = plan.task.table_by_name[table], plan.task.topology
     ordered = sorted(plan.by_table[table], key=lambda shard: shard.rows)
     found: list[Tier] = []
@@ -90,12 +90,12 @@ def _name(copies: float, devices: int, hosts: int) -> str:
         float(devices): "hot",
         float(hosts): "warm",
         1.0: "cold",
-    }  # the last of equal keys wins: one host has no warm rows
+    }  # of equal keys the last wins: with one host, one copy is "cold"
     return names.get(copies, f"{copies:g} copies")
 
 
 def task_data(task: Task) -> dict[str, Any]:
-    """The task, tables by column, as plain data."""
+    """The task as plain data, its tables by column."""
     topology, tables = task.topology, task.tables
     return {
         "batch": task.batch_size,
@@ -116,7 +116,7 @@ def task_data(task: Task) -> dict[str, Any]:
 
 
 def block_data(plan: Plan) -> dict[str, Any]:
-    """The blocks of a plan by column: table, rows, columns, bytes on each holder, and the holders (a number, a list, or "all")."""
+    """The blocks of a plan by column: table, rows, columns, bytes on each holder, and the holders (a rank, a list, or "all")."""
     number = {table.name: index for index, table in enumerate(plan.task.tables)}
     devices, shards = plan.task.topology.devices, ordered(plan)
     return {
@@ -132,13 +132,13 @@ def block_data(plan: Plan) -> dict[str, Any]:
 
 
 def ordered(plan: Plan) -> list[Shard]:
-    """The shards in the order in which a page has them: by table, rows and columns."""
+    """The shards in a page's order: by table, rows and columns."""
     number = {table.name: index for index, table in enumerate(plan.task.tables)}
     return sorted(plan.shards, key=lambda shard: (number[shard.table], shard.rows, shard.columns))
 
 
 def cell_data(entry: Entry) -> dict[str, Any] | None:
-    """Leave-one-out ms of each table on each of its devices, phase by phase; cells ascend by table, then device."""
+    """Leave-one-out ms of each table on each of its devices, by phase; cells ascend by table, then device. None without marginals."""
     found = entry.marginals
     if found is None:
         return None
@@ -162,7 +162,7 @@ _LINKS = ("inside a host", "between hosts")
 
 
 def document(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The report's data: tasks (each once), plans, and what changes from the first plan to each of the others."""
+    """The report's data: each task once, the plans, and the changes from the first plan to each other plan."""
     shown = renamed(entries)
     tasks = list({id(entry.plan.task): entry.plan.task for entry in shown}.values())
     tasks = [task for index, task in enumerate(tasks) if task not in tasks[:index]]
@@ -175,7 +175,7 @@ def document(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def plan_data(entry: Entry, plans: int = 1) -> dict[str, Any]:
-    """One plan as plain data, of so many on a page."""
+    """One plan as plain data, for a page with `plans` plans."""
     plan, cost, memory = entry.plan, entry.cost, entry.plan.memory
     measured = entry.measured
     return {
@@ -215,7 +215,7 @@ def _what_if(entry: Entry, plans: int) -> dict[str, Any] | None:
 
 
 def tuning_data(plan: Plan) -> dict[str, Any] | None:
-    """What a tuned plan was measured to take, and the plans that were measured on the way, in their order."""
+    """The measured times of a tuned plan, and the plans measured on the way, in order; None if the plan was not tuned."""
     found = plan.tuning
     if found is None:
         return None
@@ -243,7 +243,7 @@ def _bottleneck(found: Bottleneck) -> dict[str, Any]:
 
 
 def traffic_data(plan: Plan) -> list[dict[str, Any]]:
-    """Bytes over each link class in each pass: sent by all devices together, by kind, and the busier direction of every device."""
+    """Bytes over each link class in each pass: the sum over devices, the sum by kind, and each device's busier direction."""
     if plan.task.topology.devices == 1:
         return []
     flows = traffic_by_kind(plan.task, plan.shards)
@@ -272,7 +272,7 @@ def _link(kinds: Mapping[Kind, LinkTraffic], link: int, plan: Plan) -> dict[str,
 
 
 def tier_data(plan: Plan, name: str) -> dict[str, Any]:
-    """The access curve of a table and the tiers that its rows are placed in."""
+    """The access curve of a table, and its tiers."""
     table = plan.task.table_by_name[name]
     return {
         "table": plan.task.tables.index(table),
@@ -293,7 +293,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def change_data(older: Plan, newer: Plan) -> dict[str, Any]:
-    """What moves when one plan replaces another; tables by their place in the newer plan's task."""
+    """What moves when one plan replaces another. Tables are indices into the newer plan's task."""
     diff = older.diff(newer)
     number = {table.name: index for index, table in enumerate(newer.task.tables)}
     moving = sorted((one for one in diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)

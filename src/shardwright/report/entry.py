@@ -1,4 +1,4 @@
-"""What a report shows of one plan, with measured kernel times as `shardwright verify PLAN --json` prints them."""
+"""One plan as a report shows it, and the measured kernel times that `shardwright verify PLAN --json` prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.schema import Amount, Place, convert
 from shardwright.sharding.costs import PHASES, PlanCost
 from shardwright.sharding.plan import Plan
 
-_CLOSE = 1e-9  # predicted times of a plan file and of its measurement are the same floats
+_CLOSE = 1e-9  # a plan file and its measurement hold the same predicted times, as the same floats
 
 
 class _Device(msgspec.Struct):
@@ -43,7 +43,7 @@ class MeasuredTimes:
     Attributes:
         forward_ms: `(devices,)` ms of the lookups.
         backward_ms: `(devices,)` ms of the backward pass, optimizer included.
-        device: type of the device they were measured on, as topologies name it; None if unknown.
+        device: type of the measured device, as topologies name it; None if unknown.
     """
 
     forward_ms: tuple[float, ...]
@@ -57,21 +57,21 @@ class MeasuredTimes:
 
 
 def not_comparable(predicted_for: str, measured_on: str | None) -> str | None:
-    """What to say in place of relative differences where times are of two types of devices; None where they are of one."""
+    """The note that replaces relative differences if two device types are compared; None if the types agree or one is unknown."""
     if measured_on in (None, predicted_for):
         return None
     return f"predicted for {predicted_for}, measured on {measured_on}: the times differ because the devices do"
 
 
 def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
-    """Read a measurement and check that it is of this plan.
+    """Read a measurement and check that it measures this plan.
 
     Args:
-        path: what `shardwright verify PLAN --json` printed.
-        plan: the plan it should be of.
+        path: a file with the output of `shardwright verify PLAN --json`.
+        plan: the plan that the file should measure.
 
     Raises:
-        InvalidInput: the file cannot be read, is no measurement, or was made of another plan.
+        InvalidInput: the file cannot be read, is no measurement, or measures another plan.
     """
     from shardwright.documents.json_text import parse_json
 
@@ -95,7 +95,7 @@ def read_measured(path: str | Path, plan: Plan) -> MeasuredTimes:
 
 
 def _check_predictions(path: str | Path, devices: list[_Device], plan: Plan) -> None:
-    """The predictions beside the measured times must be the plan's, where both have them."""
+    """Check that the predictions beside the measured times are the plan's, if both have predictions."""
     for device, cost in zip(devices, plan.cost.devices if plan.cost else (), strict=bool(plan.cost)):
         pairs = (
             ("forward", device.predicted_forward_ms, cost.forward_ms),
@@ -109,7 +109,7 @@ def _check_predictions(path: str | Path, devices: list[_Device], plan: Plan) -> 
                 )
 
 
-_SAME = 1e-4  # relative difference of two predicted step times that count as one cost model's
+_SAME = 1e-4  # two predicted step times closer than this (relatively) count as one cost model's
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +117,13 @@ class Entry:
     """A plan in a report.
 
     Attributes:
-        name: what it is called there, as a rule its file's name.
+        name: name of the plan in the report, usually its file's name.
         plan: the plan, with its predicted cost.
-        marginals: leave-one-out times; None where no cost model is at hand.
+        marginals: leave-one-out times; None if no cost model is available.
         measured: measured kernel times, if any.
         notes: what a reader should know about the figures.
-        changes: changes that would save time, the most first; none where no cost model is at hand.
-        cost_model: prices the plan's parts; None where none is at hand.
+        changes: changes that would save time, the largest saving first; empty if no cost model is available.
+        cost_model: prices the plan's parts; None if none is available.
     """
 
     name: str
@@ -144,12 +144,12 @@ class Entry:
 def entry_of(
     plan: Plan, name: str, *, cost_model: CostModel | None = None, measured: MeasuredTimes | None = None
 ) -> Entry:
-    """A plan made ready to be shown.
+    """Prepare a plan for a report.
 
     Args:
-        plan: the plan; one without a predicted cost is scored.
-        name: what to call it.
-        cost_model: prices the tables' shares; by default the one calibrated here that priced the plan, or the bundled one of its device.
+        plan: the plan; it is scored if it has no predicted cost.
+        name: name of the plan in the report.
+        cost_model: prices the tables' shares; by default the calibrated model that priced the plan, or the bundled one of its device.
         measured: measured kernel times.
 
     Raises:
@@ -178,7 +178,7 @@ def entry_of(
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """The names, numbered from the second of the same kind on."""
+    """Make names distinct: the second and later uses of a name get a number."""
     seen: dict[str, int] = {}
     result = []
     for name in names:
@@ -188,11 +188,11 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 
 def renamed(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries under names that are all different."""
+    """The entries, with names made distinct."""
     names = distinct_names([entry.name for entry in entries])
     return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
 
 
 def phase_ms(cost: PlanCost) -> list[list[float]]:
-    """The four phases, ms of every device each."""
+    """Times of the four phases: for each phase a list with the ms of every device."""
     return [[float(getattr(device, phase)) for device in cost.devices] for phase in PHASES]

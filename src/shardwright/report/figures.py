@@ -1,10 +1,10 @@
-"""The report's figures for papers and notebooks: matplotlib figures, saved as PNG, SVG or PDF. Needs matplotlib.
+"""The report's figures for papers and notebooks: matplotlib figures, to save as PNG, SVG or PDF. Needs matplotlib.
 
     from shardwright.report import figures
 
     figures.save(figures.time_bars(plan), "time.svg")
 
-The same data make the same bytes.
+The same data always give the same bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LONGEST = 40  # characters
 
 
 def axes(palette: Palette, *, width: float = 6.4, height: float = 3.0) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes in the palette's colours; sizes in inches."""
+    """Make a figure with one pair of axes in the palette's colours; sizes are in inches."""
     figure = Figure(figsize=(min(width, _WIDEST), height), layout="constrained", facecolor=palette.panel)
     one = figure.subplots()
     one.set_facecolor(palette.panel)
@@ -67,28 +67,28 @@ def axes(palette: Palette, *, width: float = 6.4, height: float = 3.0) -> tuple[
 
 
 def label(one: Axes, palette: Palette, title: str, *, x: str = "", y: str = "") -> None:
-    """Title and axis labels; names of tables and files are shown as they are, dollars and all."""
+    """Set title and axis labels. Names of tables and files appear as they are, dollar signs included."""
     one.set_title(title, loc="left", fontsize=10, color=palette.ink, parse_math=False)
     one.set_xlabel(x, fontsize=8.5, color=palette.muted, parse_math=False)
     one.set_ylabel(y, fontsize=8.5, color=palette.muted, parse_math=False)
 
 
 def legend(figure: Figure, palette: Palette) -> None:
-    """A legend below the axes, without a frame; in two columns where the figure is narrow."""
+    """Add a legend without a frame below the axes; it has two columns if the figure is narrow."""
     columns = 5 if figure.get_figwidth() > _NARROW else 2
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, labelcolor=palette.ink)
 
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
-    """Write a figure; the end of the name decides the format.
+    """Write a figure; the end of the file name decides the format.
 
     Args:
-        figure: what one of the functions of this package returned.
-        path: a name that ends in .png, .svg or .pdf.
+        figure: a figure that a function of this module returned.
+        path: a file name that ends in .png, .svg or .pdf.
         dpi: dots per inch of a PNG file.
 
     Raises:
-        InvalidInput: another ending.
+        InvalidInput: the name ends otherwise.
     """
     target = Path(path)
     kind = check_format(path)
@@ -104,10 +104,10 @@ def save(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
 
 
 def check_format(path: str | Path) -> str:
-    """The ending of a figure's name.
+    """Return the ending of a figure's file name, in lower case.
 
     Raises:
-        InvalidInput: it is of no format that a figure can have.
+        InvalidInput: figures have no such format.
     """
     kind = Path(path).suffix.lower()
     if kind not in FORMATS:
@@ -116,18 +116,18 @@ def check_format(path: str | Path) -> str:
 
 
 def shown_name(text: str) -> str:
-    """A name as axes can hold it: cut where it is very long, and not read as mathematics."""
+    """A name for tick labels: cut if very long, with dollar signs escaped so that matplotlib does not read mathematics."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: Palette = LIGHT) -> Figure:
-    """Which part of the lookups the hottest rows take, and the tiers of a table whose rows are placed by hotness.
+    """Curve of the share of lookups that the hottest rows take; a table placed by hotness also shows its tiers.
 
     Args:
         plan: the plan.
-        table: name of a table of it.
-        title: what to write above; by default the table's name.
+        table: name of one of the plan's tables.
+        title: title of the figure; by default one that names the table.
         palette: colours.
 
     Raises:
@@ -156,11 +156,11 @@ def access_curve(plan: Plan, table: str, *, title: str | None = None, palette: P
     return figure
 
 
-_NEAR = 0.2  # a limit is drawn where the fullest device holds more than this part of it
+_NEAR = 0.2  # limits are drawn if the fullest device uses more than this share of its limit
 
 
 def time_bars(plan: Plan, *, title: str = "Predicted time of each device", palette: Palette = LIGHT) -> Figure:
-    """The four phases of every device, ms.
+    """Stacked bars of the four phases of every device, in ms.
 
     Raises:
         InvalidInput: the plan has no predicted cost.
@@ -173,7 +173,7 @@ def time_bars(plan: Plan, *, title: str = "Predicted time of each device", palet
 
 
 def memory_bars(plan: Plan, *, title: str = "Memory of each device", palette: Palette = LIGHT) -> Figure:
-    """Weights, optimizer state and buffers of every device, against its limit where that is near."""
+    """Stacked bars of weights, optimizer state and buffers of every device, with the memory limits if one is near."""
     figure, one = axes(palette, width=_width(plan))
     memory, limits = plan.memory, np.array(plan.task.topology.memory_bytes)
     stacked_bars(one, np.stack([memory.weights, memory.optimizer, memory.buffers]), MEMORY_PARTS, palette.memory)
@@ -190,7 +190,7 @@ def memory_bars(plan: Plan, *, title: str = "Memory of each device", palette: Pa
 
 
 def stacked_bars(one: Axes, values: npt.NDArray[np.generic], names: tuple[str, ...], colours: tuple[str, ...]) -> None:
-    """`(series, devices)` values stacked on each other."""
+    """Draw `(series, devices)` values as stacked bars."""
     places = np.arange(values.shape[1])
     base = np.zeros(values.shape[1])
     width = 0.82 if values.shape[1] <= 256 else 1.0
@@ -205,7 +205,7 @@ def cost_of(plan: Plan) -> PlanCost:
     """The plan's predicted cost.
 
     Raises:
-        InvalidInput: it has none.
+        InvalidInput: the plan has none.
     """
     if plan.cost is None:
         raise InvalidInput(
@@ -230,13 +230,13 @@ def matrix(
     title: str = "Which table lies where",
     palette: Palette = LIGHT,
 ) -> Figure:
-    """Tables in rows, the largest first, devices in columns.
+    """Matrix of tables (rows, the largest first) and devices (columns).
 
     Args:
         plan: the plan.
-        colour: "memory" (GB of a table on a device) or "time" (ms that the device would save without it; not additive).
-        cost_model: prices the times; by default the bundled model of the plan's device.
-        title: what to write above.
+        colour: "memory" (GB of a table on a device) or "time" (ms that the device would save without the table; not additive).
+        cost_model: prices the times; by default the model that priced the plan, or the bundled model of the plan's device.
+        title: title of the figure.
         palette: colours.
 
     Raises:
@@ -288,12 +288,12 @@ def comparison(
     title: str = "Step time against the proven bound",
     palette: Palette = LIGHT,
 ) -> Figure:
-    """One bar a plan: the maxima over devices of the four phases, which add up to the step; a mark where a bound is proven.
+    """One bar per plan: the four phases' maxima over devices, which add up to the step; a mark shows a proven bound.
 
     Args:
         plans: plans with predicted costs.
-        names: what to call them.
-        title: what to write above.
+        names: a name for each plan.
+        title: title of the figure.
         palette: colours.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A report as one HTML file: no network, nothing to install, and nothing in it that was not written here can run.
+"""A report as one HTML file: it needs no network and no installation, and only code of this package can run in it.
 
-The colours of reports and figures are few, told apart by people with any kind of colour vision, at least 3 : 1 against the ground.
-Text colours have at least 4.5 : 1. The tests compute both, and simulate the three kinds of colour blindness.
+Reports and figures use few colours. People with any kind of colour vision can tell them apart; their contrast to the background is at
+least 3 : 1, that of text at least 4.5 : 1. The tests compute both, and simulate the three kinds of colour blindness.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u202
 
 
 def report_page(entries: Sequence[Entry]) -> str:
-    """The report of one plan, or of several side by side; the first is the one that others are compared with.
+    """The HTML report of one plan, or of several side by side. The other plans are compared with the first.
 
-    A Content-Security-Policy allows the page's own style and script, by their hashes, and nothing else: no request can leave it.
+    A Content-Security-Policy allows only the page's own style and script, by their hashes. No request can leave the page.
 
     Raises:
         InvalidInput: there is no plan, or a figure of one is not finite.
@@ -76,14 +76,14 @@ def report_page(entries: Sequence[Entry]) -> str:
 
 
 def write_report(entries: Sequence[Entry], path: str | Path) -> int:
-    """Write a report; atomic. Returns its size in bytes."""
+    """Write a report atomically, and return its size in bytes."""
     content = report_page(entries).encode("utf-8")
     write_atomically(path, content)
     return len(content)
 
 
 def _embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in, whatever the names of tables are."""
+    """JSON text that cannot end its HTML element, whatever the tables are named."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -104,7 +104,7 @@ def _style() -> str:
 
 
 def _summary(entries: Sequence[Entry]) -> str:
-    """What readers without scripts see."""
+    """The text that readers without scripts see."""
     lines = []
     for entry in entries:
         plan = entry.plan
@@ -129,20 +129,20 @@ MEMORY_PARTS = ("weights", "optimizer", "buffers")
 
 @dataclass(frozen=True)
 class Palette:
-    """One theme, colours as "#rrggbb".
+    """One theme of colours, each as "#rrggbb".
 
     Attributes:
-        page: behind everything.
-        panel: behind figures.
+        page: background of the page.
+        panel: background of figures.
         ink: text.
         muted: secondary text.
         line: borders and grid lines.
-        accent: links, focus, and what is chosen.
-        warn: what is over a limit, or off.
+        accent: links, focus and the selection.
+        warn: values over a limit, or off.
         phases: the four phases, in the order of `sharding.PHASES`.
         memory: weights, optimizer state, buffers.
         kinds: sharding types, in the order of `KINDS`.
-        ramp: from nothing to most.
+        ramp: scale from nothing to the most.
     """
 
     page: str

@@ -16,12 +16,12 @@ PHASE_NAMES = ("forward lookup", "forward collectives", "backward collectives", 
 
 @dataclass(frozen=True)
 class Culprit:
-    """A table that the slowest device of a phase is busy with.
+    """A table that keeps the slowest device of a phase busy.
 
     Attributes:
-        table: its place in the task.
-        device_ms: by how much that device's phase would get shorter without it.
-        phase_ms: by how much the phase would, as the next slowest device then decides.
+        table: index of the table in the task.
+        device_ms: ms that this device's phase would save without the table.
+        phase_ms: ms that the phase would save without the table; the next slowest device then decides.
     """
 
     table: int
@@ -36,11 +36,11 @@ class Bottleneck:
     Attributes:
         phase: the phase, one of `PHASES`.
         name: the phase in words.
-        rank: the device.
-        ms: its time.
-        mean_ms: the mean over all devices.
-        alone_ms: sum of what each table alone would save on it; not its time, as fused costs do not add.
-        tables: those that would save most, the most first; none where no cost model was at hand.
+        rank: rank of the device.
+        ms: the device's time in the phase.
+        mean_ms: mean time over all devices.
+        alone_ms: sum of what the absence of each table alone would save on the device; not its time, as fused costs do not add.
+        tables: the tables whose absence would save most, largest saving first; empty if no cost model was available.
     """
 
     phase: str
@@ -53,7 +53,7 @@ class Bottleneck:
 
 
 def bottlenecks(entry: Entry, most: int = 8) -> tuple[Bottleneck, ...]:
-    """The bottleneck of each phase, each with `most` tables at most."""
+    """The bottleneck of each phase, with at most `most` tables each."""
     result = []
     for index, (phase, name, times) in enumerate(zip(PHASES, PHASE_NAMES, phase_ms(entry.cost), strict=True)):
         rank = int(np.argmax(times))
@@ -76,21 +76,21 @@ def _culprits(entry: Entry, phase: int, most: int) -> tuple[float, tuple[Culprit
     return float(saved.sum()), tables
 
 
-_WAITING = 0.2  # of a step, spent on waiting for slower devices: more is the first thing to say
-_PLAN = 0.02  # a change of the plan that saves less is not worth a word
-_TASK = 0.05  # nor one of the task, which is harder to get
-_LINKS = 0.1  # and links are the hardest to get
-_CLOSE = 0.1  # the most that a plan close to its bound can save
+_WAITING = 0.2  # share of a step spent waiting for slower devices, from which waiting is the first thing to say
+_PLAN = 0.02  # least gain for which a change of the plan is mentioned
+_TASK = 0.05  # the same for a change of the task, which is harder to get
+_LINKS = 0.1  # the same for faster links, which are the hardest to get
+_CLOSE = 0.1  # most that another plan can save if this one counts as close to its bound
 
 
 def verdict(entry: Entry) -> str:
-    """What a step waits for, and which of the changes that were priced pays most.
+    """Say what a step waits for, and which priced change pays most.
 
     Args:
-        entry: a plan with its cost, and with priced changes where a cost model was at hand.
+        entry: a plan with its cost, and with priced changes if a cost model was available.
 
     Returns:
-        One or two sentences. Every figure follows from the plan's predicted cost, its bound, or a change that was priced.
+        One or two sentences. Every figure follows from the plan's predicted cost, its bound, or a priced change.
     """
     if entry.cost.step_ms <= 0:
         return "No time is predicted for a step."
@@ -101,7 +101,7 @@ def verdict(entry: Entry) -> str:
 
 
 def used(share: float) -> str:
-    """A share of memory in whole percents; a little is not nothing."""
+    """A share of memory in whole percents; a small share reads "below 1%" instead of "0%"."""
     return "below 1%" if 0 < share < 0.01 else _percent(share)
 
 
@@ -125,7 +125,7 @@ def _waits(entry: Entry) -> str:
 
 
 def _of_links(changes: tuple[Change, ...], links: float) -> str:
-    """What most of the collectives' time is, where one thing is."""
+    """Words for what takes most of the collectives' time, latency or the bytes of one link class; "" if neither does."""
     latency = max((one.gain for one in changes if one.kind == "latency"), default=0.0)
     if latency >= links / 2:
         return ", most of it latency"
@@ -136,7 +136,7 @@ def _of_links(changes: tuple[Change, ...], links: float) -> str:
 
 
 def _other_plan(entry: Entry) -> list[str]:
-    """What another plan of the same task saves: one that was priced, and the most that the bound allows."""
+    """What another plan of the same task saves: the best priced one, and the most that the bound allows."""
     best = next((one for one in entry.changes if one.kind == "plan" and one.gain >= _PLAN), None)
     found = [f"{best.text} would save {_percent(best.gain)} of a step"] if best else []
     gap = entry.plan.gap
@@ -153,7 +153,7 @@ def _other_plan(entry: Entry) -> list[str]:
 
 
 def _other_task(entry: Entry) -> list[str]:
-    """The change of the task, or of the cluster, that saves most; faster links where nothing nearer does."""
+    """The change of the task or the cluster that saves most; faster links only if no change of the task saves enough."""
     priced = [one for one in entry.changes if one.gain >= _TASK]
     own = next((one for one in priced if one.kind in ("memory", "constraint", "batch")), None)
     best = own or next((one for one in priced if one.kind == "links" and one.gain >= _LINKS), None)

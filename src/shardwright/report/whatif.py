@@ -1,8 +1,8 @@
-"""What a page needs to price other plans of a task itself: what every block adds to its device, and the head of the cost model.
+"""Data with which a page prices other plans of a task by itself: what every block adds to its device, and the head of the cost model.
 
-A *kind* is a block of a table as costs see it: so many of its rows and columns on so many devices. A page holds the kinds of the plan,
-and those that cutting and joining its blocks leads to, as far as there is room. From sums over kinds, the head of the cost model and the
-links a browser computes the very costs of `cost.score`. Blocks on some devices, and tiers, stay as they are: their traffic is one sum.
+A *kind* is a block of a table as costs see it: a number of rows and columns on a number of devices. A page holds the plan's kinds and,
+as far as there is room, the kinds that cutting and joining its blocks leads to. A browser sums over kinds; with the model's head and the
+links it computes exactly the costs of `cost.score`. Tiers and blocks on only some devices stay fixed: their traffic is one sum.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from shardwright.sharding.work import ShardWorks, numbered_calls
 from shardwright.task.task import Task
 
 ROOM = 700_000
-"""Bytes of a page, over all of its plans, for kinds that no plan has yet."""
-_MOST = 1_700_000  # for all kinds
-_STEPS = 3  # cuts, or joins, from a plan's own kinds to the farthest that are offered
-_BESIDE = 80  # bytes of a kind besides its numbers in double precision
+"""Bytes of a page, over all its plans, for kinds that no plan has yet."""
+_MOST = 1_700_000  # bytes of a page for all kinds
+_STEPS = 3  # most cuts, or joins, between a plan's own kind and an offered kind
+_BESIDE = 80  # bytes of a kind besides its double-precision numbers
 
 Size: TypeAlias = tuple[int, int, int]
-"""Place of a table in its task, rows and columns of a block."""
+"""Index of a table in its task, and the numbers of rows and columns of a block."""
 
 
 def what_if(
     plan: Plan, shards: Sequence[Shard], model: CostModel, worth: Sequence[float], *, name: str, plans: int = 1
 ) -> dict[str, Any] | None:
-    """What one plan's page needs to price its changes; None where the plan's own kinds would take too much room.
+    """The data with which a page prices changes of one plan; None if the plan's own kinds would take too much room.
 
     Args:
         plan: the plan.
-        shards: its shards, in the order in which the page has them.
+        shards: its shards, in the page's order.
         model: prices kernels.
-        worth: of each table, what a step would gain without it; room goes to the costliest first.
-        name: of the plan's file, without its ending: rank maps lie beside it.
+        worth: time that a step would save without each table; the costliest tables get room first.
+        name: name of the plan's file without its ending; rank maps lie beside that file.
         plans: how many plans share the page.
     """
     task, works = plan.task, ShardWorks(plan.task)
@@ -67,7 +67,7 @@ def what_if(
     everyone = range(task.topology.devices)
     copies = {
         Shard.whole(task.tables[at], *everyone): None for at in _to_copy(plan, worth, room // 4)
-    }  # in their order
+    }  # in table order
     fixed = [shard for shard in shards if len(shard.devices) > 1 and shard not in copies]
     new = _reached(plan, known.keys(), worth, room - len(copies))
     every = [*own.values(), *(Shard(task.tables[at].name, (0, rows), (0, dim), (0,)) for at, rows, dim in new)]
@@ -109,12 +109,12 @@ def _size(number: dict[str, int], shard: Shard) -> Size:
 
 
 def _places(known: dict[Size, int], cuts: Sequence[tuple[Size, ...]]) -> list[list[int]]:
-    """Places of the halves by columns and by rows; empty where there are none, or the page lacks one."""
+    """Indices of the halves by columns and of those by rows; empty if the block has none or the page lacks one."""
     return [[known[half] for half in cut] if all(half in known for half in cut) else [] for cut in cuts]
 
 
 def _halves(task: Task, size: Size) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-    """A block in two by columns and in two by rows; the first is the larger. Empty where it cannot be cut so."""
+    """Cut a block in two by columns, and in two by rows, the larger half first. Empty if it cannot be cut that way."""
     table, rows, dim = size
     unit = lcm(COLUMN_UNIT, task.constraints.of(task.tables[table].name).column_multiple or 1)
     wide, high = -(-dim // (2 * unit)) * unit, -(-rows // 2)
@@ -125,7 +125,7 @@ def _halves(task: Task, size: Size) -> tuple[tuple[Size, ...], tuple[Size, ...]]
 
 
 def _reached(plan: Plan, own: Collection[Size], worth: Sequence[float], most: int) -> list[Size]:
-    """Kinds that cutting and joining leads to, at most so many: those nearest to the plan first, and of them the costliest tables'."""
+    """At most `most` new kinds from cutting and joining. Kinds nearest to the plan come first, then those of the costliest tables."""
     queue = [(steps, -worth[size[0]], size) for steps, size in [*((0, size) for size in own), *_joined(plan)]]
     heapq.heapify(queue)
     found: dict[Size, None] = {}
@@ -140,7 +140,7 @@ def _reached(plan: Plan, own: Collection[Size], worth: Sequence[float], most: in
 
 
 def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:
-    """How many joins lead to a kind, and the kind: whole tables, and runs of blocks that lie side by side."""
+    """Kinds from joining, each with its number of joins: whole tables, and runs of adjacent blocks."""
     for index, table in enumerate(plan.task.tables):
         shards = [shard for shard in plan.by_table[table.name] if _may_be_cut(shard)]
         if (
@@ -164,17 +164,17 @@ def _joined(plan: Plan) -> Iterator[tuple[int, Size]]:
 
 
 def _to_copy(plan: Plan, worth: Sequence[float], most: int) -> list[int]:
-    """Tables that the page can copy to all devices: those that lie so, then the costliest up to a limit."""
+    """Tables that the page can copy to all devices: those already copied, and the costliest `most` of the others."""
     tables, devices = range(len(plan.task.tables)), plan.task.topology.devices
     shards = [plan.by_table[table.name] for table in plan.task.tables]
     copied = [at for at in tables if shards[at] == [Shard.whole(plan.task.tables[at], *range(devices))]]
     whole = [at for at in tables if all(map(_may_be_cut, shards[at]))]
     costliest = sorted(whole, key=lambda at: -worth[at])[:most]
-    return sorted(copied + costliest) if devices > 1 else []  # as the keys of an object are in a browser
+    return sorted(copied + costliest) if devices > 1 else []  # a browser orders an object's keys like this
 
 
 def _traffic(task: Task, replicated: Sequence[Shard]) -> Floats:
-    """`(2, 2, 2, devices)` bytes of what several devices hold, by pass, sent or received, and class of link."""
+    """`(2, 2, 2, devices)` bytes of traffic of blocks on several devices, by pass, direction (sent, received) and link class."""
     total = np.zeros((2, 2, 2, task.topology.devices))
     for (phase, _), flow in traffic_by_kind(task, replicated).items():
         total[int(phase == "backward")] += (flow.sent, flow.received)
@@ -189,12 +189,12 @@ def _pricing(pricing: Pricing) -> dict[str, Any]:
 
 
 def _file(plan: Plan, name: str) -> str:
-    """The part of the plan's file that no change of its blocks alters, compressed."""
+    """The part of the plan's file that stays the same if its blocks change, compressed."""
     document = plan_to_dict(plan, Path(f"{name}.json"))
     kept = {field: document[field] for field in ("format", "task", "rank_maps") if field in document}
     return base64.b64encode(gzip.compress(json.dumps(kept, allow_nan=False).encode(), mtime=0)).decode("ascii")
 
 
 def _packed(values: npt.ArrayLike) -> str:
-    """Numbers in double precision, little-endian, in base64."""
+    """Encode numbers as little-endian doubles, in base64."""
     return base64.b64encode(np.asarray(values, dtype="<f8").tobytes()).decode("ascii")

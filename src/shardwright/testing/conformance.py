@@ -1,4 +1,4 @@
-"""The conformance suite: what every strategy, ours or a user's, has to do."""
+"""The conformance suite: the rules that every strategy must keep, built-in or a user's."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SEED = 7
 def check_strategy(strategy: Strategy, cost_model: CostModel | None = None) -> None:
     """Run the whole suite on a strategy.
 
-    On every task the strategy says it supports, its plan must answer that very task, tile every table exactly, keep memory and constraints
-    (or raise `InfeasibleTask`), be the same for the same seed, leave its inputs unchanged, and cost the same when equal devices
-    swap their ranks. On a task that cannot be placed it must raise `InfeasibleTask`.
+    On each task that it supports, the strategy returns a plan or raises `InfeasibleTask`. The plan must be for that very task, tile every
+    table exactly, and keep memory and constraints. The same seed must give the same plan, the inputs must stay unchanged, and the cost
+    must stay the same if equal devices swap ranks. On a task that cannot be placed, the strategy must raise `InfeasibleTask`.
 
     Args:
         strategy: the strategy.
-        cost_model: prices sets of shards; by default a small fixed one, so that the suite needs no trained model.
+        cost_model: prices sets of shards; by default a small fixed model, so that the suite needs no trained one.
 
     Raises:
         AssertionError: a rule is broken; the message names the strategy, the task and the rule.
@@ -45,7 +45,7 @@ def check_strategy(strategy: Strategy, cost_model: CostModel | None = None) -> N
 
 
 def _check_task(strategy: Strategy, model: CostModel, what: str, task: Task) -> bool:
-    """Whether the strategy planned the task; all rules are checked if it did."""
+    """Return whether the strategy planned the task; if it did, check all rules."""
     about = f"strategy '{strategy.name}' on {what}"
     if strategy.supports(task) is not None:
         return False
@@ -71,7 +71,7 @@ def _check_task(strategy: Strategy, model: CostModel, what: str, task: Task) -> 
 
 
 def _check_relabelling(about: str, plan: Plan, model: CostModel) -> None:
-    """Swapping the ranks of two devices of one host leaves the step time as it is."""
+    """Check that the step time stays the same if the devices of a host change ranks."""
     task = plan.task
     ranks = list(range(task.topology.devices))
     per_host = task.topology.devices_per_host

@@ -1,4 +1,4 @@
-"""A cost model for tests: small, fixed, convex, and right in what it prefers."""
+"""A cost model for tests: small, fixed, convex, with sound preferences."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from shardwright.sharding.work import ShardWork
 
 @dataclass(frozen=True)
 class SimpleCostModel:
-    """Time grows with values looked up, distinct values and outputs, faster once the distinct values overflow a cache."""
+    """Time grows with values looked up, distinct values and outputs. It grows faster once the distinct values overflow a cache."""
 
     name: str = "testing/simple"
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 3)` ms-like sizes: values looked up, distinct values, outputs."""
+        """`(n, 3)` sizes in units like ms: values looked up, distinct values, outputs."""
         w = WorkArrays.of(works)
         outputs = np.where(w.pooled > 0, w.samples, w.lookups) * w.dim
         return np.stack([w.lookups * w.dim, w.distinct * w.dim, outputs], axis=1) * 1e-5
 
     @property
     def pricing(self) -> Pricing:
-        """Forward and backward, both with a kink where 1 ms worth of distinct values overflows the cache."""
+        """Forward and backward prices, both with a kink where 1 ms worth of distinct values overflows the cache."""
         return Pricing(
             hidden=np.array([[0.0, 1.0, 0.0]]),
             hidden_bias=np.array([-1.0]),

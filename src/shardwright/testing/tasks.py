@@ -1,4 +1,4 @@
-"""Small tasks that between them exercise every rule a strategy has to keep."""
+"""Small tasks that together exercise every rule that a strategy must keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = 256
 
 
 def tables(count: int, seed: int = 0) -> tuple[Table, ...]:
-    """`count` varied tables; every seventh holds sequences, every fifth fp16 weights."""
+    """`count` varied tables; every seventh holds sequences, every fifth has fp16 weights."""
     rng = np.random.default_rng(seed)
     result = []
     for index in range(count):
@@ -38,13 +38,13 @@ def tables(count: int, seed: int = 0) -> tuple[Table, ...]:
 def task_of(
     count: int, devices: int, *, hosts: int = 1, memory: object = "4 GB", constraints: Constraints | None = None
 ) -> Task:
-    """A task of varied tables on `hosts` × `devices` devices."""
+    """A task of varied tables on `hosts` hosts with `devices` devices each."""
     topology = Topology(hosts=hosts, devices_per_host=devices, device="cpu", memory=memory)  # type: ignore[arg-type]
     return Task(tables(count), topology, BATCH, constraints=constraints or Constraints())
 
 
 def tight_task() -> Task:
-    """Eight equal tables on four devices that hold exactly two of them, to the byte."""
+    """A task of eight equal tables on four devices; each device holds exactly two of them, to the byte."""
     same = [Table(f"table_{index}", rows=1000, dim=16, pooling=4.0) for index in range(8)]
     roomy = Task(same, Topology(devices_per_host=4), BATCH)
     exactly_two = 2 * shard_bytes(roomy, Shard.whole(same[0], 0))
@@ -52,12 +52,12 @@ def tight_task() -> Task:
 
 
 def unequal_memory_task() -> Task:
-    """Most tables fit only on the larger of three devices."""
+    """A task on three devices of unequal memory; most tables fit only on the larger ones."""
     return task_of(9, 3, memory=["40 MB", "8 MB", "400 MB"])
 
 
 def constrained_task() -> Task:
-    """Pinned, colocated, separated and cut tables together."""
+    """A task with pinned, colocated, separated and cut tables together."""
     names = [table.name for table in tables(10)]
     return task_of(
         10,
@@ -77,7 +77,7 @@ def constrained_task() -> Task:
 
 
 def constrained_hosts_task() -> Task:
-    """Two hosts, and tables whose few blocks must lie on both, on one, or be wide."""
+    """A task on two hosts, with tables whose few blocks must lie on both hosts, on one host, or be wide."""
     names = [table.name for table in tables(8)]
     limits = {
         names[0]: TableConstraint(sharding_types=("row_wise",), max_shards=2),
@@ -89,7 +89,7 @@ def constrained_hosts_task() -> Task:
 
 
 def impossible_task() -> Task:
-    """Three equal tables on two devices that hold one and a half each, and none may be cut."""
+    """A task that cannot be placed: three equal tables that may not be cut, on two devices that hold one and a half each."""
     same = [Table(f"table_{index}", rows=1000, dim=16) for index in range(3)]
     roomy = Task(same, Topology(devices_per_host=2), BATCH)
     one_and_a_half = 3 * shard_bytes(roomy, Shard.whole(same[0], 0)) // 2
@@ -98,7 +98,7 @@ def impossible_task() -> Task:
 
 
 def conformance_tasks() -> dict[str, Task]:
-    """All feasible tasks of the suite, by what they try."""
+    """All feasible tasks of the suite, by what they test."""
     return {
         "several tables on four devices": task_of(12, 4),
         "two hosts": task_of(12, 2, hosts=2),

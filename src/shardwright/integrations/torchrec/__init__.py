@@ -1,11 +1,11 @@
-"""TorchRec: a drop-in planner, problems and plans converted both ways, plan files.
+"""Shardwright in TorchRec: a drop-in planner, conversion of problems and plans in both directions, and plan files.
 
     from shardwright.integrations.torchrec import ShardwrightPlanner
 
     planner = ShardwrightPlanner(topology=topology, batch_size=512, constraints=constraints)
     plan = planner.collective_plan(model, sharders, pg)
 
-TorchRec loads when one of these names is first used.
+TorchRec is imported when one of these names is first used.
 """
 
 from __future__ import annotations

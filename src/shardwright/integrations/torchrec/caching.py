@@ -1,22 +1,22 @@
-"""Which tables keep their rows in host memory, and how much of each a cache in device memory holds.
+"""Choose which tables keep their rows in host memory, and how much of each table a cache in device memory holds.
 
-A table under `fused_uvm_caching` lies in host memory; a cache of c × its rows lies in device memory, and lookups of other rows cross
-the link between them. With the hottest rows cached (the cache keeps what is looked up most often), the expected miss rate is the share
-of accesses beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, the expected time for rows missed
+A table with kernel `fused_uvm_caching` lies in host memory. A cache of c × its rows lies in device memory; lookups of other rows cross
+the link between the two. The cache keeps the rows that are looked up most often, so the expected miss rate is the share of accesses
+beyond the hottest c × rows rows: 1 − profile(c × rows). Over all tables, the expected time for missed rows
 
     Σ lookups × (1 − profile(c × rows)) × bytes of a row / bandwidth    subject to    Σ c × bytes of the table <= what devices have
 
-is minimal where the next row of every cache would save the same time per byte: profiles are concave, so taking their segments in order of
-density is exact. A table whose segments are all taken needs no cache at all and stays in device memory; in all others each lookup takes a
-fixed time more, to find its row in the cache (`FOUND_MS`).
+is minimal if the next row of every cache would save the same time per byte. Profiles are concave, so taking their segments in order of
+density is exact. A table whose segments are all taken needs no cache and stays in device memory. In every other table, each lookup takes
+a fixed extra time to find its row in the cache (`FOUND_MS`).
 
-A load factor that the user names is kept, unless statistics come with it (`CacheParams.stats`): then it is the least, as for TorchRec's
-`EmbeddingOffloadScaleupProposer`, and their miss rate counts in place of the profile's. Where it is not convex,
-what it promises is mixed from what it promises at both sides. A table that may leave the devices for a key-value store does so as a whole.
+A load factor that the user names is kept. If statistics come with it (`CacheParams.stats`), it is the least load factor instead, as for
+TorchRec's `EmbeddingOffloadScaleupProposer`, and their miss rate replaces the profile's. Where that miss rate is not convex, its lower
+convex hull counts. A table that may leave the devices for a key-value store leaves as a whole.
 
-Account: a cached table takes c of its weights and optimizer state in device memory, and 4 bytes for each row and 16 for each cached row
-that FBGEMM notes; weights and state all lie in host memory. A cache is at least as
-large a part of its table as device memory is of host memory, so that whatever fits the devices fits the hosts.
+Memory account: in device memory, a cached table takes c of its weights and optimizer state, and FBGEMM's notes: 4 bytes for each row and
+16 for each cached row. All weights and state lie in host memory. A cache is at least as large a part of its table as device memory is of
+host memory, so that whatever fits the devices fits the hosts.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from shardwright.task.table import Table
 from shardwright.task.task import Task
 
 _ALMOST_ALL = 0.95  # TorchRec demands load factors below 1; nearer to it a cache saves next to nothing
-_NOTED_A_ROW, _NOTED_A_SLOT = 4, 16  # bytes: the table of each row; the row in each slot, and when it was used
-_STEPS = 33  # at which a user's miss rates are read
-_ONE_DEVICE = 0.8  # of a device's memory that a table may take which lies on one device whole
+_NOTED_A_ROW, _NOTED_A_SLOT = 4, 16  # bytes of notes: for each row its table; for each slot its row and time of use
+_STEPS = 33  # number of load factors at which a user's miss rates are read
+_ONE_DEVICE = 0.8  # share of a device's memory that a table may take if it lies whole on one device
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class _Cachable:
     """A table that may be cached.
 
     Attributes:
-        name: the table.
-        held: bytes of device memory that all of it would take in a cache, but for what it takes anyway.
+        name: name of the table.
+        held: bytes of device memory that a cache of the whole table would take, without `fixed`.
         fixed: bytes that a cache of any size takes.
-        floor: least share that the cache may hold.
+        floor: least share of the rows that the cache may hold.
         ceiling: largest share that fits.
         points: `(k,)` shares of the rows at which the access density changes, ascending, from 0 to 1.
-        missed: `(k,)` ms that missed rows, and finding the others, take in a step with that share cached, convex.
+        missed: `(k,)` ms per step for missed rows and for finding the cached ones, with each of these shares cached; convex.
     """
 
     name: str
@@ -88,7 +88,7 @@ def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, Kern
 
     Args:
         problem: the problem.
-        whole: put tables of key-value stores on one rank each, where each shard would take a cache.
+        whole: put each table of a key-value store on one rank if each of its shards would take a cache.
     """
     result = {}
     for name, place in problem.places.items():
@@ -102,7 +102,7 @@ def demanded(problem: TorchRecProblem, *, whole: bool = False) -> dict[str, Kern
 
 
 def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False) -> dict[str, KernelChoice]:
-    """Caches that make the tables take at most a part of the devices' memory, with the least expected time for rows missed.
+    """Choose caches so that the tables take at most a part of the devices' memory, with the least expected time for missed rows.
 
     Args:
         problem: the problem.
@@ -110,7 +110,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
         whole: as in `demanded`.
 
     Returns:
-        Kernels of the tables that do not stay in device memory whole.
+        Kernels of the tables that do not stay whole in device memory.
     """
     task, forced = problem.task, demanded(problem, whole=whole)
     budget = fill * sum(task.topology.memory_bytes) - sum(
@@ -132,7 +132,7 @@ def cached_within(problem: TorchRecProblem, fill: float, *, whole: bool = False)
 
 
 def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
-    """Expected rows that all ranks together fetch in a step with a share of the table cached, by the user's statistics if there are any."""
+    """Expected rows that all ranks together fetch in a step with a share of the table cached. The user's statistics go first."""
     known = _statistics(problem.places[table.name])
     if known is not None:
         return float(known.expected_lookups) * float(known.expected_miss_rate(min(share, 1.0)))
@@ -140,7 +140,7 @@ def missed_rows(problem: TorchRecProblem, table: Table, share: float) -> float:
 
 
 def device_share(problem: TorchRecProblem, table: Table, choice: KernelChoice | None) -> float:
-    """Device memory that a table takes as a share of the table: all without a choice, else its caches; a store has one on each rank."""
+    """Device memory of a table as a share of the table: 1 without a choice, else that of its caches. A store has one per shard."""
     if choice is None:
         return 1.0
     if choice.kernel in CACHED:
@@ -161,10 +161,10 @@ def cached_share(problem: TorchRecProblem, table: Table, choice: KernelChoice) -
 
 
 def cache_bytes(rows: int, held: int, load_factor: float) -> float:
-    """Device memory of a cache: rows with their state, and what FBGEMM notes of each row of the table and of each slot of the cache.
+    """Device memory of a cache: its rows with their state, and FBGEMM's notes on each row of the table and each slot of the cache.
 
     Args:
-        rows: of the table or shard.
+        rows: rows of the table or shard.
         held: bytes of its weights and optimizer state.
         load_factor: share of the rows that the cache holds.
     """
@@ -172,7 +172,7 @@ def cache_bytes(rows: int, held: int, load_factor: float) -> float:
 
 
 def least_cache(problem: TorchRecProblem) -> float:
-    """Least load factor: the largest ratio of device memory to host memory of any rank."""
+    """Least load factor of a cache: the largest ratio of device memory to host memory of any rank."""
     ratios = [
         own / max(device.storage.ddr, 1)
         for own, device in zip(problem.task.topology.memory_bytes, problem.reserved.devices, strict=True)
@@ -186,7 +186,7 @@ def held_bytes(task: Task, table: Table) -> int:
 
 
 def _shares(free: list[_Cachable], budget: float) -> dict[str, float]:
-    """Load factor of each table that is not held whole: segments of all tables by what they save per byte, until memory is full."""
+    """Load factor of each table that is not held whole. Segments that save most per byte are taken first, until memory is full."""
     share = {table.name: table.floor for table in free}
     left = budget - sum(table.held * table.floor for table in free)
     segments = []
@@ -240,7 +240,7 @@ def _may_leave(place: TablePlace) -> bool:
 
 
 def _leaving(place: TablePlace) -> str:
-    """The fastest kernel that keeps the rows off device memory: with a cache if there is one."""
+    """The fastest kernel that keeps the rows off device memory: one with a cache if there is one."""
     kernels = [kernel for some in place.kernels.values() for kernel in some]
     return str(next(kernel for kernel in (*CACHED, *STORES) if kernel in kernels))
 
@@ -251,7 +251,7 @@ def _off_device(problem: TorchRecProblem, name: str, share: float, whole: bool) 
 
 
 def _takes_one_cache(problem: TorchRecProblem, name: str, kernel: str) -> bool:
-    """Whether a table in a store may lie whole on one rank, and takes fewer caches there than in shards."""
+    """Whether a table in a store may lie whole on one rank, where it takes one cache instead of one per shard."""
     may = problem.task.constraints.of(name).allows("table_wise")
     return kernel in STORES and may and store_cache_bytes(problem.places[name]) > 0
 
@@ -262,7 +262,7 @@ def _statistics(place: TablePlace) -> CacheStatistics | None:
 
 
 def _named(place: TablePlace) -> float | None:
-    """The load factor that the user names."""
+    """The load factor that the user names, if any."""
     cache = place.given.cache_params if place.given else None
     return cache.load_factor if cache is not None else None
 

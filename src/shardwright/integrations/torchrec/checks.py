@@ -1,4 +1,4 @@
-"""The last look at a sharding plan and at the process group; planning on one rank for all."""
+"""Last checks of a sharding plan and of the process group, and planning on one rank for all ranks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from shardwright.sharding.shard import Shard
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
-    """Check that a process group has the ranks of the topology, or of several sharding groups of its size.
+    """Check that a process group has as many ranks as the topology, or as several sharding groups of the topology's size.
 
     Args:
         topology: the topology.
         group: the process group.
-        whole: whether the topology is that of all ranks, rather than perhaps of a sharding group.
+        whole: whether the topology must be that of all ranks; if not, it may be that of a sharding group.
 
     Raises:
-        PlannerError: it has not, or there is none.
+        PlannerError: the number of ranks does not fit, or there is no process group.
     """
     if group is None and not dist.is_initialized():
         raise PlannerError(
@@ -44,7 +44,7 @@ def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | N
 
 
 def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
-    """Check that every table is there, tiled exactly by shards on ranks that exist, with a type and kernel that it may have.
+    """Check that the plan has every table, tiled exactly by shards on existing ranks, with a sharding type and kernel that it may have.
 
     Raises:
         PlannerError: a rule is broken; the message names the tables.
@@ -61,10 +61,10 @@ def check_sharding_plan(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 
 
 def check_ranks_assigned(options: Sequence[ShardingOption]) -> None:
-    """Check that every shard of sharding options has a rank; whether the ranks exist shows in the plan.
+    """Check that every shard of sharding options has a rank. The check of the plan shows whether the ranks exist.
 
     Raises:
-        PlannerError: one has none; the message names its table.
+        PlannerError: a shard has no rank; the message names its table.
     """
     for option in options:
         if any(shard.rank is None or shard.rank < 0 for shard in option.shards):
@@ -114,12 +114,12 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
 
 
 def on_first_rank(make: Callable[[], ShardingPlan], group: dist.ProcessGroup | None) -> ShardingPlan:
-    """What `make` returns on the first rank of a process group, on all of its ranks.
+    """Call `make` on the first rank of a process group, and return its result on all ranks of the group.
 
-    TorchRec's planner leaves the other ranks waiting where planning fails; here they fail too, with the same message.
+    If planning fails, TorchRec's planner leaves the other ranks waiting. Here they fail too, with the same message.
 
     Raises:
-        PlannerError: `make` failed on the first rank; that rank raises what `make` raised.
+        PlannerError: `make` failed on the first rank; the first rank itself raises what `make` raised.
     """
     found: list[Any] = [None, None]
     failed: Exception | None = None

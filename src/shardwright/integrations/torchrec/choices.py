@@ -1,4 +1,4 @@
-"""How TorchRec lets each table be sharded: types and kernels that sharder and constraints leave, as limits of our tasks."""
+"""How TorchRec lets each table be sharded: the types and kernels that sharder and constraints leave, as limits of our tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFERENCE = tuple(
         ShardingType.GRID_SHARD,
     )
 )
-"""Sharding types in the order in which a pattern of blocks that is several of them gets its name."""
+"""Sharding types in order of preference: a pattern of blocks that fits several types gets the first as its name."""
 
 _REPLICAS, _DENSE = ShardingType.DATA_PARALLEL.value, EmbeddingComputeKernel.DENSE.value
 _ROWS_OF_HOSTS = frozenset({ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
@@ -54,13 +54,13 @@ _RUNNABLE = tuple(
 def kernels_by_type(
     table: ShardableTable, given: ParameterConstraints | None, topology: TorchRecTopology
 ) -> dict[str, tuple[str, ...]]:
-    """The compute kernels of each sharding type that a table may take, fastest first; types in order of preference.
+    """The compute kernels of each sharding type that a table may take: types in order of preference, kernels fastest first.
 
-    Dense kernels run replicas only. Where the last host has fewer ranks than the others, TorchRec cannot make the process groups that row
+    Dense kernels run replicas only. If the last host has fewer ranks than the others, TorchRec cannot make the process groups that row
     blocks of a host need.
 
     Raises:
-        PlannerError: sharder and constraints leave nothing.
+        PlannerError: sharder and constraints leave no type with a kernel.
     """
     device = topology.compute_device
     offered = table.sharder.sharding_types(device)
@@ -99,7 +99,7 @@ def _kernels(
 ) -> tuple[str, ...]:
     offered = set(table.sharder.compute_kernels(kind, compute_device))
     if compute_device == "cpu" and not table.pooled:
-        offered.discard(EmbeddingComputeKernel.DENSE.value)  # FBGEMM's pools whatever it is told, on CPUs
+        offered.discard(EmbeddingComputeKernel.DENSE.value)  # on CPUs, FBGEMM's dense kernel pools whatever it is told
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:
@@ -114,7 +114,7 @@ def _said(given: ParameterConstraints | None) -> str:
 
 
 NARROWEST = 4  # columns: FBGEMM's kernels load vectors of 4
-_SEQUENCE_PARTS = 4  # column blocks that a sequence is cut into at most
+_SEQUENCE_PARTS = 4  # most column blocks that a sequence table is cut into
 
 _WHOLE = ShardingType.TABLE_WISE.value
 _REPLICAS = ShardingType.DATA_PARALLEL.value
@@ -133,19 +133,19 @@ def limits_of(
     narrowest: int = NARROWEST,
     turn: int = 0,
 ) -> TableConstraint:
-    """What plans may do with a table, so that TorchRec can run them.
+    """The limits within which TorchRec can run a plan's shards of a table.
 
-    Column blocks have one width: a divisor of the dim, a multiple of 4, that is at least `narrowest`. Row blocks are equal and cover all
-    ranks, or those of one host. Columns inside one host (where only that is allowed) are pinned to the host whose turn it is. A grid is
-    planned only where nothing else is allowed.
+    Column blocks have one width: a divisor of the dim and a multiple of 4, at least `narrowest`. Row blocks are equal and cover all
+    ranks, or those of one host. A table that may only have column blocks inside one host is pinned to a host; such tables take turns
+    over the hosts. A grid is planned only if nothing else is allowed.
 
     Args:
         table: the table.
-        types: TorchRec's sharding types that it may take.
-        given: the user's demands.
+        types: TorchRec's sharding types that the table may take.
+        given: the user's constraints.
         topology: our topology.
         narrowest: fewest columns of a block; see `narrowest_columns`.
-        turn: number of the table; such tables take turns over the hosts.
+        turn: number of the table, for taking turns over the hosts.
     """
     if topology.devices == 1:
         return TableConstraint(("table_wise",), equal_rows=True)
@@ -160,22 +160,22 @@ def limits_of(
     if not kinds and table.rows == 1:  # all but one of its row blocks are empty
         firsts = tuple(range(0, topology.devices, topology.devices_per_host))
         kinds, devices = {"table_wise"}, (0,) if _ROWS in types else firsts
-    kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid of one range of columns is row blocks
+    kinds = kinds or {"grid", "row_wise", "table_row_wise"}  # a grid with one range of columns is row blocks
     return TableConstraint(
         tuple(sorted(kinds)),
         devices,
         min_columns=min(narrowest, table.dim),
-        column_multiple=NARROWEST if table.pooled else _width(table.dim, narrowest),  # see `sequences`
+        column_multiple=NARROWEST if table.pooled else _width(table.dim, narrowest),  # see `conversion`
         equal_rows=True,
         equal_columns=True,
     )
 
 
 def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]]) -> list[int]:
-    """Fewest columns of a block of each table of a module: `min_partition`, else 4.
+    """Fewest columns of a block, for each table of a module: `min_partition`, else 4.
 
-    Blocks of sequences must all have one width (see `sequences`), so that the largest demand counts for all of them, and blocks are a
-    quarter of the dim at least: where a rank holds several, they stay few.
+    All blocks of sequence tables must have one width (see `conversion`), so the largest demand counts for all of them. Their blocks are
+    at least a quarter of the dim, so that a rank which holds several blocks still holds few.
     """
     asked = [max(given.min_partition if given and given.min_partition else NARROWEST, NARROWEST) for _, given in tables]
     of_sequences = [least for least, (table, _) in zip(asked, tables, strict=True) if not table.pooled]
@@ -188,7 +188,7 @@ def narrowest_columns(tables: Sequence[tuple[Table, ParameterConstraints | None]
 def _single_blocks(
     table: Table, types: Sequence[str], given: ParameterConstraints | None, narrowest: int
 ) -> tuple[str, ...]:
-    """Whether the table may stay whole: where it may be table-wise, and where TorchRec too makes one column block of it."""
+    """The type for a whole table, if it may stay whole: it may be table-wise, or TorchRec too makes one column block of it."""
     if _WHOLE in types:
         return ("table_wise",)
     asked = given.min_partition if given and given.min_partition else MIN_CW_DIM
@@ -197,20 +197,20 @@ def _single_blocks(
 
 
 def _may_cut(dim: int, least: int) -> bool:
-    """Whether a dim has a divisor of at least some width that is a multiple of 4."""
+    """Whether a dim has a smaller divisor that is a multiple of 4 and at least `least`."""
     return _width(dim, least) < dim
 
 
 def _width(dim: int, least: int) -> int:
-    """The narrowest divisor of a dim that is a multiple of 4 and at least some width; else the dim."""
+    """The narrowest divisor of a dim that is a multiple of 4 and at least `least`; the dim itself if there is none."""
     fine = (width for width in range(least, dim) if dim % width == 0 and width % NARROWEST == 0)
     return next(fine, dim)
 
 
 def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone: bool) -> set[str]:
-    """Row blocks; few rows on several hosts may all lie on the first, which only a table without other ways does.
+    """The types with row blocks. Few rows on several hosts may all lie on the first host; only a table without other types does this.
 
-    On CPUs too it is only such a table that may leave a rank without rows: FBGEMM takes empty weights for weights on a GPU.
+    On CPUs, only such a table may leave a rank without rows, because FBGEMM mistakes empty weights for weights on a GPU.
     """
     if table.rows == 1:
         return set()
@@ -229,7 +229,7 @@ def _row_kinds(table: Table, types: Sequence[str], topology: Topology, *, alone:
 
 
 def _blocks_with_rows(rows: int, ranks: int) -> int:
-    """How many of the row blocks that TorchRec makes have rows."""
+    """How many of TorchRec's row blocks have rows."""
     return -(-rows // -(-rows // ranks))
 
 

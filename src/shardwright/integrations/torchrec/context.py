@@ -1,7 +1,7 @@
-"""What a planner is given, as TorchRec hashes it: a saved plan can be told to be for the same inputs, whichever planner made it.
+"""A planner's inputs, as TorchRec hashes them: the hash shows whether a saved plan is for the same inputs, whichever planner made it.
 
-The hash covers the search space of TorchRec's enumerator, which takes longer to list than plans take to find; so it is listed when
-somebody reads it.
+The hash covers the search space of TorchRec's enumerator. Listing that space takes longer than finding a plan, so it is listed only
+when somebody reads it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_ORDERS = 240
 
 
 class EnumeratorOnDemand(Enumerator):
-    """An enumerator that lists the search space of what was planned last when somebody reads it.
+    """An enumerator that lists the search space of the last planned model only when somebody reads it.
 
     Attributes:
         given: the enumerator that lists.
-        planned: module and sharders that it has yet to list; None for nothing.
+        planned: module and sharders that are still to be listed; None if there are none.
     """
 
     def __init__(self, given: Enumerator) -> None:
@@ -35,23 +35,23 @@ class EnumeratorOnDemand(Enumerator):
         self.planned: tuple[nn.Module, list[Sharder]] | None = None
 
     def enumerate(self, module: nn.Module, sharders: list[Sharder]) -> list[ShardingOption]:
-        """The sharding options of a module."""
+        """List the sharding options of a module."""
         self.planned = None
         return list(self.given.enumerate(module, sharders))
 
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
-        """Fill in the storage and times of sharding options that the enumerator knows."""
+        """Fill in storage and times of sharding options, as the given enumerator estimates them."""
         self.given.populate_estimates(sharding_options)
 
     @property
     def last_stored_search_space(self) -> list[ShardingOption] | None:
-        """What was listed last."""
+        """The search space that was listed last, after listing what is still to be listed."""
         if self.planned is not None:
             self.enumerate(*self.planned)
         return getattr(self.given, "last_stored_search_space", None)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "given" or name.startswith("__"):  # while it is copied or unpickled
+        if name == "given" or name.startswith("__"):  # asked for while this object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.given, name)
 
@@ -59,7 +59,7 @@ class EnumeratorOnDemand(Enumerator):
 def enumerator_without_times(
     topology: TorchRecTopology, batch_size: int, constraints: dict[str, ParameterConstraints] | None
 ) -> Enumerator:
-    """TorchRec's enumerator, which estimates storage alone: the hash covers that, and times take most of the time."""
+    """TorchRec's enumerator with estimates of storage alone: the hash covers storage, and estimating times would take longest."""
     storage = EmbeddingStorageEstimator(topology=topology, constraints=constraints)
     return EmbeddingEnumerator(topology, batch_size, constraints, estimator=[storage])
 
@@ -67,10 +67,10 @@ def enumerator_without_times(
 def other_orders(
     space: Sequence[ShardingOption], constraints: Mapping[str, ParameterConstraints] | None
 ) -> Iterator[SimpleNamespace]:
-    """Enumerators that list the same search space in the orders of other processes, if there are few orders.
+    """Enumerators that list the same search space in the orders of other processes, at most `_MOST_ORDERS` of them.
 
-    TorchRec lists the compute kernels of a sharding type, and the sharding types of a constraint, as a Python set has them, so that its
-    hash depends on PYTHONHASHSEED.
+    TorchRec lists the compute kernels of a sharding type, and the sharding types of a constraint, in the order of a Python set. Its hash
+    therefore depends on PYTHONHASHSEED.
     """
     tables = [
         [list(of_type) for _, of_type in groupby(of_table, lambda option: option.sharding_type)]
@@ -92,7 +92,7 @@ def other_orders(
 def _types(
     table: Sequence[Sequence[ShardingOption]], constraints: Mapping[str, ParameterConstraints] | None
 ) -> tuple[str, ...]:
-    """The types of a table that are listed as a set; none where the sharder alone decides."""
+    """The types of a table that TorchRec lists in a set's order; none if the sharder alone decides."""
     given = (constraints or {}).get(table[0][0].name)
     return tuple(options[0].sharding_type for options in table) if given and given.sharding_types else ()
 
@@ -104,7 +104,7 @@ def _kernels(options: Sequence[ShardingOption]) -> tuple[str, ...]:
 def _sorted(
     items: Sequence[Any], names: tuple[str, ...], order: Mapping[tuple[str, ...], tuple[str, ...]]
 ) -> list[Any]:
-    """Items, one for each name, in the order chosen for the names."""
+    """The items, one for each name, in the order chosen for the names."""
     if len(names) < 2:
         return list(items)
     by_name = dict(zip(names, items, strict=True))

@@ -1,8 +1,8 @@
-"""Plans as TorchRec's sharding plans, and back.
+"""Convert plans to TorchRec's sharding plans, and back.
 
 FBGEMM runs the unpooled tables of one call in one width only, and TorchRec runs all column-wise tables of a module on a rank in one
-call. Where a plan cuts the sequences of a module into blocks of several widths, each block becomes as many blocks of their greatest common
-divisor, on the same rank.
+call. If a plan cuts the sequence tables of a module into blocks of several widths, each block is therefore cut into blocks as wide as
+the widths' greatest common divisor, on the same rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def patterns_of(plan: Plan, problem: TorchRecProblem) -> dict[str, Pattern]:
     """How each table is sharded, in TorchRec's terms.
 
     Raises:
-        InvalidPlan: TorchRec cannot run the blocks of a table, or its constraints forbid them; the message names it.
+        InvalidPlan: TorchRec cannot run the blocks of a table, or its constraints forbid them; the message names the table.
     """
     tables, topology = problem.task.table_by_name, problem.task.topology
     found = {
@@ -72,9 +72,9 @@ class KernelChoice:
     """The compute kernel of a table.
 
     Attributes:
-        kernel: TorchRec's name.
-        load_factor: share of the rows that a cache in device memory holds; None without one.
-        whole: whether the table is to lie on one rank, where it takes the cache of one shard.
+        kernel: TorchRec's name of the kernel.
+        load_factor: share of the rows that a cache in device memory holds; None without a cache.
+        whole: whether the table must lie on one rank, where it takes the cache of one shard.
     """
 
     kernel: str
@@ -85,19 +85,19 @@ class KernelChoice:
 def sharding_plan_of(
     plan: Plan, problem: TorchRecProblem, kernels: Mapping[str, KernelChoice] | None = None
 ) -> ShardingPlan:
-    """The plan as TorchRec's.
+    """Convert a plan to TorchRec's sharding plan.
 
-    Row blocks become those that TorchRec makes (`patterns`, of zero-collision-hashing tables whole buckets), which differ from the plan's
-    by rounding.
+    Row blocks become those that TorchRec makes (`pattern_of`), which differ from the plan's by rounding. Those of zero-collision-hashing
+    tables are whole buckets.
 
     Args:
         plan: a plan of the problem's task.
-        problem: where the tables are in the model.
-        kernels: compute kernel by table of the task; the fastest that the sharding type allows where none is given.
+        problem: the problem, which says where the tables are in the model.
+        kernels: compute kernel by table of the task; a table without one gets the fastest that its sharding type allows.
 
     Raises:
-        InvalidPlan: TorchRec cannot run the blocks of a table, a table is missing or sharded as its constraints forbid; the message
-            names it.
+        InvalidPlan: TorchRec cannot run the blocks of a table, or a table is missing or sharded as its constraints forbid; the message
+            names the table.
     """
     missing = [name for name in problem.places if not plan.by_table.get(name)]
     if missing:
@@ -106,7 +106,7 @@ def sharding_plan_of(
         )
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     per_host, ranks = problem.topology.local_world_size, range(problem.task.topology.devices)
-    where = [str(placement(problem.compute_device, rank, per_host)) for rank in ranks]  # as TorchRec writes it
+    where = [str(placement(problem.compute_device, rank, per_host)) for rank in ranks]  # as TorchRec writes placements
     patterns = patterns_of(plan, problem)
     for name, place in problem.places.items():
         pattern = patterns[name]
@@ -117,10 +117,10 @@ def sharding_plan_of(
 
 
 def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
-    """TorchRec's sharding plan as a plan of the problem's task, neither checked against memory nor scored.
+    """Convert TorchRec's sharding plan to a plan of the problem's task. The plan is neither checked against memory nor scored.
 
     Raises:
-        InvalidPlan: a table is missing or unknown, or has no shards; the message names it.
+        InvalidPlan: a table is missing or unknown, or has no shards; the message names the table.
     """
     check_complete(sharding_plan, problem)
     shards: list[Shard] = []
@@ -146,7 +146,7 @@ def check_complete(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Non
     """Check that a sharding plan shards every table of the problem and no others.
 
     Raises:
-        InvalidPlan: it does not; the message names the tables.
+        InvalidPlan: tables are missing or unknown; the message names them.
     """
     planned = {(path, name) for path, of_module in sharding_plan.plan.items() for name in of_module}
     wanted = {(place.path, place.name) for place in problem.places.values()}
@@ -161,7 +161,7 @@ def check_complete(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Non
 
 
 def runnable(plan: Plan, problem: TorchRecProblem) -> Plan:
-    """The plan with the blocks that TorchRec makes: row blocks rounded as it does, column blocks of sequences in one width.
+    """The plan with the blocks that TorchRec makes: row blocks rounded as TorchRec does, column blocks of sequence tables in one width.
 
     Raises:
         InvalidPlan: TorchRec cannot run the blocks of a table.
@@ -201,14 +201,14 @@ def _parameter_sharding(
 
 
 def _in_buckets(pattern: Pattern, place: TablePlace, buckets: int) -> Pattern:
-    """Row blocks of whole buckets: TorchRec finds a row's rank by its bucket."""
+    """Align row blocks with whole buckets, because TorchRec finds a row's rank by its bucket."""
     cuts = bucket_cuts(place.rows // place.unit, buckets, len(pattern.blocks))
     aligned = [(rows, columns, rank) for rows, (_, columns, rank) in zip(pairwise(cuts), pattern.blocks, strict=True)]
     return replace(pattern, blocks=tuple(aligned))
 
 
 def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CacheParams | None:
-    """The user's cache parameters, with the load factor that was chosen: theirs, unless they leave it open or it is to be scaled up."""
+    """The user's cache parameters with the chosen load factor, which is the user's unless it is left open or to be scaled up."""
     given = deepcopy(given)
     if chosen.load_factor is None or chosen.kernel not in CACHED:
         return given

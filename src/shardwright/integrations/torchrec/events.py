@@ -1,4 +1,4 @@
-"""What others hear of our plans: TorchRec's event logging, and statistics of a plan or of there being none."""
+"""Tell others of our plans: TorchRec's event logging, and statistics of a plan or of a failure to plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def logged(method: _Method) -> _Method:
-    """Tell TorchRec's event logging when a planner's method begins and how it ends; TorchRec 1.6 has no such logging."""
+    """Wrap a planner's method to tell TorchRec's event logging when it begins and how it ends. TorchRec 1.6 has no such logging."""
     handler = getattr(planners, "EventLoggingHandler", None)
     if handler is None:
         return method
@@ -28,11 +28,11 @@ def logged(method: _Method) -> _Method:
 
 
 class PlannerEvents:
-    """What TorchRec's handlers are told of one plan.
+    """Tell TorchRec's event handlers of one plan.
 
     Args:
         planner_type: name of the planner's class.
-        constraints: those of the planner.
+        constraints: constraints of the planner.
     """
 
     def __init__(self, planner_type: str, constraints: Mapping[str, ParameterConstraints] | None) -> None:
@@ -45,7 +45,7 @@ class PlannerEvents:
     def begins(
         self, topology: TorchRecTopology, left: TorchRecTopology, reservation: StorageReservation, **config: object
     ) -> None:
-        """What is reserved, and how the planner is set up."""
+        """Log what is reserved, and how the planner is set up."""
         dense, inputs = (getattr(reservation, name, None) for name in ("_dense_storage", "_kjt_storage"))
         _tell(
             "log_storage_reservation",
@@ -64,7 +64,7 @@ class PlannerEvents:
             _tell("log_table_constraints", self._constraints, **self._planner, **self._technique)
 
     def planned(self, options: Sequence[ShardingOption], **figures: object) -> None:
-        """The plan."""
+        """Log the plan."""
         types = json.dumps(Counter(option.sharding_type for option in options))
         told = {"success": True, "num_shardable_tables": len(options), "sharding_type_distribution": types}
         _tell("log_planning_result", **self._planner, **self._technique, **_text(told | figures))
@@ -74,7 +74,7 @@ class PlannerEvents:
             _tell(name, options)
 
     def failed(self, error_type: str, message: str, **figures: object) -> None:
-        """Why there is none."""
+        """Log why there is no plan."""
         told = {"success": False, "error_type": error_type, "error_message": message}
         _tell("log_planning_result", **self._planner, **self._technique, **_text(told | figures))
 
@@ -90,17 +90,17 @@ def _text(fields: Mapping[str, object]) -> dict[str, str]:
 
 
 _LOGGER = logging.getLogger(__name__)
-_PROPOSALS = 2  # the row of TorchRec's page that says how many proposals there were
+_PROPOSALS = 2  # row of TorchRec's page that says how many proposals there were
 
 
 @dataclass
 class SearchStats(PlanDebugStats):
-    """What `Stats.log` gets as `debug_stats`; all None for a loaded plan and where there is no plan.
+    """The `debug_stats` that `Stats.log` gets. All fields are None for a loaded plan, and if there is no plan.
 
     Attributes:
-        strategy: what found the plan.
+        strategy: the strategy that found the plan.
         step_ms: predicted time of a step.
-        bound_ms: no plan is below it, by the same cost model; None also where nothing is proven.
+        bound_ms: proven bound: no plan takes less by the same cost model; None also if nothing is proven.
         gap: how far, at most, the plan is from the best possible one.
     """
 
@@ -110,7 +110,7 @@ class SearchStats(PlanDebugStats):
     gap: float | None = None
 
     def line(self) -> str:
-        """One line for people; empty where there is nothing to say."""
+        """One line for people; empty if there is nothing to say."""
         if self.step_ms is None:
             return ""
         proven = "no bound" if self.gap is None else f"bound {self.bound_ms:.3f} ms, gap {self.gap:.1%}"
@@ -131,7 +131,7 @@ class SearchPage(EmbeddingStats):
 
 
 def reservation_line(reservation: StorageReservation) -> str:
-    """How much of each device a reservation keeps, for errors: where there is no plan, it may be too much."""
+    """Say how much of each device a reservation keeps. Errors show it, because too large a reservation may leave no plan."""
     fixed, share = (getattr(reservation, name, None) for name in ("_hbm_reserved_bytes", "_percentage"))
     if fixed is not None:
         kept = f"{bytes_to_gb(fixed):.3g} GB per device"

@@ -1,6 +1,6 @@
-"""2D parallelism with `DMPCollection`: the plan of a sharding group, for one size of the groups or the best of all.
+"""2D parallelism with `DMPCollection`: plan a sharding group, for one size of the groups or for the best of all sizes.
 
-A planner whose topology is that of the whole cluster plans each size by a planner of its own, whose topology is that of a group.
+A planner with the topology of the whole cluster plans each size by a separate planner with the topology of a group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def group_candidates(
 ) -> list[ShardingGroups]:
     """The sharding groups that the ranks of a cluster may form, of one size or of every size.
 
-    Its default strategy and `PER_MODULE` take the same time and memory.
+    TorchRec's sharding strategies `DEFAULT` and `PER_MODULE` take the same time and memory.
 
     Raises:
         PlannerError: the size does not divide the ranks, or another option breaks a rule.
@@ -59,7 +59,7 @@ def group_candidates(
 
 
 def group_topology(whole: TorchRecTopology, groups: ShardingGroups) -> TorchRecTopology:
-    """TorchRec's topology of one of the groups of a cluster; a rank has what the smallest of its replicas has."""
+    """TorchRec's topology of one of the groups of a cluster. Each rank has the least storage of its replicas."""
     result = TorchRecTopology(
         groups.size,
         whole.compute_device,
@@ -91,14 +91,14 @@ def best_size(
 
     Args:
         sizes: the sizes to plan.
-        search: a group's sharding plan, and ours behind it; gets seconds that it may take.
+        search: plans a group within given seconds; returns TorchRec's sharding plan, and our plan behind it.
         time_limit: seconds of all searches together.
 
     Returns:
-        What every size comes to, the best of them, and its sharding plan.
+        The results of all sizes, the groups of the best size, and their sharding plan.
 
     Raises:
-        PlannerError: there is no plan, and why the largest size has none.
+        PlannerError: no size has a plan; the message says why the largest has none.
     """
     plans: dict[int, ShardingPlan] = {}
     failed: list[PlannerError] = []
@@ -119,7 +119,7 @@ def best_size(
 
 
 def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
-    """What `DMPCollection` has to be told of the groups that a plan is for."""
+    """The arguments that tell `DMPCollection` about the groups that a plan is for."""
     return {
         "world_size": groups.devices,
         "sharding_group_size": groups.size,
@@ -130,7 +130,7 @@ def dmp_arguments(groups: ShardingGroups) -> dict[str, Any]:
 
 
 def of_first_rank(groups: ShardingGroups | None, group: dist.ProcessGroup | None) -> ShardingGroups | None:
-    """The groups that the first rank of a process group has chosen, on all of its ranks."""
+    """Send the groups that the first rank of a process group has chosen to all of its ranks."""
     found: list[Any] = [groups]
     dist.broadcast_object_list(found, dist.get_global_rank(group, 0) if group is not None else 0, group=group)
     chosen: ShardingGroups | None = found[0]

@@ -1,4 +1,4 @@
-"""Plan loaders: one over saved sharding plans, and a plan from one in place of a search."""
+"""Plan loaders: a loader of saved sharding plans, and the use of a loader's plan in place of a search."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _COLUMNS = (ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
 
 
 class SavedPlanLoader(PlanLoader):
-    """Hands a saved sharding plan to a planner, which takes it in place of a search.
+    """Hands a saved sharding plan to a planner, which uses it in place of a search.
 
-    Where the plan was saved with a context hash, the planner refuses it if its own inputs hash differently. A plan without tables counts
-    as none: the planner then searches.
+    If the plan was saved with a context hash, the planner refuses it unless its own inputs have the same hash. A plan without tables
+    counts as none: the planner then searches.
 
-    TorchRec's planner looks every table up by a hash of how its enumerator lists it: in column blocks as wide as the constraints say, and
-    with their share of a cache. It finds plans with other blocks or caches where the loader knows the constraints. It takes blocks and
-    ranks of a loaded plan, and all else from the constraints.
+    TorchRec's planner looks up each table by a hash of how its enumerator lists the table: with the column width and the cache share of
+    the constraints. To find plans with other blocks or caches, it needs a loader that knows the constraints. It takes the blocks and
+    ranks of a loaded plan, and everything else from the constraints.
 
     Args:
         path: a file written by `save_sharding_plan`.
-        constraints: those of TorchRec's planner, `{}` for none; not needed where our planner loads.
+        constraints: constraints of TorchRec's planner, `{}` for none; not needed if our planner loads.
     """
 
     def __init__(self, path: str | Path, constraints: Mapping[str, ParameterConstraints] | None = None) -> None:
@@ -72,16 +72,16 @@ class SavedPlanLoader(PlanLoader):
         return listed
 
     def plan_context_hash(self) -> str | None:
-        """Hash of what the planner was given that made the plan; None if the file does not say."""
+        """Hash of the inputs of the planner that made the plan; None if the file has none."""
         return load_saved_plan(self._path).context_hash
 
     def get_plan_id(self) -> str:
-        """What errors call the plan."""
+        """Name of the plan in errors."""
         return str(self._path)
 
 
 def _option(path: str, name: str, table: ParameterSharding) -> ShardingOption:
-    """A file has no modules or weights: empty ones stand for them, as the planner takes nothing but the choices."""
+    """The sharding option of a saved table. Modules and weights are empty stand-ins, because the planner only takes the choices."""
     spec = table.sharding_spec
     extents = (
         [([0, 0], [0, 0], rank) for rank in table.ranks or []]
@@ -118,9 +118,9 @@ def loaded_plan(
     """The plan that a loader has for a problem; None if it has none.
 
     Args:
-        loader: TorchRec's or ours.
-        problem: what is to be planned.
-        context_hashes: hashes of the planner's inputs, its own first, then as other processes may have them; asked where the plan has one.
+        loader: a loader of TorchRec or ours.
+        problem: the problem to plan.
+        context_hashes: gives hashes of the planner's inputs, its own first, then other processes'; called only if the plan has a hash.
 
     Raises:
         PlannerError: the plan was made for other inputs, or its tables are not those of the problem.

@@ -1,7 +1,7 @@
-"""A task as TorchRec sees it: modules, sharders, topology, constraints, and batches.
+"""Turn a task into what TorchRec needs: modules, sharders, topology, constraints, and batches.
 
-One feature looks up one table and has its name. Pooled tables form an `EmbeddingBagCollection`, sequence tables of one dim an
-`EmbeddingCollection`.
+Each table is looked up by one feature, which has the table's name. All pooled tables form an `EmbeddingBagCollection`; the sequence
+tables of each dim form an `EmbeddingCollection`.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _DTYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 
 
 class Lookups(NamedTuple):
-    """What the tables of a task give for S samples.
+    """The result of looking up the tables of a task for S samples.
 
     Attributes:
         pooled: `(S, sum of dims)` sums; None without pooled tables.
-        sequences: `(lookups, dim)` rows of the sequence tables, by name, one mapping a dim.
+        sequences: `(lookups, dim)` rows of the sequence tables by name, one mapping per dim.
     """
 
     pooled: KeyedTensor | None
     sequences: Sequence[Mapping[str, JaggedTensor]]
 
     def tensors(self) -> list[torch.Tensor]:
-        """All values; waits for them."""
+        """The values of all tables, after waiting for them."""
         pooled = [] if self.pooled is None else [self.pooled.values()]
         return [*pooled, *(rows.values() for of_dim in self.sequences for rows in of_dim.values())]
 
@@ -75,11 +75,11 @@ class Lookups(NamedTuple):
 
 
 class TaskModel(nn.Module):
-    """The tables of a task, looked up.
+    """A module that looks up the tables of a task.
 
     Attributes:
         pooled: the pooled tables, if there are any.
-        sequences: the sequence tables by dim, as one `EmbeddingCollection` takes tables of one dim only.
+        sequences: the sequence tables by dim, because an `EmbeddingCollection` takes tables of one dim only.
     """
 
     def __init__(self, tables: Sequence[Table], device: torch.device) -> None:
@@ -117,11 +117,11 @@ def why_not_a_module(task: Task) -> str | None:
 
 
 def modules_for(task: Task, device: str | torch.device = "meta") -> TaskModel:
-    """The tables of a task as a module.
+    """Build a module of the tables of a task.
 
     Args:
         task: the task.
-        device: where the weights lie; "meta" for nowhere.
+        device: device of the weights; "meta" for none.
 
     Raises:
         InvalidInput: a table has a name that torch does not take, or weights that TorchRec does not train.
@@ -135,15 +135,15 @@ def modules_for(task: Task, device: str | torch.device = "meta") -> TaskModel:
 def sharders_for(
     task: Task, *, learning_rate: float = LEARNING_RATE, every_type: bool = False
 ) -> list[ModuleSharder[nn.Module]]:
-    """Sharders of the modules of `modules_for`, with the task's optimizer fused into backward.
+    """Sharders for the modules of `modules_for`, with the task's optimizer fused into backward.
 
     Args:
         task: the task.
-        learning_rate: of the optimizer.
-        every_type: offer every sharding type that TorchRec can execute, also those that it keeps from its planner on CPUs.
+        learning_rate: learning rate of the optimizer.
+        every_type: offer every sharding type that TorchRec can execute, also those that TorchRec hides from its planner on CPUs.
     """
 
-    def fused() -> dict[str, Any]:  # one each: TorchRec writes into them
+    def fused() -> dict[str, Any]:  # a new one for each sharder, because TorchRec writes into it
         return {"optimizer": OPTIMIZERS[task.optimizer], "learning_rate": learning_rate, "eps": EPSILON}
 
     if every_type:
@@ -159,16 +159,16 @@ class _AnyBagSharder(EmbeddingBagCollectionSharder):
 class _AnySequenceSharder(EmbeddingCollectionSharder):
     def sharding_types(self, compute_device_type: str) -> list[str]:
         types: list[str] = super().sharding_types(compute_device_type)
-        # FBGEMM's dense kernel for CPUs sums the rows of a sample also where it is told not to.
+        # FBGEMM's dense kernel for CPUs sums the rows of a sample even if told not to.
         return [kind for kind in types if kind != "data_parallel" or compute_device_type != "cpu"]
 
 
 def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTopology:
-    """A topology as TorchRec's planner knows it: memory for embeddings in full, bandwidths in bytes per ms.
+    """Convert a topology to TorchRec's. All memory is for embeddings; bandwidths are in bytes per ms.
 
     Args:
         topology: the cluster.
-        kind: "cpu" or "cuda"; by default what its devices are.
+        kind: "cpu" or "cuda"; by default the type of its devices.
     """
     kind = kind or compute_device(topology)
     memory = topology.memory_bytes
@@ -191,15 +191,15 @@ def torchrec_topology(topology: Topology, kind: str | None = None) -> TorchRecTo
 
 
 def local_batch_size(task: Task) -> int:
-    """Samples of one device: TorchRec's batch size."""
+    """Samples of a step on one device, which is what TorchRec calls batch size."""
     return max(1, -(-task.batch_size // task.topology.devices))
 
 
 def constraints_for(task: Task, *, statistics: bool = True) -> dict[str, ParameterConstraints]:
-    """The task's constraints as TorchRec's, and its pooling factors if `statistics`.
+    """Convert the task's constraints to TorchRec's, with the task's pooling factors if `statistics`.
 
-    Weights stay on the devices: no kernel that keeps them in the host's memory is allowed. Without statistics, TorchRec takes its
-    default for the pooling factors, 1.
+    Weights stay on the devices: kernels that keep them in host memory are not allowed. Without statistics, TorchRec takes its default
+    pooling factor, 1.
 
     Raises:
         InvalidInput: a constraint has no counterpart; see `why_not_expressible`.
@@ -224,7 +224,7 @@ def constraints_for(task: Task, *, statistics: bool = True) -> dict[str, Paramet
 
 
 class Batches:
-    """Batches of a task, drawn by the tables' access profiles; every rank draws its own samples, and rows are hot on all alike.
+    """Draws batches of a task by the tables' access profiles. Every rank draws its own samples; the same rows are hot on all ranks.
 
     Args:
         task: the task.
@@ -240,7 +240,7 @@ class Batches:
         ]
 
     def draw(self, step: int, rank: int) -> KeyedJaggedTensor:
-        """The samples of a rank in a step, on the CPU: one key a table, in the task's order."""
+        """The samples of a rank in a step, on the CPU: one key per table, in the task's order."""
         count = len(self._task.tables)
         lookups = [self._table(index, np.random.default_rng([self._seed, step, rank, index])) for index in range(count)]
         return KeyedJaggedTensor.from_lengths_sync(

@@ -1,4 +1,4 @@
-"""The tables of a model that TorchRec's sharders may shard, found as its enumerator finds them; sharded models too."""
+"""Find the tables of a model that TorchRec's sharders may shard, as TorchRec's enumerator finds them; also in sharded models."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ShardableTable:
     """A table of a model.
 
     Attributes:
-        path: path of its module in the model.
+        path: path of the table's module in the model.
         name: name of the parameter in the module's part of a sharding plan.
         tensor: the weights; may lie on the meta device.
         module: the module that holds it.
         sharder: the sharder of the module.
         pooled: whether the rows of a sample are pooled.
-        features: names of the features that look it up; empty where the module does not say.
+        features: names of the features that look it up; empty if the module does not say.
     """
 
     path: str
@@ -45,7 +45,7 @@ class ShardableTable:
 
     @property
     def sharder_key(self) -> str:
-        """Name of the module's type, as TorchRec's sharders go by."""
+        """Name of the module's type, by which TorchRec finds its sharder."""
         return str(sharder_name(type(self.module)))
 
 
@@ -61,7 +61,7 @@ def shardable_tables(
         module: the model; on any device.
         sharders: one for each type of module.
         compute_device: "cpu", "cuda" or "mtia"; tables of another device group are left out.
-        constraints: by name of the parameter.
+        constraints: constraints by name of the parameter.
     """
     by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
     found: list[ShardableTable] = []
@@ -82,9 +82,9 @@ def shardable_tables(
 
 
 def unsharded(module: nn.Module, path: str = "") -> nn.Module:
-    """A model like this one in which an unsharded collection stands for each sharded one, on the meta device.
+    """Copy a model, with an unsharded collection on the meta device in place of each sharded one.
 
-    The model itself stays as it is; the two share their other modules' weights.
+    The given model stays as it is. Both models share the weights of all other modules.
 
     Raises:
         InvalidInput: a sharded module is of a type whose tables cannot be read.
@@ -111,13 +111,13 @@ def _collection_of(sharded: Any) -> nn.Module:
         found = EmbeddingBagCollection(sharded._embedding_bag_configs, sharded._is_weighted, meta)
     else:
         found = EmbeddingCollection(sharded._embedding_configs, meta, sharded._need_indices)
-    for weight in found.parameters():  # as `apply_optimizer_in_backward` marks them; sharding took its mark
+    for weight in found.parameters():  # restores the mark of `apply_optimizer_in_backward`, which sharding removed
         setattr(weight, "_optimizer_classes", [type(_optimizer_of(sharded), (), {})])  # noqa: B010 - no attribute of the type
     return found
 
 
 def _optimizer_of(sharded: Any) -> str:
-    """FBGEMM's name of the optimizer, of the calls on all ranks: this one may hold no table."""
+    """FBGEMM's name of the optimizer, read from the calls of all ranks, because this rank may hold no table."""
     by_type = getattr(sharded, "_sharding_type_to_sharding", {})
     for sharding in getattr(sharded, "_embedding_shardings", [*by_type.values()]):
         for groups in sharding._grouped_embedding_configs_per_rank:
@@ -128,7 +128,7 @@ def _optimizer_of(sharded: Any) -> str:
 
 
 def _features_of(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Features by table, where the module has configurations."""
+    """Features by table; empty if the module has no configurations."""
     configs: list[Any] = []
     for reader in ("embedding_bag_configs", "embedding_configs"):
         method = getattr(module, reader, None)

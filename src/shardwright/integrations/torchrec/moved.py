@@ -29,12 +29,12 @@ class Moved:
     """What a sharding plan keeps off device memory, on all ranks together.
 
     Attributes:
-        kernels: compute kernel of each such table, by its name in the problem.
+        kernels: compute kernel of each table off device memory, by the table's name in the problem.
         host_bytes: weights and optimizer state in host memory.
         ssd_bytes: the same on SSD. Rows of virtual tables count in neither: they come into being when they are looked up.
-        cache_bytes: caches of them in device memory.
-        fetched_bytes: expected bytes of the rows that a step fetches from there.
-        fetch_ms: expected ms that the slowest rank fetches in a step, at the bandwidths that the topology states.
+        cache_bytes: bytes of their caches in device memory.
+        fetched_bytes: expected bytes of the rows that a step fetches from host memory and SSD.
+        fetch_ms: expected ms that the slowest rank spends fetching in a step, at the bandwidths that the topology states.
     """
 
     kernels: Mapping[str, str]
@@ -63,7 +63,7 @@ class Kept:
         ssd: bytes on SSD.
         cache: bytes of its cache in device memory.
         fetched: expected bytes that a step fetches.
-        ms: how long that takes.
+        ms: expected ms to fetch them.
     """
 
     host: int = 0
@@ -74,14 +74,14 @@ class Kept:
 
 
 def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, rows: int, columns: int) -> Kept:
-    """What a shard keeps off device memory, where the kernel of its table keeps rows there.
+    """What a shard keeps off device memory, for a table whose kernel keeps rows there.
 
     Args:
         problem: the problem.
-        name: the table in the problem.
-        sharding: how it is sharded.
-        rows: of the shard, counted as the parameter's.
-        columns: of the shard.
+        name: name of the table in the problem.
+        sharding: how the table is sharded.
+        rows: rows of the shard, counted in the parameter's rows.
+        columns: columns of the shard.
     """
     kernel, table, task, place = (
         sharding.compute_kernel,
@@ -106,7 +106,7 @@ def kept_by(problem: TorchRecProblem, name: str, sharding: ParameterSharding, ro
 
 
 def moved(plan: ShardingPlan, problem: TorchRecProblem) -> Moved:
-    """What a plan of a problem keeps off device memory."""
+    """Sum up what a plan of a problem keeps off device memory."""
     kernels: dict[str, str] = {}
     ms = np.zeros(problem.task.topology.devices)
     total = np.zeros(4)

@@ -1,12 +1,12 @@
-"""Compute kernels that keep the rows of a table off device memory: where rows lie, behind which bandwidth, and what a device caches.
+"""Compute kernels that keep a table's rows off device memory: where the rows lie, how fast they come, and what a device caches.
 
-- `fused_uvm_caching` and `fused_uvm` (and their `quant_` twins): host memory; with the former a cache of `load_factor` × the rows.
-- `key_value`: SSD. Virtual tables: rows that come into being when they are looked up, in host memory (`dram_virtual_table`), on SSD
-  (`ssd_virtual_table`) or both; nobody knows how many there will be, so no room is reserved for them. Each shard has a cache of
-  `max_l1_cache_size` MB of device memory, at most `cache_load_factor` (TorchRec's: 0.2) of the table, none unless the user gives a size.
+- `fused_uvm_caching`, `fused_uvm` and their `quant_` twins: rows lie in host memory; the first has a cache of `load_factor` × the rows.
+- `key_value`: rows lie on SSD. Virtual tables: rows come into being when they are looked up, in host memory (`dram_virtual_table`), on
+  SSD (`ssd_virtual_table`) or both. Nobody knows how many there will be, so no room is reserved for them. If the user gives a size, each
+  shard has a cache: `max_l1_cache_size` MB of device memory, at most `cache_load_factor` (TorchRec's: 0.2) of the table.
 
-Bandwidths are those that the topology states, for the kernels that TorchRec states them for: `ssd_mem_bw` for `key_value`,
-`hbm_to_ddr_mem_bw` for all else.
+Bandwidths are those that the topology states, used for the same kernels as in TorchRec: `ssd_mem_bw` for `key_value`,
+`hbm_to_ddr_mem_bw` for all others.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _MEGABYTE = 1 << 20
 
 
 FOUND_MS = 2.4e-6
-"""Time to find the row of a lookup in a cache on the device.
+"""Time in ms to find the row of one lookup in a cache on the device.
 
-Published forward passes with a cache take so much more on an H100 than those without: 2.2 to 2.9 ns where a million rows are looked up
-and all are cached, by `benchmarks/published_costs.py`.
+Published forward passes on an H100 take this much longer with a cache than without: 2.2 to 2.9 ns per lookup if a million rows are
+looked up and all are cached, by `benchmarks/published_costs.py`.
 """
 
 
 def bandwidth_of(kernel: str, topology: TorchRecTopology) -> float:
-    """Bytes per ms at which rows come that a device does not hold."""
+    """Bytes per ms at which a device gets rows that it does not hold."""
     return float(topology.ssd_mem_bw if kernel == KEY_VALUE else topology.hbm_to_ddr_mem_bw)
 
 
 def store_cache_bytes(place: TablePlace) -> int:
-    """Bytes of device memory that each shard of a table takes as the cache of a key-value store, however large the shard is."""
+    """Bytes of device memory that each shard of a table takes as cache of a key-value store, however large the shard is."""
     params = place.given.key_value_params if place.given else None
     megabytes = (params.max_l1_cache_size or 0) if params else 0
     fused = getattr(place.found.sharder, "fused_params", None) or {}
@@ -70,10 +70,10 @@ def store_cache_bytes(place: TablePlace) -> int:
 
 
 def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int | None]:
-    """Number of buckets of each zero-collision-hashing table; None for tables without. A bucket lies on one rank.
+    """Number of buckets of each zero-collision-hashing table; None for other tables. A bucket lies on one rank.
 
     Raises:
-        PlannerError: the buckets do not divide the rows, or the managed collision module's do not go evenly over the ranks.
+        PlannerError: the buckets do not divide the rows, or a managed collision module's buckets do not divide evenly among the ranks.
     """
     stated = {id(module): _stated_buckets(module) for module in {id(one.module): one.module for one in tables}.values()}
     counts = [stated[id(table.module)].get(table.name) for table in tables]
@@ -90,13 +90,13 @@ def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int
 def possible_kernels(
     kernels: Mapping[str, tuple[str, ...]], table: ShardableTable, topology: TorchRecTopology, buckets: int | None
 ) -> dict[str, tuple[str, ...]]:
-    """Kernels of each sharding type that this topology and the table's buckets allow.
+    """The kernels of each sharding type that this topology and the table's buckets allow.
 
-    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so that they are row-wise where they may be, and
-    are chosen only where a table may have no other kernel. Row blocks on one host must be whole buckets.
+    `key_value` needs an SSD. Virtual tables find their buckets by rank and world size, so they are row-wise if they may be. They are
+    chosen only if a table may have no other kernel. Row blocks on one host must be whole buckets.
 
     Raises:
-        PlannerError: nothing is left, or there are fewer buckets than ranks.
+        PlannerError: no kernel is left, or there are fewer buckets than ranks.
     """
     found = dict(kernels)
     if not any(device.storage.ssd > 0 for device in topology.devices):
@@ -123,7 +123,7 @@ def possible_kernels(
 
 
 def bucket_cuts(rows: int, buckets: int, ranks: int) -> list[int]:
-    """Where the row blocks of ranks start and end: whole buckets, the first ranks one more where they do not go evenly."""
+    """Rows where the ranks' blocks start and end: whole buckets, one more on the first ranks if they do not divide evenly."""
     each, more = divmod(buckets, ranks)
     return [(each * rank + min(rank, more)) * (rows // buckets) for rank in range(ranks + 1)]
 
@@ -134,7 +134,7 @@ def _without(kernels: Mapping[str, tuple[str, ...]], barred: tuple[str, ...]) ->
 
 
 def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
-    """Buckets by table. In embedding collections TorchRec looks at virtual tables only."""
+    """Number of buckets by table. In embedding collections, TorchRec looks at virtual tables only."""
     if isinstance(module, BaseManagedCollisionEmbeddingCollection):
         return dict(module._managed_collision_collection.table_to_number_buckets())
     configs: Sequence[BaseEmbeddingConfig] = ()

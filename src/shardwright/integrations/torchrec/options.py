@@ -1,4 +1,4 @@
-"""A sharding plan as TorchRec's sharding options: what its callbacks, statistics and plan loaders speak."""
+"""Convert a sharding plan to TorchRec's sharding options, which its callbacks, statistics and plan loaders use."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTHING = (Storage(hbm=0, ddr=0), Perf(fwd_compute=0, fwd_comms=0, bwd_compute=
 
 
 def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
-    """The option of each table that a plan chose; its shards have a rank, storage and times.
+    """The sharding option that a plan chose for each table; its shards have a rank, storage and times.
 
-    Storage is our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than the sum. What
-    a step fetches from host memory or SSD is in the forward pass.
+    Storage is by our memory account. Times are those of the shard alone on its device; a device's fused kernel takes less than their
+    sum. The forward pass includes the time to fetch rows from host memory or SSD.
 
     Args:
         plan: a complete plan of the problem.
@@ -52,7 +52,7 @@ def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: C
 
 
 def unplaced_options(problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
-    """An option of each table for problems without a plan: the whole table on rank -1, with its first type and kernel."""
+    """A sharding option for each table of a problem without a plan: the whole table on rank -1, with its first type and kernel."""
     tables = problem.task.tables
     wholes = [Shard.whole(table, 0) for table in tables]
     works = [shard_work(problem.task, whole) for whole in wholes]
@@ -83,7 +83,7 @@ def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> li
 
 
 def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: CostModel) -> list[Perf]:
-    """Times of each shard alone, without what a kernel launch costs."""
+    """Times of each shard alone, without the cost of a kernel launch."""
     if not works:
         return []
     pricing, latents = cost_model.pricing, cost_model.encode(works)
@@ -104,7 +104,7 @@ def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: Cost
 def _load(
     shard: Shard, work: ShardWork, times: Perf, table: ParameterSharding, problem: TorchRecProblem
 ) -> tuple[Storage, Perf]:
-    """Storage and times of a shard. Where its kernel keeps rows elsewhere, a cache on the device and the time to fetch rows count."""
+    """Storage and times of a shard. If its kernel keeps rows off the device, its device cache and the time to fetch rows count."""
     held = work.weight_bytes + optimizer_bytes(problem.task.optimizer, work.rows, work.dim)
     buffers = buffer_bytes(work) + gradient_bytes(problem.task, work, len(shard.devices))
     if problem.compute_device == "cpu":

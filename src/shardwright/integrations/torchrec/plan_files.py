@@ -1,4 +1,4 @@
-"""TorchRec's sharding plans as JSON files, with caches and key-value stores: TorchRec itself writes them for people, and reads none."""
+"""TorchRec's sharding plans as JSON files, with caches and key-value stores. TorchRec itself only writes them for people to read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class CacheFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """TorchRec's `CacheParams`; enumerations by the names of their members."""
+    """TorchRec's `CacheParams` in a file. Members of enumerations are stored by name."""
 
     algorithm: str | None = None
     load_factor: float | None = None
@@ -43,10 +43,10 @@ class CacheFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def cache_to_file(name: str, cache: CacheParams) -> CacheFile:
-    """Cache parameters as plain data.
+    """Convert cache parameters to plain data.
 
     Raises:
-        InvalidInput: they carry a statistics object.
+        InvalidInput: the parameters hold a statistics object.
     """
     if cache.stats is not None:
         raise InvalidInput(
@@ -64,7 +64,7 @@ def cache_to_file(name: str, cache: CacheParams) -> CacheFile:
 
 
 def cache_from_file(cache: CacheFile, place: Place) -> CacheParams:
-    """Cache parameters from plain data.
+    """Read cache parameters from plain data.
 
     Raises:
         InvalidInput: an enumeration has no such member.
@@ -82,10 +82,10 @@ def cache_from_file(cache: CacheFile, place: Place) -> CacheParams:
 
 
 def store_to_file(name: str, params: KeyValueParams) -> dict[str, Any]:
-    """Parameters of a key-value store as plain data, without those that are None.
+    """Convert parameters of a key-value store to plain data, without those that are None.
 
     Raises:
-        InvalidInput: they carry an object of a class of one's own, such as a reporter of statistics.
+        InvalidInput: the parameters hold an object of a user's class, such as a reporter of statistics.
     """
     content: dict[str, Any] = {}
     try:
@@ -102,10 +102,10 @@ def store_to_file(name: str, params: KeyValueParams) -> dict[str, Any]:
 
 
 def store_from_file(content: Mapping[str, Any], place: Place) -> KeyValueParams:
-    """Parameters of a key-value store from plain data.
+    """Read parameters of a key-value store from plain data.
 
     Raises:
-        InvalidInput: a field is unknown, or a value of a wrong type.
+        InvalidInput: a field is unknown, or a value has a wrong type.
     """
     unknown = set(content) - {field.name for field in fields(KeyValueParams)}
     if unknown:
@@ -119,7 +119,7 @@ def store_from_file(content: Mapping[str, Any], place: Place) -> KeyValueParams:
 
 
 def member(kind: type[E], name: str | None, place: Place) -> E | None:
-    """The member of an enumeration by name; None for none.
+    """The member of an enumeration by name; None if the name is None.
 
     Raises:
         InvalidInput: there is no such member.
@@ -161,11 +161,11 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """What a file holds.
+    """The content of a plan file.
 
     Attributes:
         plan: the sharding plan.
-        context_hash: hash of what the planner was given; None if the file does not say.
+        context_hash: hash of the planner's inputs; None if the file has none.
     """
 
     plan: ShardingPlan
@@ -173,15 +173,15 @@ class SavedPlan:
 
 
 def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str | None = None) -> None:
-    """Write a sharding plan as JSON; atomic.
+    """Write a sharding plan as JSON, atomically.
 
     Args:
-        plan: of any planner.
+        plan: a sharding plan of any planner.
         path: the file.
-        context_hash: `hash_planner_context_inputs_str()` of the planner; a loader compares it with the hash of the one that loads.
+        context_hash: `hash_planner_context_inputs_str()` of the planner; a planner that loads the plan compares it with its own hash.
 
     Raises:
-        InvalidInput: the plan has something that no file can hold: a statistics object, or one of a class of the user's.
+        InvalidInput: the plan holds what no file can hold: a statistics object, or an object of a user's class.
     """
     modules = {
         module: {
@@ -204,7 +204,7 @@ def load_sharding_plan(path: str | Path) -> ShardingPlan:
 
 
 def load_saved_plan(path: str | Path) -> SavedPlan:
-    """Read a saved sharding plan and the hash that was saved beside it."""
+    """Read a saved sharding plan and the hash that was saved with it."""
     document = parse_document(path, "sharding plan file")
     place = Place(str(path))
     if not isinstance(document, dict) or "sharding_plan" not in document:

@@ -1,4 +1,4 @@
-"""The drop-in planner: TorchRec's constructor and methods, our search."""
+"""The drop-in planner: it has TorchRec's constructor and methods, and our search."""
 
 import copy
 import logging
@@ -73,42 +73,42 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     """Plans like TorchRec's `EmbeddingShardingPlanner`, with Shardwright's search.
 
     The arguments up to `plan_loader` are TorchRec's, in its order and with its meaning. `proposer`, `partitioner` and `performance_model`
-    are parts of TorchRec's search: they are taken, and a warning says that they have no effect. `hash_planner_context_inputs()` is that of
+    are parts of TorchRec's search: they are accepted without effect, with a warning. `hash_planner_context_inputs()` equals that of
     TorchRec's planner for the same inputs in the same process. `_best_plan`, `_num_proposals` and `_num_plans` are as TorchRec keeps them.
 
     Args:
         topology: devices, their storage and bandwidths; by default those of the process group.
         batch_size: samples of a step on each rank; 512 with a warning if not given.
         enumerator: handed to `stats`; lists the search space that the hash of the inputs covers, when the hash is asked for.
-        storage_reservation: what is left for embeddings; by default TorchRec's heuristic one with 15%.
+        storage_reservation: decides what is left for embeddings; by default TorchRec's heuristic reservation with 15%.
         proposer: has no effect.
         partitioner: has no effect.
         performance_model: has no effect; see `cost_model`.
-        stats: logs plans, and that there is none, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
-            nothing for more than 256 devices, where pages would take longer to write than plans take to find.
-        constraints: by name of the parameter.
+        stats: logs plans and failures to plan, with a `SearchStats` as `debug_stats`; by default TorchRec's page with bound and gap, and
+            nothing for more than 256 devices, where writing a page would take longer than finding a plan.
+        constraints: constraints by name of the parameter.
         debug: passed to `stats`.
         callbacks: each gets the chosen sharding options and returns those to use.
         timeout_seconds: the search returns its best plan so far after this time.
-        plan_loader: where it has a plan, that is taken in place of a search.
-        strategy: name of a strategy, or one of your own.
-        cost_model: a model or its file; by default the bundled one for CPUs, else bytes over the topology's memory bandwidth.
+        plan_loader: if it has a plan, that plan is used in place of a search.
+        strategy: name of a strategy, or a strategy object of your own.
+        cost_model: a model or its file; by default the one calibrated here, else the bundled one for CPUs or one by memory bandwidth.
         seed: the same inputs and seed give the same plan unless time cuts the search short.
         time_limit: seconds of search; by default 0.2 + √(tables × devices) / 250:
             0.4 s for 200 tables on 16 devices, 1.6 s for 1,000 on 128, 9.3 s for 5,000 on 1,024.
         profiles: access profiles and pooling factors by name of the feature, or a tables.yaml of `shardwright profile`.
         sharding_group_size: for `DMPCollection`: ranks of a sharding group, or "auto" for the best size. The topology is then that of all
-            ranks, the plan that of a group, and time limits hold for all sizes together. None for a plan of the topology's ranks.
+            ranks, the plan is that of a group, and time limits hold for all sizes together. None plans for the topology's ranks.
         sync_interval: steps from one `DMPCollection.sync()` to the next.
         use_inter_host_allreduce: as in `DMPCollection`.
         sharding_strategy: as in `DMPCollection`.
 
     Attributes:
-        last_plan: our plan behind the last sharding plan, with costs and bound; None before, and for a loaded plan.
-        last_problem: what was planned; None before.
-        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before.
-        last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without any.
-        last_group_sizes: what each size came to, on the rank that planned.
+        last_plan: our plan behind the last sharding plan, with costs and bound; None before the first plan, and for a loaded plan.
+        last_problem: the last planned problem; None before the first plan.
+        last_moved: what the last sharding plan, found or loaded, keeps in host memory and on SSD; None before the first plan.
+        last_groups: the sharding groups that the last plan is for, on every rank of `collective_plan`; None without groups.
+        last_group_sizes: the result of each group size, on the rank that planned.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", FutureWarning
-            )  # about the default reservation, which the user did not choose
+            )  # it is about the default reservation, which the user did not choose
             super().__init__(
                 topology,
                 batch_size,
@@ -173,15 +173,15 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             self._sizes = group_candidates(
                 self._topology, sharding_group_size, sync_interval, use_inter_host_allreduce, sharding_strategy
             )
-        self._group: ShardingGroups | None = None  # of a planner for one of the groups
+        self._group: ShardingGroups | None = None  # set in a planner for one of the groups
         self._forget()
 
     def _forget(self) -> None:
-        """What is known of the last plan."""
+        """Forget the last plan."""
         self.last_plan: Plan | None = None
         self.last_problem: TorchRecProblem | None = None
         self.last_moved: Moved | None = None
-        self._best_plan: list[ShardingOption] | None = None  # read by others, as are the two numbers
+        self._best_plan: list[ShardingOption] | None = None  # other code reads this and the two numbers below
         self._num_proposals = self._num_plans = 0
         self.last_groups: ShardingGroups | None = None
         self.last_group_sizes: GroupSizes | None = None
@@ -189,16 +189,16 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
 
     @logged
     def plan(self, module: nn.Module, sharders: List[Sharder]) -> ShardingPlan:
-        """A sharding plan for the model.
+        """Find a sharding plan for the model.
 
         Args:
             module: the model, on any device, meta included.
             sharders: TorchRec's sharders, one for each type of module.
 
         Raises:
-            PlannerError: no plan keeps storage and constraints, the inputs break a rule, or a loaded plan is not for them; its
+            PlannerError: no plan keeps storage and constraints, the inputs break a rule, or a loaded plan is for other inputs; its
                 `error_type` says which.
-            ShardwrightError: cost model or profiles cannot be read.
+            ShardwrightError: the cost model or the profiles cannot be read.
         """
         begin = perf_counter()
         self._forget()
@@ -243,8 +243,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         """Plan on rank 0 and hand the plan to all ranks of a process group.
 
         Raises:
-            PlannerError: as `plan`, but on every rank; the topology has another number of ranks than the group, or than a sharding group
-                of `DMPCollection` may have.
+            PlannerError: as in `plan`, but on every rank; or the topology's ranks fit neither the process group nor a sharding group.
         """
         check_process_group(self._topology, pg, whole=bool(self._sizes))
         given = get_default_sharders() if sharders is None else sharders
@@ -263,10 +262,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             sharders: TorchRec's sharders; its default ones if None.
             sharding_plan: the plan under review; that of the sharded model if None.
 
-        Returns: the review, and the better plan as TorchRec's; the given one where none is better.
+        Returns:
+            The review, and the better plan as TorchRec's sharding plan; the given plan if none is better.
 
         Raises:
-            PlannerError: as `plan`.
+            PlannerError: as in `plan`.
             InvalidInput: there is no plan to review, a sharded module's tables cannot be read, or the planner is for sharding groups.
             InvalidPlan: the plan is not for the model.
         """
@@ -289,19 +289,19 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result, given if result.better is result.plan else found
 
     def hash_planner_context_inputs(self) -> int:
-        """TorchRec's hash of the inputs: those of a sharding group, if the last plan is for one."""
+        """TorchRec's hash of the inputs; of a sharding group's inputs, if the last plan is for a group."""
         if self._of_group is not None:
             return self._of_group.hash_planner_context_inputs()
         return int(super().hash_planner_context_inputs())
 
     def hash_planner_context_inputs_str(self) -> str:
-        """The same as text of 64 characters, as plan loaders compare it."""
+        """The same hash as text of 64 characters, which plan loaders compare."""
         if self._of_group is not None:
             return self._of_group.hash_planner_context_inputs_str()
         return str(super().hash_planner_context_inputs_str())
 
     def _plan_groups(self, module: nn.Module, sharders: list[Sharder]) -> ShardingPlan:
-        """The plan of a sharding group of the best size; its planner's findings become this one's."""
+        """Plan a sharding group of the best size; the results of that size's planner become this planner's."""
         planners: dict[int, ShardwrightPlanner] = {}
 
         def search(groups: ShardingGroups, limit: float | None) -> Planned:
@@ -320,7 +320,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def _for_group(self, groups: ShardingGroups, limit: float | None) -> "ShardwrightPlanner":
-        """This planner, but for one of the groups."""
+        """Copy this planner for one of the groups."""
         result = copy.copy(self)
         result._topology, result._sizes, result._group = group_topology(self._topology, groups), [], groups
         result._time_limit, result._callbacks, result._stats = limit, [], []
@@ -330,11 +330,11 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def get_selected_options(self) -> List[ShardingOption]:
-        """The last plan as sharding options, as TorchRec asks for them from 1.9 on; empty before, and where there was no plan."""
+        """The last plan as sharding options, for which TorchRec asks from 1.9 on; empty without a plan."""
         return self._best_plan or []
 
     def get_search_space(self) -> List[ShardingOption] | None:
-        """All that TorchRec's enumerator would choose from for the last model, likewise; listed when it is asked for."""
+        """The search space of TorchRec's enumerator for the last model, also for TorchRec 1.9; it is listed only when asked for."""
         return self._enumerator.last_stored_search_space
 
     def _limit(self, problem: TorchRecProblem) -> float:
@@ -344,7 +344,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return limit if self._timeout_seconds is None else min(limit, self._timeout_seconds)
 
     def _found(self, problem: TorchRecProblem, sharders: list[Sharder], begin: float) -> ShardingPlan:
-        """The plan that was loaded or found."""
+        """Load a plan, or else search for one."""
         result = loaded_plan(self.plan_loader, problem, self._context_hashes)
         if result is None:
             self._num_proposals = 1
@@ -361,7 +361,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
     def _finish(
         self, result: ShardingPlan, problem: TorchRecProblem, sharders: list[Sharder], begin: float
     ) -> ShardingPlan:
-        """The plan after callbacks, the last check and statistics."""
+        """Apply the callbacks to a plan, check it, and log statistics."""
         options = sharding_options(result, problem, self._cost_model)
         for callback in self._callbacks:
             options = callback(options)
@@ -377,7 +377,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         return result
 
     def _log(self, plan: ShardingPlan, options: list[ShardingOption], sharders: list[Sharder], begin: float) -> None:
-        """Log statistics of a plan; of an empty one, what could not be placed."""
+        """Log statistics of a plan. If the plan is empty, the options are those that could not be placed."""
         ours = self.last_plan
         found = SearchStats(type(self).__name__, self._timeout_seconds)
         if ours is not None and ours.cost is not None:
@@ -401,7 +401,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
             )
 
     def _figures(self, begin: float) -> dict[str, object]:
-        """What event logging is told of every plan."""
+        """Figures that event logging gets about every plan."""
         return {
             "num_proposals": self._num_proposals,
             "num_plans": self._num_plans,
@@ -410,7 +410,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         }
 
     def _context_hashes(self) -> Iterator[str]:
-        """The hash of the inputs, and the hashes of the same inputs in other processes."""
+        """The hash of the inputs, then the hashes that the same inputs may have in other processes."""
         yield self.hash_planner_context_inputs_str()
         for enumerator in other_orders(self._enumerator.last_stored_search_space or [], self._constraints):
             yield hash_planner_context_inputs_str(
@@ -419,7 +419,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
 
 
 _logger = logging.getLogger(__name__)
-_MOST_LOGGED = 256  # devices
+_MOST_LOGGED = 256  # most devices for which a page is logged by default
 
 
 def _check_time(name: str, seconds: float | None) -> None:

@@ -1,4 +1,4 @@
-"""A model with its optimizer, its sharders and a topology, as a task."""
+"""Turn a model with its optimizer, its sharders and a topology into a task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shardwright.task.topology import Topology
 _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
     ("rowwiseadagrad", "rowwise_adagrad"),
     ("adagrad", "adagrad"),
-    ("adam", "adam"),  # where one moment has a row's size only, more than there is
+    ("adam", "adam"),  # counts too much state if one moment has only one value per row
     ("lamb", "adam"),
     ("sgd", "sgd"),
     ("lars", "adagrad"),  # one momentum for each weight
@@ -35,10 +35,10 @@ _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
 
 
 def optimizer_of(tables: Iterable[ShardableTable]) -> Optimizer:
-    """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, where none is named.
+    """The optimizer with the most state among those of the tables; FBGEMM's default, SGD, if none is named.
 
-    It is read where TorchRec reads it: the class that `apply_optimizer_in_backward` left on the weights, else `fused_params` of the
-    sharder.
+    It is read where TorchRec reads it: from the class that `apply_optimizer_in_backward` left on the weights, else from the sharder's
+    `fused_params`.
     """
     found: Optimizer = "sgd"
     seen: set[str] = set()
@@ -59,13 +59,13 @@ class TablePlace:
     """Where a table of the task is in the model, and how TorchRec may shard it.
 
     Attributes:
-        path: path of its module, a key of `ShardingPlan.plan`.
+        path: path of the table's module, a key of `ShardingPlan.plan`.
         name: name of the parameter in that module's part of a sharding plan.
         kernels: compute kernels by sharding type (TorchRec's names), fastest first; types in order of preference.
-        given: what the user demands of the table; None for nothing.
+        given: the user's constraints on the table; None if there are none.
         found: the table in the model: weights, module, sharder, features.
-        buckets: of a zero-collision-hashing table, each on one rank; None for a table without.
-        unit: rows of the parameter that a row of the task's table stands for: those of a bucket where a virtual table has too many.
+        buckets: number of buckets of a zero-collision-hashing table, each on one rank; None for other tables.
+        unit: rows of the parameter per row of the task's table: a bucket's rows if a virtual table has too many rows, else 1.
     """
 
     path: str
@@ -88,17 +88,17 @@ class TablePlace:
 
     @property
     def fqn(self) -> str:
-        """Path and name."""
+        """Path and name of the table, joined by a dot."""
         return f"{self.path}.{self.name}"
 
 
 @dataclass(frozen=True, eq=False)
 class TorchRecProblem:
-    """What is to be sharded, as a task, and the way back.
+    """A model to shard, as a task, and the way back to TorchRec.
 
     Attributes:
-        task: tables under unique names; memory is what the storage reservation leaves, batch size counts all ranks together.
-        places: of each table of the task, in its order.
+        task: tables under unique names; memory is what the storage reservation leaves, and the batch size counts all ranks together.
+        places: place in the model of each table of the task, in the task's order.
         topology: TorchRec's topology as given.
         reserved: TorchRec's topology with the storage left for embeddings.
         batch_size: samples of a step on each rank.
@@ -117,7 +117,7 @@ class TorchRecProblem:
 
     @property
     def name_of(self) -> dict[tuple[str, str], str]:
-        """Name in the task by module path and parameter name."""
+        """A table's name in the task, by module path and parameter name."""
         return {(place.path, place.name): name for name, place in self.places.items()}
 
 
@@ -130,20 +130,20 @@ def problem_of(
     storage_reservation: StorageReservation | None = None,
     profiles: Profiles = None,
 ) -> TorchRecProblem:
-    """The task that TorchRec's planner is given.
+    """Build the task behind the inputs of TorchRec's planner.
 
     Args:
         module: the model, on any device; only shapes and types are read.
         sharders: TorchRec's sharders, one for each type of module.
         topology: devices, their storage and bandwidths.
         batch_size: samples of a step on each rank; TorchRec's default, 512, if None.
-        constraints: by name of the parameter.
-        storage_reservation: what is left for embeddings; all of the topology's storage if None.
+        constraints: constraints by name of the parameter.
+        storage_reservation: decides what is left for embeddings; all of the topology's storage if None.
         profiles: tables with access profiles and pooling factors named like features, or the path of a tables.yaml that
             `shardwright profile` wrote.
 
     Raises:
-        PlannerError: nothing is left of a table's sharding types, or a device has no memory.
+        PlannerError: no sharding type is left for a table, or a device has no memory.
         InvalidInput: the model has no table to shard, or a value breaks a rule.
     """
     size = BATCH_SIZE if batch_size is None else batch_size
@@ -169,7 +169,7 @@ def problem_of_tables(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     profiles: Profiles = None,
 ) -> TorchRecProblem:
-    """The problem of tables that are already found, with storage that is already reserved."""
+    """Build the problem from tables that are already found and storage that is already reserved."""
     counts = Counter(table.name for table in found)
     known, ours = profiles_by_name(profiles), topology_of(topology, reserved)
     places, tables = {}, []
@@ -193,9 +193,9 @@ def warn_of_unknown(
     found: Sequence[ShardableTable],
     constraints: Mapping[str, ParameterConstraints] | None,
 ) -> None:
-    """Warn once of constraints for tables that the model lacks. Models share constraints, so these are ignored."""
+    """Warn once of constraints for tables that the model lacks. They are ignored, because models may share constraints."""
     unknown = set(constraints or {}) - {table.name for table in found}
-    if unknown:  # tables of other device groups are not among those found
+    if unknown:  # `found` lacks tables of other device groups
         unknown -= {table.name for table in shardable_tables(module, sharders, "", None)}
     if unknown:
         warnings.warn(
@@ -232,7 +232,7 @@ def _limits(
 
 
 def _unit(table: ShardableTable, kernels: Mapping[str, tuple[str, ...]], buckets: int | None) -> int:
-    """Plan whole buckets of virtual tables: these may have 2**50 rows, and most never come into being."""
+    """Parameter rows per planned row: a bucket's for virtual tables, which may have 2**50 rows, most never coming into being."""
     rows, virtual = int(table.tensor.shape[0]), all(kernel in VIRTUAL for some in kernels.values() for kernel in some)
     return rows // buckets if virtual and buckets is not None and table.tensor.numel() > MAX_ELEMENTS else 1
 
@@ -251,7 +251,7 @@ def _table(
 
 
 def _dtype(dtype: torch.dtype) -> Dtype:
-    """By the size of a weight. The width of quantised tables has scale and bias in it, which the account then counts once more."""
+    """Our type for the size of a weight. A quantised table's width includes scale and bias, so the memory account counts them twice."""
     if dtype.itemsize == 1:
         return "int8"
     return "fp16" if dtype.itemsize == 2 else "fp32"

@@ -1,4 +1,4 @@
-"""Access profiles and pooling factors of features, as `shardwright profile` finds them in logs, for the tables that look them up."""
+"""Give tables the access profiles and pooling factors of their features, as `shardwright profile` finds them in logs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shardwright.task.files import load_tables
 from shardwright.task.table import Table
 
 Profiles: TypeAlias = Mapping[str, Table] | Iterable[Table] | str | Path | None
-_LEAST = 1e-6  # lookups a sample: a feature that is always empty still has its bags
+_LEAST = 1e-6  # lookups per sample: a feature that is always empty still has its bags
 
 
 def profiles_by_name(profiles: Profiles) -> dict[str, Table]:
-    """Profiles by name of the feature, from a mapping, from tables named like features, or from a tables file.
+    """Profiles by feature name, from a mapping, from tables named like features, or from a tables file.
 
     Raises:
         InvalidInput: the file cannot be read.
@@ -43,16 +43,16 @@ def with_profiles(
     constraints: Mapping[str, ParameterConstraints] | None = None,
     sharders: Sequence[Sharder] | None = None,
 ) -> dict[str, ParameterConstraints]:
-    """Constraints with the pooling factors of the profiles, for TorchRec's own planner or any other.
+    """Add the pooling factors of profiles to constraints, for TorchRec's own planner or any other.
 
     Args:
         module: the model.
         profiles: profiles of features.
-        constraints: what is demanded already; pooling factors given there stay.
+        constraints: existing constraints; pooling factors given there stay.
         sharders: sharders of the model's modules; TorchRec's default ones if None.
 
     Returns:
-        New constraints by name of the parameter; those given are not changed.
+        New constraints by name of the parameter; the given ones stay unchanged.
     """
     known, result = profiles_by_name(profiles), dict(constraints or {})
     for table in shardable_tables(module, sharders or get_default_sharders(), ""):
@@ -73,10 +73,10 @@ def statistics_of(
     batch_size: int,
     known: Mapping[str, Table],
 ) -> tuple[float, AccessProfile]:
-    """Lookups a sample of the step's batch over all features of a table, and how they spread over its rows.
+    """Lookups of a table per sample of the step's batch, over all its features, and how they spread over its rows.
 
-    Pooling factors given in constraints go before those of profiles. Lookups of a feature are its pooling factor × poolings × share of
-    its own batch size in the step's.
+    Pooling factors in constraints go before those of profiles. Lookups of a feature are its pooling factor × its number of poolings ×
+    its own batch size / the step's batch size.
     """
     matched = _matched(name, features, known)
     if given is not None and (_has_pooling(given) or not any(matched)):
@@ -96,7 +96,7 @@ def statistics_of(
 
 
 def fitted(access: AccessProfile, rows: int) -> AccessProfile:
-    """A profile for a table of other rows: rows never seen are added; more rows than the table has fall together at random."""
+    """Fit a profile to a table's number of rows: rows never seen are added; if the profile has more rows, they are merged at random."""
     if access.total_rows < rows:
         if access.exponent is not None:
             return AccessProfile.zipf(rows, access.exponent)
@@ -105,7 +105,7 @@ def fitted(access: AccessProfile, rows: int) -> AccessProfile:
 
 
 def _mixed(found: Sequence[tuple[AccessProfile, float]]) -> AccessProfile:
-    """The profile of all features together, as if the rows that are hot for one were hot for the others."""
+    """One profile of all features together, as if rows that are hot for one feature were hot for the others."""
     if len(found) == 1 or all(access == found[0][0] for access, _ in found):
         return found[0][0]
     rows = np.unique(np.concatenate([access.rows for access, _ in found]))

@@ -1,4 +1,4 @@
-"""Are TorchRec and FBGEMM there, and do their versions go together with torch's?"""
+"""Check that TorchRec and FBGEMM are installed, and that their versions go together with torch's."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def check_versions(release_of: Callable[[str], str | None]) -> None:
     """Check that the releases of torch, FBGEMM and TorchRec go together.
 
     Args:
-        release_of: the release, as in "2.13", of a distribution; None if it cannot be told.
+        release_of: returns the release of a distribution, such as "2.13"; None if it is unknown.
 
     Raises:
-        MissingDependency: they do not.
+        MissingDependency: the releases do not go together.
     """
     torch, torchrec = release_of("torch"), release_of("torchrec")
     fbgemm = next(filter(None, map(release_of, _FBGEMM)), None)
@@ -56,7 +56,7 @@ _MODULES = {"torch": "torch", "FBGEMM": "fbgemm_gpu", "TorchRec": "torchrec"}
 
 
 def _release(distribution: str) -> str | None:
-    """Major and minor version of an installed distribution."""
+    """Major and minor version of a distribution, such as "2.13"; None if it is not installed."""
     try:
         return ".".join(version(distribution).split("+")[0].split(".")[:2])
     except PackageNotFoundError:

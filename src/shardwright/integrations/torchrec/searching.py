@@ -1,10 +1,10 @@
-"""From a problem to a sharding plan: tables in host memory where devices are short of it, then the search.
+"""From a problem to a sharding plan: move tables to host memory if device memory is short, then search.
 
-The task that is searched may differ from the problem's. A table whose cache holds c rows enters the search with its c hottest rows. Each
-expected miss counts as so many lookups as device memory is faster than the link to the host or the SSD, 64 at most: beyond that the busy
-devices stay the same ones, and the ids of so many lookups would fill them. A table that may only be a grid enters as one table for each of
-its ranges of columns, with row blocks on one host each. A search knows the cached rows only, so what sharding groups pay to synchronise
-tables in host memory is added afterwards.
+The searched task may differ from the problem's. A table whose cache holds c rows enters the search with its c hottest rows. Each
+expected miss counts as several lookups: the ratio of device memory's speed to that of the link to the host or SSD, at most 64. Beyond 64
+the same devices stay busiest, and the ids of so many lookups would fill them. A table that may only be a grid enters as one table for
+each of its ranges of columns, with row blocks on one host each. A search knows only the cached rows, so the time that sharding groups
+take to synchronise tables in host memory is added afterwards.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _MOST_SLOWER = 64.0
 
 @dataclass(frozen=True)
 class SearchTask:
-    """A task to search, and the way back.
+    """A task to search, and the way back to the problem.
 
     Attributes:
-        task: what is searched.
-        origin: table of the problem and first column, by name of each table of `task`; empty where both are the same task.
+        task: the task to search.
+        origin: table of the problem and first column, by name of each table of `task`; empty if both are the same task.
     """
 
     task: Task
     origin: Mapping[str, tuple[str, int]]
 
     def answer(self, plan: Plan, problem: TorchRecProblem) -> Plan:
-        """The plan of the problem's task that a plan of the searched task stands for; its costs and bound stay those of the search."""
+        """Convert a plan of the searched task to one of the problem's task. Its costs and bound stay those of the search."""
         if not self.origin:
             return plan
         shards: list[Shard] = []
@@ -72,12 +72,12 @@ class SearchTask:
 
 
 def search_task(problem: TorchRecProblem, choices: Mapping[str, KernelChoice], *, spread: bool = False) -> SearchTask:
-    """What is searched for a problem, with the kernels chosen for its tables in host memory and on SSD.
+    """The task to search for a problem, with the kernels chosen for its tables in host memory and on SSD.
 
     Args:
         problem: the problem.
         choices: kernels of the tables that do not lie in device memory.
-        spread: give tables on SSD the part of device memory that they take of the SSD, so that whatever fits the devices fits there.
+        spread: let tables on SSD take the same share of device memory as of the SSD, so that whatever fits the devices fits the SSDs.
     """
     task = problem.task
     grids = [name for name, limits in task.constraints.tables.items() if "grid" in (limits.sharding_types or ())]
@@ -128,7 +128,7 @@ def _cached(problem: TorchRecProblem, table: Table, choice: KernelChoice, least:
 
 
 def _off_device_limits(limits: TableConstraint, choice: KernelChoice) -> TableConstraint:
-    """No replicas, which are dense, in device memory. No column blocks beside row blocks: the cache of each would note all rows."""
+    """Forbid replicas: they are dense, in device memory. Forbid column blocks beside row blocks: each one's cache would note all rows."""
     if choice.whole:
         return replace(limits, sharding_types=("table_wise",))
     kinds = {kind for kind in limits.sharding_types or () if kind != "data_parallel"}
@@ -143,7 +143,7 @@ def _on_one_host(task: Task) -> TableConstraint:
 
 
 def _grid_cuts(problem: TorchRecProblem, table: Table) -> list[int]:
-    """Columns of TorchRec's width: the narrowest divisor of the dim, a multiple of 4, of at least `min_partition`, else 128."""
+    """Cuts at TorchRec's width: the narrowest divisor of the dim that is a multiple of 4 and at least `min_partition`, else 128."""
     given = problem.places[table.name].given
     least = given.min_partition if given and given.min_partition else MIN_CW_DIM
     fine = (wide for wide in range(least, table.dim) if table.dim % wide == 0 and wide % NARROWEST == 0)
@@ -152,7 +152,7 @@ def _grid_cuts(problem: TorchRecProblem, table: Table) -> list[int]:
 
 
 def _enlarged(shards: list[Shard], table: str, first: int, rows: int, searched_rows: int) -> list[Shard]:
-    """The same blocks of a table of more rows, from its column `first` on."""
+    """The same blocks for a table with more rows, from its column `first` on."""
     blocks = sorted({shard.rows for shard in shards})
     whole = blocks == [(0, searched_rows)]
     cuts = [0, rows] if whole else even_cuts(rows, len(blocks))
@@ -164,9 +164,9 @@ def _enlarged(shards: list[Shard], table: str, first: int, rows: int, searched_r
 
 
 def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, KernelChoice]) -> Plan:
-    """The plan with the all-reduce of rows in host memory in its backward times, over the slower of link and bus.
+    """Add the all-reduce of rows in host memory to the plan's backward times, over the slower of link and bus.
 
-    A bound stays one: it is below a step without that. Fully sharded groups leave such tables alone.
+    The bound stays valid: it lies below a step without the all-reduce. Fully sharded groups leave such tables alone.
 
     Args:
         plan: a plan of the problem.
@@ -176,7 +176,7 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
     task, groups = problem.task, problem.task.groups
     if groups is None or groups.fully_sharded or plan.cost is None:
         return plan
-    bus = 2 * (groups.count - 1) / groups.count / problem.topology.hbm_to_ddr_mem_bw  # whose unit is bytes per ms
+    bus = 2 * (groups.count - 1) / groups.count / problem.topology.hbm_to_ddr_mem_bw  # TorchRec's unit is bytes per ms
     each = max(all_reduce_ms_per_byte(groups.replica_shape, task.topology), bus) / groups.sync_interval
     added = [0.0] * task.topology.devices
     for name in choices:
@@ -191,7 +191,7 @@ def with_host_sync(plan: Plan, problem: TorchRecProblem, choices: Mapping[str, K
 
 
 _FILLS = (0.95, 0.85, 0.7, 0.5, 0.0)
-"""Parts of the memory of all devices that tables and caches may take, tried in turn: full devices may not be packable."""
+"""Parts of all devices' memory that tables and caches may take. They are tried in turn, because full devices may not be packable."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Search:
     Attributes:
         strategy: a strategy or its name.
         cost_model: prices shards.
-        seed: of the search.
+        seed: seed of the search.
         limit: seconds that the search of a problem may take.
     """
 
@@ -211,10 +211,10 @@ class Search:
     limit: Callable[[TorchRecProblem], float]
 
     def run(self, problem: TorchRecProblem) -> tuple[Plan, ShardingPlan]:
-        """The best plan found, and the same for TorchRec.
+        """Find the best plan; return it in our form and in TorchRec's.
 
         Raises:
-            PlannerError: there is none, or none was found.
+            PlannerError: there is no plan, or none was found.
         """
         binding: InfeasibleTask | None = None
         tried: list[dict[str, KernelChoice]] = []
@@ -251,9 +251,9 @@ class Search:
 
 
 def _kernels_to_try(problem: TorchRecProblem) -> Iterator[dict[str, KernelChoice]]:
-    """First as few tables in host memory as the constraints demand, if that can fit at all; then more and more.
+    """Kernel choices in the order to try: first as few tables in host memory as demanded, if that can fit; then more and more.
 
-    After that the same with tables of key-value stores whole, as each of their shards takes a cache.
+    Then the same again with each table of a key-value store whole, because each of its shards takes a cache.
     """
     forced = demanded(problem)
     held = sum(held_bytes(problem.task, table) for table in problem.task.tables if table.name not in forced)
@@ -268,7 +268,7 @@ def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
     """Check that no rank's SSD holds more than it has room for.
 
     Raises:
-        InfeasibleTask: one does.
+        InfeasibleTask: a rank's SSD has too little room.
     """
     for rank, (needed, device) in enumerate(zip(ssd_bytes(plan, problem), problem.reserved.devices, strict=True)):
         if needed > device.storage.ssd:
@@ -279,7 +279,7 @@ def _check_ssd(plan: ShardingPlan, problem: TorchRecProblem) -> None:
 
 
 def _no_plan(problem: TorchRecProblem, binding: InfeasibleTask | None) -> PlannerError:
-    """TorchRec's error with TorchRec's type: storage, if the tables are larger than all devices together."""
+    """TorchRec's error with its type: storage if the tables are larger than all devices together, else constraints."""
     task = problem.task
     stored = {name for name, choice in demanded(problem).items() if choice.kernel in STORES}
     need = sum(held_bytes(task, table) for table in task.tables if table.name not in stored)

@@ -1,4 +1,4 @@
-"""TorchRec's own planner on our tasks; as a program, it plans the task on standard input: see `shardwright.search.torchrec`."""
+"""Run TorchRec's own planner on our tasks. As a program, plan the task on standard input: see `shardwright.search.torchrec`."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _LEAST_RESERVED = 0.005
 
 
 def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int | None = None, seed: int = 0) -> Plan:
-    """What TorchRec's `EmbeddingShardingPlanner` makes of a task.
+    """Plan a task with TorchRec's `EmbeddingShardingPlanner`.
 
-    TorchRec counts memory otherwise than our account. Where its plan exceeds that, it is asked again with as much less memory.
+    TorchRec counts memory differently from our account. If its plan exceeds our account, it is asked again with that much less memory.
 
     Args:
-        task: the task; its memory is all for embeddings, so that nothing is reserved.
+        task: the task; all its memory is for embeddings, so nothing is reserved.
         statistics: whether TorchRec is told the pooling factors.
-        timeout_seconds: TorchRec's own; it is looked at between two proposals.
-        seed: only kept in the plan; the planner draws nothing.
+        timeout_seconds: TorchRec's own timeout, which it checks between two proposals.
+        seed: only recorded in the plan; the planner draws no random numbers.
 
     Raises:
         InfeasibleTask: TorchRec finds no plan, or none that keeps our memory account.
-        InvalidInput: the task has constraints or names that TorchRec has no word for.
+        InvalidInput: the task has constraints or names that TorchRec cannot express.
     """
     module, sharders = modules_for(task), sharders_for(task)
     constraints = constraints_for(task, statistics=statistics)
@@ -74,7 +74,7 @@ def torchrec_plan(task: Task, *, statistics: bool = True, timeout_seconds: int |
 def _planner(
     task: Task, constraints: dict[str, ParameterConstraints], reserved: float, timeout_seconds: int | None
 ) -> EmbeddingShardingPlanner:
-    """TorchRec's planner with its default parts, and a share of the memory held back."""
+    """TorchRec's planner with its default parts, which holds back a share of the memory."""
     return EmbeddingShardingPlanner(
         topology=torchrec_topology(task.topology),
         batch_size=local_batch_size(task),
@@ -87,14 +87,14 @@ def _planner(
 
 
 def _left(timeout_seconds: int | None, started: float) -> int | None:
-    """Seconds that are left, at least one."""
+    """Seconds that are left, at least one; None without a timeout."""
     return None if timeout_seconds is None else max(1, int(timeout_seconds - (time.monotonic() - started)))
 
 
 def main() -> None:
     """Read {"task", "statistics", "timeout_s", "seed"} from standard input, write {"shards"} or {"error"} to standard output."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what TorchRec prints is no reply
+    os.dup2(2, 1)  # TorchRec's prints must not mix with the reply
     logging.disable(logging.WARNING)
     request = json.load(sys.stdin)
     timeout_s = request["timeout_s"]

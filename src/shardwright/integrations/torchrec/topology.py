@@ -1,4 +1,4 @@
-"""TorchRec's topology as ours, and the cost model that goes with it."""
+"""Convert TorchRec's topology to ours, and choose the cost model that goes with it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PER_SECOND = 1000.0  # TorchRec's bandwidths are bytes per ms
 
 
 def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology:
-    """TorchRec's topology as ours: hosts are groups with fast links (`intra_group_size`), memory is what the reservation leaves.
+    """Convert TorchRec's topology to ours: hosts are groups with fast links (`intra_group_size`), memory is what the reservation leaves.
 
-    Where the last host has fewer ranks than the others, hosts count as parts of one size: 6 ranks on hosts of 4 are three parts of 2, so
-    that some fast links are priced as slow ones.
+    If the last host has fewer ranks than the others, hosts count as parts of one size: 6 ranks on hosts of 4 are three parts of 2. Some
+    fast links are then priced as slow ones.
 
     Args:
         given: devices and bandwidths.
-        reserved: the same with the storage that is left for embeddings.
+        reserved: the same topology with the storage that is left for embeddings.
 
     Raises:
         PlannerError: a device has no memory left.
@@ -42,10 +42,10 @@ def topology_of(given: TorchRecTopology, reserved: TorchRecTopology) -> Topology
 
 
 def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int, ...]:
-    """`(devices,)` bytes for embeddings on each device: HBM, or DDR where the devices are CPUs.
+    """`(devices,)` bytes for embeddings on each device: DDR if the devices are CPUs, else HBM.
 
     Raises:
-        PlannerError: a device has none.
+        PlannerError: a device has no memory left.
     """
     tier = "ddr" if compute_device == "cpu" else "hbm"
     memory = tuple(int(getattr(device.storage, tier)) for device in reserved.devices)
@@ -60,7 +60,7 @@ def device_memory(reserved: TorchRecTopology, compute_device: str) -> tuple[int,
 
 
 def default_cost_model(given: TorchRecTopology, task: Task) -> CostModel:
-    """The model that was calibrated here; else the bundled one for CPUs, and for GPUs the published one of that memory bandwidth."""
+    """The model that was calibrated here; else the bundled one for CPUs, or for GPUs the published one of that memory bandwidth."""
     if given.compute_device == "cpu":
         return resolve_cost_model(None, replace(task, topology=replace(task.topology, device="cpu")))
     for device in gpu_types():
