@@ -1,4 +1,4 @@
-"""Cost models of this machine, and plans measured on it: in minutes."""
+"""Calibration (a cost model of this machine) and tuning (plans measured on it); both take minutes."""
 
 from shardwright.calibration.calibration import Calibration, calibrate
 from shardwright.calibration.tuning import Tuned, tune

@@ -1,4 +1,4 @@
-"""A cost model of this machine, in minutes: measure, train, measure what the models disagree about, until error or time is as asked for."""
+"""Calibration: measure sets, train a cost model of this machine, and measure what the models disagree about, until error or time is met."""
 
 from __future__ import annotations
 
@@ -41,48 +41,48 @@ from shardwright.task.task import Optimizer
 from shardwright.threads import one_thread
 
 Told: TypeAlias = Callable[[float, int, float | None, str], None]
-"""Called with seconds since the beginning, sets so far, the held-out error (None before it is known), and what is being done."""
+"""Progress callback: seconds since the start, sets so far, held-out error (None until known), and what is being done."""
 
 MINUTES = {"cpu": 3.0, "cuda": 8.0}
 AIM = 0.05
 
-_ROOM = {"cpu": 1 << 30, "cuda": 8 << 30}  # bytes of the tables of a set, at most
-_ROOM_SHARE = 0.25  # of the memory that is free
-_BATCH_SIZE = {"cpu": 1024, "cuda": 65_536}  # where no task says
+_ROOM = {"cpu": 1 << 30, "cuda": 8 << 30}  # most bytes for the tables of one set
+_ROOM_SHARE = 0.25  # most of the free memory that the tables of one set may take
+_BATCH_SIZE = {"cpu": 1024, "cuda": 65_536}  # without a task
 _OPTIMIZER: Optimizer = "rowwise_adagrad"
-_PAGES = 4 << 20  # beside the tables of a set: each begins on a page of its own
-_LESSONS, _THOROUGH = 600, 3.0  # sets that the published figures of a GPU are learned from, and times the usual updates
-_FEWEST_NEW = 20  # sets on which an older model and the new one are compared
-_GROWTH = 2.0  # of the number of sets, from one training to the next
+_PAGES = 4 << 20  # extra bytes beside the tables of a set: each table starts on its own page
+_LESSONS, _THOROUGH = 600, 3.0  # to learn a GPU's published figures: number of sets, and factor on the usual updates
+_FEWEST_NEW = 20  # fewest new sets on which the older and the new model are compared
+_GROWTH = 2.0  # factor on the number of sets from one training to the next
 _HALVES, _FOLDS = 2, 4
-_EFFORT = 0.5  # of trainings but the last one
-_FEW = 60  # with fewer sets, training gains nothing by more effort
-_LAST_TRAINING = 4.5  # what the last one takes, in times of the one before: more parts and updates
+_EFFORT = 0.5  # effort of every training except the last
+_FEW = 60  # with fewer sets, more training effort gains nothing
+_LAST_TRAINING = 4.5  # duration of the last training over the one before: it has more folds and updates
 _RESERVE, _MOST_RESERVE_S = (
     0.2,
     15.0,
-)  # of the time, and at most, for the last training, until one has told how long it takes
+)  # share of the time, and most seconds, kept for the last training until a first training shows how long one takes
 _FEWEST_CHOSEN = 10
-_AGAIN = 3  # one of so many visits may be to a set that was disturbed before
+_AGAIN = 3  # for this many sets, at most one disturbed set is visited again
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a calibration came to.
+    """The result of a calibration.
 
     Attributes:
-        path: the model's file; None where none was saved.
-        model: the model, with what it says of itself; None where there were too few sets for one.
-        accuracy: its errors on sets that it had not seen; None likewise.
-        before: mean error of the model that it starts from on the same sets; None where there is none, or were too few.
+        path: the model's file; None if none was saved.
+        model: the model with its metadata; None if there were too few sets to train one.
+        accuracy: the model's errors on sets that it had not seen; None if there is no model.
+        before: mean error of the start model on the same sets; None if there is no start model, or too few sets.
         recipe: how the model was made.
-        sets: how many sets it was made of, those of earlier calibrations included.
-        new_sets: how many of them were measured now.
+        sets: number of sets that the model learned from, earlier calibrations included.
+        new_sets: number of those sets that this calibration measured.
         failed: why sets could not be measured.
-        notes: what else there is to say.
+        notes: further remarks for the user.
         stopped: "aim", "time" or "interrupted".
-        seconds: how long it took.
-        slower: how many times as long the controls took as when the last model was calibrated; None where there is none.
+        seconds: how long the calibration took.
+        slower: time of the controls over their time when the last model was calibrated; None if there is no such model.
     """
 
     path: Path | None = None
@@ -109,23 +109,23 @@ def calibrate(
     progress: Told | None = None,
     visitor: Visitor | None = None,
 ) -> Calibration:
-    """Measure this machine's kernels, train a cost model on them, and keep it where planning finds it.
+    """Measure this machine's kernels, train a cost model on the times, and save it where planning finds it.
 
     Args:
-        task: what the model is for: its tables, batch size and optimizer are measured, and what searches make of it. Without, sets of
-            any tables.
-        minutes: how long it may take; by default 3, on cuda 8.
-        device: "cpu" or "cuda"; by default what the task is for, or "cpu".
-        aim: mean error on sets not seen that is good enough to stop before the time is up.
-        seed: of all that is drawn.
+        task: what the model is for: its tables, batch size and optimizer are measured, and the plans that searches find for it. Without
+            a task, sets of any tables are measured.
+        minutes: time limit; by default 3, on cuda 8.
+        device: "cpu" or "cuda"; by default the task's device, or "cpu" without a task.
+        aim: mean error on unseen sets at which calibration stops before the time is up.
+        seed: seed of all random draws.
         progress: called before each visit and training.
-        visitor: times kernels, in place of a measuring process of this machine.
+        visitor: times kernels; by default a measuring process on this machine.
 
     Raises:
-        InvalidInput: an option breaks a rule, the task is for another device, another calibration is under way, or the cache folder cannot
-            be written to.
+        InvalidInput: an option is out of range, the task is for another device, another calibration is running, or the cache folder
+            cannot be written to.
         MissingDependency: torch is not installed.
-        MeasurementFailed: there is no such device, or kernels cannot run.
+        MeasurementFailed: this machine has no such device, or its kernels cannot run.
     """
     kind = device or ("cpu" if task is None or task.topology.device == "cpu" else "cuda")
     check_device(kind)
@@ -189,7 +189,7 @@ def _calibrated(
 
 
 def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], path: Path) -> Calibration:
-    """The result with a model of all sets, saved where it is better than the one before."""
+    """Train a model on all sets, save it if it beats the one saved before, and return the completed result."""
     samples = run.observed.samples()
     found, model = run.finished()
     controls = run.observed.of_controls()
@@ -219,7 +219,7 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
 
 
 def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -> bool:
-    """Whether a model's recipe predicts the new sets at least as well as the older model, which has seen none of them either."""
+    """Whether the recipe predicts the new sets at least as well as the older model; neither has seen the sets that it predicts."""
     if new < _FEWEST_NEW:
         return found.accuracy.mean_error <= float(older.metadata.get("mean_error", "inf"))
     recent = np.arange(len(samples)) >= len(samples) - new
@@ -231,7 +231,7 @@ def _better(found: Validated, older: ComputeModel, samples: Samples, new: int) -
 def _coverage(
     task: Task | None, machine: Fingerprint, optimizer: str, batch_size: int, kinds: Iterable[str]
 ) -> dict[str, str]:
-    """What a model is of and for, as its metadata says it."""
+    """Metadata that says what a model covers: hardware, optimizer, batch size, kinds of tables, and the task if there is one."""
     covered = {
         "device": device_type(machine),
         "hardware": ", ".join(f"{key} {value}" for key, value in machine.items()),
@@ -243,13 +243,13 @@ def _coverage(
 
 
 def _published(device: str, optimizer: Optimizer, curriculum: Curriculum, caches: tuple[int, int]) -> ComputeModel:
-    """What is published of a GPU as a model that can be fine-tuned."""
+    """A trainable model that has learned a GPU's published figures, to be fine-tuned."""
     lessons = curriculum.told_by(PublishedModel(device, optimizer), _LESSONS)
     return recipes(None, caches)["from nothing"](lessons, 0, _THOROUGH)
 
 
 def _model_at(path: Path | None) -> ComputeModel | None:
-    """The learned model of a file; None where there is none that can be read."""
+    """The learned model in a file; None if the file holds none or cannot be read."""
     try:
         found = load_model(path) if path is not None else None
     except InvalidInput:
@@ -259,16 +259,16 @@ def _model_at(path: Path | None) -> ComputeModel | None:
 
 @dataclass
 class Calibrating(Interruptible):
-    """A calibration under way.
+    """A running calibration.
 
     Attributes:
-        curriculum: what to measure.
-        observed: what was measured, and what measures more.
-        ways: recipes for a model.
-        start: a model that says which sets are quick.
-        seconds: how long the whole may take.
-        aim: mean held-out error that is good enough.
-        told: hears of progress.
+        curriculum: chooses the sets to measure.
+        observed: measures sets, and holds those measured so far.
+        ways: recipes for a model, by name.
+        start: a model that predicts which sets are quick; None if there is none.
+        seconds: time limit, the last training included.
+        aim: mean held-out error at which to stop.
+        told: progress callback.
     """
 
     curriculum: Curriculum
@@ -286,10 +286,10 @@ class Calibrating(Interruptible):
         self.stopped = "time"
 
     def run(self) -> None:
-        """Measure until the aim is reached, the time is up but for the last training, or Ctrl-C is pressed; `stopped` says which.
+        """Measure until the aim is reached, only the last training's time is left, or Ctrl-C is pressed; `stopped` says which.
 
         Raises:
-            MeasurementFailed: no measuring process can be started, or ten sets in a row could not be measured.
+            MeasurementFailed: no measuring process can be started, or ten sets in a row failed.
         """
         with self.until_interrupted():
             try:
@@ -302,7 +302,7 @@ class Calibrating(Interruptible):
         models: Sequence[ComputeModel] = [self.start] if self.start is not None else []
         queue: list[Group] = []
         goal = FEWEST_SETS
-        if len(self.observed) >= FEWEST_SETS:  # of earlier calibrations
+        if len(self.observed) >= FEWEST_SETS:  # from earlier calibrations
             models, goal = self._trained()
         while not self._over:
             lacking = max(goal - len(self.observed), _FEWEST_CHOSEN)
@@ -322,7 +322,7 @@ class Calibrating(Interruptible):
 
     @property
     def _over(self) -> bool:
-        if self.interrupted:  # where a search answered Ctrl-C with its best plan
+        if self.interrupted:  # a search may have caught Ctrl-C and returned its best plan
             raise KeyboardInterrupt
         if self._error is not None and self._error <= self.aim and self.observed.sets:
             self.stopped = "aim"
@@ -331,11 +331,11 @@ class Calibrating(Interruptible):
 
     @property
     def _left(self) -> float:
-        """Seconds until the last training."""
+        """Seconds until the last training must start."""
         return self.seconds - self._reserve - (monotonic() - self._began)
 
     def _trained(self) -> tuple[Sequence[ComputeModel], int]:
-        """The models of two halves of the sets, and how many sets the next training is to have."""
+        """Train one model on each half of the sets; return them and the number of sets that the next training waits for."""
         self.tell("training")
         began, count = monotonic(), len(self.observed)
         found = self.validated(_HALVES, _EFFORT)
@@ -345,37 +345,37 @@ class Calibrating(Interruptible):
         return found.models, int(_GROWTH * count)
 
     def validated(self, folds: int, effort: float) -> Validated:
-        """The best recipe for the sets so far, and its held-out error."""
+        """Cross-validate all recipes on the sets so far; return the best."""
         with one_thread():
             return validated(self.observed.samples(), self.ways, folds, self.curriculum.seed, effort)
 
     def finished(self) -> tuple[Validated, ComputeModel]:
-        """The best recipe for all sets, and the model that it makes of them."""
+        """The best recipe, and the model that it trains on all sets."""
         effort = 1.0 if len(self.observed) >= _FEW else _EFFORT
         best = self.validated(_FOLDS, effort)
         with one_thread():
             return best, best.recipe(self.observed.samples(), self.curriculum.seed, effort)
 
     def _visit_group(self, group: Group) -> None:
-        """Visit the sets of a group once, whole where it is a pair; one that cannot be measured is noted, with its group left out."""
+        """Visit each set of a group once; after a set that fails, skip the rest of the group, since a pair counts only whole."""
         for one in group:
             if not self.observed.known(one) and not self._visit(one):
                 return
 
     def _visit_again(self, most: int) -> None:
-        """Visit sets again that were disturbed: later, since disturbances last."""
+        """Visit disturbed sets again; this comes later because disturbances last."""
         for one in self.observed.disturbed()[:most]:
             if self._over:
                 return
             self._visit(one)
 
     def _visit(self, one: Set) -> bool:
-        """Whether a set could be visited."""
+        """Visit a set; return whether it could be measured."""
         visit = self.observed.visit(one)
         if visit is not None:
             self.curriculum.seconds.saw(one, visit.forward_ms + visit.backward_ms, self.observed.took_s)
         return visit is not None
 
     def tell(self, what: str) -> None:
-        """Report progress: what is being done."""
+        """Report progress."""
         self.told(monotonic() - self._began, len(self.observed), self._error, what)

@@ -1,6 +1,6 @@
-"""The lessons of a calibration: quick sets first; then devices of plans, cuts, and what models of halves of the data disagree about.
+"""Chooses the sets that a calibration measures: quick sets first; then devices of plans, cuts, and sets that models disagree about.
 
-A set is chosen by what it is worth for the time that measuring it takes.
+These models are trained on halves of the data. A set is chosen by its worth for the time that measuring it takes.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from shardwright.task.task import Optimizer
 from shardwright.workload.generators import random_task, table_pool
 
 _POOL = "dlrm-2021"
-_CHOICE = 3  # sets to choose each one from
-_PLANS, _PAIRS = 0.35, 0.25  # shares of what is measured after the first training
-_DEVICES, _TABLES = 4, (8, 60)  # of the tasks that are drawn where none is given
-_GUESS = 0.05, 2e-3, 3e-7  # seconds of a visit, a ms of its runs, and a lookup that is drawn, until visits tell
+_CHOICE = 3  # candidates drawn for each set that is chosen
+_PLANS, _PAIRS = 0.35, 0.25  # shares of the sets after the first training
+_DEVICES, _TABLES = 4, (8, 60)  # devices, and range of tables, of the tasks drawn when none is given
+_GUESS = 0.05, 2e-3, 3e-7  # first guess: seconds per visit, per ms of its runs, and per lookup drawn
 _RUNS_OF_BATCH = TimingPolicy().passes
-_SPREAD = 0.5  # of the logarithm, by which quick sets are drawn in place of always the quickest
+_SPREAD = 0.5  # of the logarithm: random factor on the worth of quick sets, so that not always the quickest are taken
 
 
 @dataclass
 class Curriculum:
-    """What to measure.
+    """Chooses the sets to measure.
 
     Attributes:
-        task: the task that a model is made for, fitted to this machine; None for one of any tables.
-        batch_size: samples of a batch.
+        task: the task that the model is for, fitted to this machine; None for a model of any tables.
+        batch_size: samples in a batch.
         optimizer: optimizer inside backward.
-        room_bytes: what weights and optimizer state of a set must fit.
+        room_bytes: memory that must hold the weights and optimizer state of a set.
         device: device type of this machine.
-        seed: of all that is drawn.
-        first: number of the first random set to draw, so that a calibration that goes on draws new ones.
+        seed: seed of all random draws.
+        first: number of the first random set to draw, so that a resumed calibration draws new ones.
     """
 
     task: Task | None
@@ -62,7 +62,7 @@ class Curriculum:
         self.seconds = VisitSeconds()
         self._rng = np.random.default_rng([self.seed, self.first])
         self._drawn, self._named = self.first, 0
-        # Given out once: quick sets have none of the heaviest tables, and these decide what a step takes.
+        # A generator, so that these sets are handed out once. Quick sets hold none of the heaviest tables, which decide the step time.
         self._heavy = ((one,) for one in (heavy_sets(self.task) if self.task else ()))
         kinds = {(table.pooled, table.dtype) for table in self.task.tables} if self.task else set()
         self.kinds = {kind_of_table(pooled, dtype) for pooled, dtype in kinds} | {kind_of_table(True, "fp32")}
@@ -80,19 +80,19 @@ class Curriculum:
         )
 
     def first_sets(self, count: int, model: ComputeModel | None) -> list[Group]:
-        """The heaviest tables of a task, then quick sets of all numbers of shards; `model` says which are quick."""
+        """The task's heaviest tables, then quick sets with few to many shards; `model` predicts which sets are quick."""
         sets = self._new_sets(_CHOICE * count, count)
         chosen = self._quick(sets, model, count) if model else sets[:count]
         return [*self._heavy, *((one,) for one in chosen)]
 
     def told_by(self, model: CostModel, count: int) -> Samples:
-        """Random sets, and of a task some of its own, with the times that a model tells: to teach another model what this one knows."""
+        """Random sets, and some of the task's tables, with the times that a model predicts, so that another model can learn from it."""
         sets = (*random_sets(self._space, 0, count), *self._of_task(count, np.random.default_rng(self.seed)))
         works = [one.work.works for one in sets]
         return samples_of_works(works, np.array([device_ms(model, some) for some in works]))
 
     def next_sets(self, count: int, models: Sequence[ComputeModel]) -> list[Group]:
-        """About so many sets: the heaviest tables once, devices of plans and their neighbours, pairs, what the models disagree about."""
+        """About `count` sets: the heaviest tables (once), devices of plans and neighbours, pairs, and sets that models disagree about."""
         groups: list[Group] = []
         plans, pairs = (max(1, round(share * count)) for share in (_PLANS, _PAIRS))
         while _size(groups) < plans:
@@ -110,12 +110,12 @@ class Curriculum:
         return [*self._heavy, *(fitting[place] for place in self._rng.permutation(len(fitting)))]
 
     def _quick(self, sets: Sequence[Set], model: ArrayModel, count: int) -> list[Set]:
-        """Sets that take little time, of all numbers of shards."""
+        """Sets with few to many shards that take little time to measure."""
         expected = self.seconds.expected(sets, _step_ms([model], sets)[0])
         return _best_of_each_size(sets, self._rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
 
     def _disputed(self, sets: Sequence[Set], models: Sequence[ArrayModel], count: int) -> list[Set]:
-        """Sets that models disagree about most for the time that measuring them takes, of all numbers of shards."""
+        """Sets with few to many shards on which the models disagree most, in proportion to the measuring time."""
         predicted = _step_ms(models, sets)
         spread = np.log(predicted).std(axis=0)
         return _best_of_each_size(sets, spread / np.sqrt(self.seconds.expected(sets, predicted.mean(axis=0))), count)
@@ -126,7 +126,7 @@ class Curriculum:
         return [found, *((one,) for one in moved)] if found else []
 
     def _any_task(self) -> Task:
-        """A task as in the papers, small enough for the room."""
+        """A random task as in the papers, small enough for `room_bytes`."""
         task = random_task(
             self._rng,
             pool=_POOL,
@@ -143,7 +143,7 @@ class Curriculum:
         return task if scale == 1 else replace(task, tables=[table.scaled_rows(scale) for table in task.tables])
 
     def _new_sets(self, count: int, of_task: int) -> list[Set]:
-        """Random sets that were not drawn before, and some of the task's own."""
+        """Random sets that were not drawn before, and some of the task's tables."""
         self._drawn += count
         return [*random_sets(self._space, self._drawn - count, count), *self._of_task(of_task, self._rng)]
 
@@ -151,7 +151,7 @@ class Curriculum:
         return task_sets(self.task, count, rng) if self.task is not None else ()
 
     def _name(self, kind: str) -> str:
-        """A name for a pair that no other calibration of this cache folder gives."""
+        """A name for a pair that is unique among all calibrations in this cache folder."""
         self._named += 1
         return f"{kind}-{self.seed}-{self.first}-{self._named}"
 
@@ -161,7 +161,7 @@ def _size(groups: Sequence[Group]) -> int:
 
 
 class VisitSeconds:
-    """How long a visit takes: a non-negative mix of one, the time of its runs, and the lookups of its batches."""
+    """Predicts how long a visit takes: a non-negative mix of a constant, the time of its runs, and the lookups of its batches."""
 
     def __init__(self) -> None:
         self._cache = cache_bytes()[1]
@@ -169,12 +169,12 @@ class VisitSeconds:
         self._seconds: list[float] = []
 
     def saw(self, one: Set, ms: float, seconds: float) -> None:
-        """Take note of a visit."""
+        """Learn from a visit: its step of `ms` took `seconds` to measure."""
         self._rows.append(self._row(one, ms))
         self._seconds.append(seconds)
 
     def expected(self, sets: Sequence[Set], ms: Floats) -> Floats:
-        """`(n,)` seconds that visits to sets will take, whose steps take so many ms."""
+        """`(n,)` predicted seconds of visits to sets whose steps take `ms`, `(n,)`."""
         rates = np.array(_GUESS)
         if len(self._rows) > 2 * len(rates):
             rows, seconds = np.array(self._rows), np.array(self._seconds)
@@ -191,13 +191,13 @@ class VisitSeconds:
 
 
 def _step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:
-    """`(models, n)` forward and backward ms that models predict for sets."""
+    """`(models, n)` predicted step ms of each set: forward plus backward."""
     samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
     return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])
 
 
 def _best_of_each_size(sets: Sequence[Set], value: Floats, count: int) -> list[Set]:
-    """The sets of the highest value, in turn from those of 1, 2 to 3, 4 to 7, … shards."""
+    """The `count` sets of highest value, taken in turn from those with 1, 2-3, 4-7, … shards."""
     by_size: defaultdict[int, list[int]] = defaultdict(list)
     for place in np.argsort(value).tolist():
         by_size[len(sets[place].work.works).bit_length()].append(place)

@@ -1,7 +1,7 @@
-"""A plan a few moves away from one that was measured: the model is asked only for what the moves change.
+"""Find plans a few moves away from a measured plan; the model predicts only what the moves change.
 
-A device that keeps its shards takes what was measured. One that changes takes what was measured and the difference that the model
-predicts: its error on the shards that stay is in both terms, and cancels. So the fewer the moves, the truer the promise.
+A device that keeps its shards keeps its measured time. A changed device takes its measured time plus the predicted difference: the
+model's error on the shards that stay is in both predictions, and cancels. So the fewer the moves, the truer the prediction.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWorks, numbered_calls
 from shardwright.task.task import Task
 
-_POWER = 24.0  # of the mean that stands for a maximum, in which a move helps although another device is as slow
-_SLOWEST = 3  # devices in each pass from which shards are taken
+_POWER = 24.0  # of the power mean that replaces the maximum: a move then helps even if another device is equally slow
+_SLOWEST = 3  # slowest devices of each pass, from which shards are taken
 _MOST_SWAPS = 20_000
-_CHECKED = 12  # best changes whose links, memory and constraints are checked
-_NARROWEST = 4  # columns of a block
+_CHECKED = 12  # best changes to check for links, memory and constraints
+_NARROWEST = 4  # fewest columns of a block
 _NONE = -1
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A shard of one device goes to another, or a part of it does, or two change places.
+    """One move: a shard, or half of it, goes from one device to another, or two shards swap devices.
 
     Attributes:
-        devices: the two.
-        lost: places of the shard that each gives; `_NONE` for none.
-        got: places of the shard that each gets; likewise.
+        devices: the two devices.
+        lost: index among the pieces of the shard that each device gives away; `_NONE` for none.
+        got: index among the pieces of the shard that each device gets; `_NONE` for none.
     """
 
     devices: tuple[int, int]
@@ -45,13 +45,13 @@ class _Change:
 
 
 class Moves:
-    """Moves from a measured plan.
+    """Searches for better plans by moves from a measured plan.
 
     Args:
-        task: what plans are checked against.
-        model: predicts what changes.
+        task: the task that plans must satisfy.
+        model: predicts the effect of a move.
         shards: the measured plan.
-        kernels: `(devices, 2)` its measured forward and backward kernel ms.
+        kernels: `(devices, 2)` measured forward and backward kernel ms of the plan.
     """
 
     def __init__(self, task: Task, model: CostModel, shards: Sequence[Shard], kernels: Floats) -> None:
@@ -61,11 +61,11 @@ class Moves:
         self._start = list(shards)
 
     def promised_ms(self, shards: Sequence[Shard]) -> float:
-        """Step of a plan: what was measured, and what the model says of the difference."""
+        """Step ms of a plan: the measured times plus the predicted difference."""
         return float(self._times(shards).max(axis=0).sum()) + self._links_ms(shards)
 
     def best(self, count: int) -> list[Shard] | None:
-        """The shards after so many moves, each the best of all; fewer where none helps, None where the first does not."""
+        """The shards after up to `count` moves, each the best at that point; stops when no move helps; None if the first does not."""
         shards = self._start
         for _ in range(count):
             found = self._moved(shards)
@@ -75,14 +75,14 @@ class Moves:
         return None if shards is self._start else shards
 
     def _times(self, shards: Sequence[Shard]) -> Floats:
-        """`(devices, 2)` kernel ms: those that were measured, and what the model says of the difference."""
+        """`(devices, 2)` kernel ms: the measured times plus the predicted difference."""
         return np.maximum(compute_ms(self._task, shards, self._model) + self._error, 0.0)
 
     def _links_ms(self, shards: Sequence[Shard]) -> float:
         return sum(float(part.max()) for part in communication_ms(self._task, shards))
 
     def _moved(self, shards: list[Shard]) -> list[Shard] | None:
-        """The shards after the best move; None where none helps."""
+        """The shards after the best move; None if no move helps."""
         times = self._times(shards)
         slow = sorted({int(device) for phase in (0, 1) for device in np.argsort(-times[:, phase])[:_SLOWEST]})
         pieces = list(shards)
@@ -105,7 +105,7 @@ class Moves:
         return True
 
     def _changes(self, shards: Sequence[Shard], slow: Sequence[int], pieces: list[Shard]) -> Iterator[_Change]:
-        """Changes that take work off slow devices; blocks that they make anew are added to `pieces`."""
+        """Changes that take work off slow devices; new blocks are appended to `pieces`."""
         single = [place for place, shard in enumerate(shards) if len(shard.devices) == 1]
         of_table: dict[str, list[int]] = {}
         for place in single:
@@ -120,7 +120,7 @@ class Moves:
     def _moves(
         self, place: int, shards: Sequence[Shard], of_table: Sequence[int], pieces: list[Shard]
     ) -> Iterator[_Change]:
-        """A shard, and half of its columns, to each other device; next to a block that goes on where it ends, it becomes one with that."""
+        """Moves of a shard, or half of its columns, to each other device; a whole shard merges with an adjacent block that is there."""
         shard, device = shards[place], shards[place].devices[0]
         halves = _halved(shard)
         if halves is not None:
@@ -146,7 +146,7 @@ class Moves:
         works = [self._works.of(piece) for piece in pieces]
         call, latents = np.array(numbered_calls(works)), self._model.encode(works)
         kinds = int(call.max()) + 1
-        vectors = np.zeros((len(works) + 1, kinds, latents.shape[1]))  # the last is that of no shard
+        vectors = np.zeros((len(works) + 1, kinds, latents.shape[1]))  # the last row stands for no shard
         held = np.zeros((len(works) + 1, kinds))
         vectors[np.arange(len(works)), call] = latents
         held[np.arange(len(works)), call] = 1.0
@@ -165,7 +165,7 @@ class Moves:
 
 
 def _soft(times: Floats) -> Floats:
-    """`(n,)` power means over the devices instead of maxima, of `(n, devices, 2)` times."""
+    """`(n,)` step ms of `(n, devices, 2)` times, with power means over the devices in place of maxima."""
     top = times.max(axis=1, keepdims=True)
     shares: Floats = (times / np.maximum(top, 1e-12)) ** _POWER
     found: Floats = (top[:, 0] * shares.mean(axis=1) ** (1 / _POWER)).sum(axis=1)
@@ -183,7 +183,7 @@ def _applied(change: _Change, shards: Sequence[Shard], pieces: Sequence[Shard]) 
 
 
 def _halved(shard: Shard) -> tuple[Shard, Shard] | None:
-    """Two blocks of half the columns each, in multiples of the narrowest; None where it has too few."""
+    """Two blocks of about half the columns each, cut at a multiple of `_NARROWEST`; None if the shard has too few columns."""
     start, stop = shard.columns
     middle = start + (stop - start) // 2 // _NARROWEST * _NARROWEST
     if middle == start:
@@ -192,7 +192,7 @@ def _halved(shard: Shard) -> tuple[Shard, Shard] | None:
 
 
 def _joined(one: Shard, other: Shard) -> Shard | None:
-    """One block of both, where one's columns go on where the other's end."""
+    """Both blocks merged, on the device of `other`; None if their columns are not adjacent or they differ otherwise."""
     if one.rows != other.rows or one.row_order != other.row_order or one.tier != other.tier:
         return None
     first, second = sorted((one, other), key=lambda shard: shard.columns)

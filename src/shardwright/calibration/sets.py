@@ -1,7 +1,7 @@
-"""What a calibration measures: random sets, devices of plans that searches find and their neighbours, and the same tables whole and cut.
+"""The sets that a calibration measures: random sets, devices of found plans and their neighbours, and the same tables whole and cut.
 
-A search finds whatever a model takes for cheap, so its plans are unlike random sets: more shards, more cuts, devices that are alike. A
-model that is to price them has to have seen such devices. And since plans differ in what they cut, some sets are measured in variants
+A search finds whatever the model believes to be cheap. So its plans differ from random sets: more shards, more cuts, similar devices. A
+model that prices such plans must have seen such devices. Plans also differ in what they cut, so some sets are measured in variants
 (see `shardwright.cost.dataset`).
 """
 
@@ -26,20 +26,20 @@ from shardwright.task.units import format_bytes
 
 STRATEGIES = ("size_lookup", "greedy", "neuroshard", "certified")
 _SEARCH_S = 5.0
-_MOST_DEVICES = 8  # measured all, so that plans can be compared
+_MOST_DEVICES = 8  # plans of up to this many devices are measured whole, so that they can be compared
 _CUT_SHARE = 0.4
-_NARROWEST = 8  # columns of a block that is cut in halves
-_FILL = 0.5  # of the room, by an even share of the tables
+_NARROWEST = 8  # fewest columns of each half when a block is halved
+_FILL = 0.5  # share of the room that an even share of the tables may fill
 
 
 @dataclass(frozen=True)
 class Set:
-    """Something to measure.
+    """A set of shards to measure on one device.
 
     Attributes:
-        work: what a device does.
+        work: the work of the device.
         kind: "random", "policy", "neighbour", "task" or "pair".
-        label: what it belongs to; see `shardwright.cost.dataset`.
+        label: the pair and variant that the set belongs to; see `shardwright.cost.dataset`.
     """
 
     work: DeviceWork
@@ -52,14 +52,14 @@ Group: TypeAlias = tuple[Set, ...]
 
 
 def random_sets(space: SampleSpace, first: int, count: int) -> Iterator[Set]:
-    """Samples of a space."""
+    """Sets drawn from a sample space: numbers `first` to `first + count - 1`."""
     for number in range(first, first + count):
         drawn = space.draw(number)
         yield Set(DeviceWork(drawn.works, drawn.seeds, drawn.optimizer), "random")
 
 
 def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Set]:
-    """Random tables of a task, about as many as a device gets, some of them as blocks of their columns or rows."""
+    """Sets of random tables of a task, about as many as a device gets; some tables are cut to a block of their columns or rows."""
     for _ in range(count):
         works, seeds = _some_tables(task, rng)
         blocks = [_random_block(work, rng) if rng.random() < _CUT_SHARE else work for work in works]
@@ -67,7 +67,7 @@ def task_sets(task: Task, count: int, rng: np.random.Generator) -> Iterator[Set]
 
 
 def heavy_sets(task: Task) -> Iterator[Set]:
-    """Tables that look up more than half of a device's even share, alone and in half: a slowest device may hold nothing else."""
+    """Each table with more than half of a device's even share of lookups, whole and halved: the slowest device may hold nothing else."""
     works = [shard_work(task, Shard.whole(table, 0)) for table in task.tables]
     share = [work.lookups * work.dim for work in works]
     for place in np.argsort(share)[::-1][: task.topology.devices].tolist():
@@ -78,7 +78,7 @@ def heavy_sets(task: Task) -> Iterator[Set]:
 
 
 def cut_pair(task: Task, name: str, rng: np.random.Generator) -> Group:
-    """Some tables whole on one device, with cuts on one device, whole on two devices, and with cuts on two."""
+    """A pair of up to four variants of the same tables: whole or with cuts, on one device or on two."""
     works, seeds = _some_tables(task, rng)
     whole = list(zip(works, seeds, strict=True))
     cuts = [work.dim >= 2 * _NARROWEST and rng.random() < _CUT_SHARE for work in works]
@@ -97,7 +97,7 @@ def cut_pair(task: Task, name: str, rng: np.random.Generator) -> Group:
 
 
 def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group, Group]:
-    """The devices of the plans that strategies find, as variants of one work, and devices that a few moves make of the last plan's.
+    """The devices of the plans that strategies find, as variants of one pair, and neighbours: the last plan's devices after a few moves.
 
     A strategy that finds no plan is left out.
     """
@@ -119,7 +119,7 @@ def plan_sets(task: Task, model: CostModel, name: str, seed: int) -> tuple[Group
 
 
 def fitted_task(task: Task, room_bytes: int) -> tuple[Task, str | None]:
-    """The task with fewer rows where this machine has no room for it, and what to say of that."""
+    """The task, with fewer rows if this machine has too little room for it, and a note that says so (None if it fits)."""
     total, largest = (find(table.weight_bytes for table in task.tables) for find in (sum, max))
     needed = max(total / task.topology.devices, largest / 2) / _FILL
     if needed <= room_bytes:
@@ -154,7 +154,7 @@ def _some_tables(task: Task, rng: np.random.Generator) -> tuple[list[ShardWork],
 
 
 def _random_block(work: ShardWork, rng: np.random.Generator) -> ShardWork:
-    """Some of the columns of a shard, or some of its rows where it has few columns."""
+    """A random part of a shard's columns, or half of its rows if it has few columns."""
     if work.dim >= 2 * _NARROWEST:
         return replace(work, dim=4 * int(rng.integers(1, work.dim // 4)))
     rows = max(1, work.rows // 2)
@@ -162,7 +162,7 @@ def _random_block(work: ShardWork, rng: np.random.Generator) -> ShardWork:
 
 
 def _moved(devices: Sequence[DeviceWork], rng: np.random.Generator) -> Iterator[DeviceWork]:
-    """Devices after two to four shards went from one to another at random: those that changed."""
+    """The devices that change when two to four random shards move to another device."""
     if len(devices) < 2:
         return
     held = [list(zip(device.works, device.seeds, strict=True)) for device in devices]

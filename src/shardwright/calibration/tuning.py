@@ -1,12 +1,12 @@
-"""The best plan that was measured for a task, in minutes: plan, measure, correct the model, plan again.
+"""Tuning: find the best measured plan of a task in minutes. Plan, measure, correct the model, plan again.
 
-1. Several searches find plans with the model as it is. Their devices are measured in turns.
-2. The model is corrected by all that was measured so far (`shardwright.cost.correction`).
-3. New plans: the best measured one after a few moves, by the corrected model and by others that the measurements allow as well; and now and
-   then a search of the corrected model. Only devices that no plan had before are measured.
-4. A plan becomes the best one only where it was measured to be better by more than the noise. How many moves are made at once grows while
-   gains come as promised, and shrinks where they do not.
-5. It ends when the best plan is within noise of the floor, when some rounds in a row gained nothing, or when time is up.
+1. Several searches find plans with the uncorrected model. The devices of these plans are measured in turns.
+2. All measurements so far correct the model (`shardwright.cost.correction`).
+3. Each round proposes new plans. Most are the best plan after a few moves, chosen by the corrected model or by another correction that
+   the measurements allow; every other round also searches with the corrected model. Only new devices are measured.
+4. A plan becomes the best only if it was measured to be better by more than the noise. The number of moves at once grows while gains
+   come as promised, and shrinks otherwise.
+5. Tuning ends when the best plan is within noise of the floor, when several rounds in a row gain nothing, or when time is up.
 """
 
 from __future__ import annotations
@@ -46,40 +46,40 @@ from shardwright.task.files import task_to_dict
 from shardwright.task.task import Task
 
 Told = Callable[[float, float, str], None]
-"""Called with the seconds since the beginning, the seconds there are, and what is being done."""
+"""Progress callback: seconds since the start, the time limit in seconds, and what is being done."""
 
-_ROOM_SHARE = 0.5  # of the memory that is free, for the tables of a device
+_ROOM_SHARE = 0.5  # most of the free memory that the tables of a device may take
 
 _SEARCHES = (("certified", 0, 0.0), ("neuroshard", 0, 0.0), ("greedy", 0, 0.0), ("dreamshard+", 0, 0.0), ("certified", 0, 0.05),
              ("certified", 1, 0.0), ("certified", 0, 0.15))  # fmt: skip
-"""Strategy, seed after the caller's, and price of a cut in times of the mean table."""
+"""The first searches: strategy, number added to the caller's seed, and price of a cut as a share of the mean table's time."""
 
-_SEARCH_S, _SEARCH_SHARE = 5.0, 0.04  # of one search: seconds at most, and share of all the time
-_AT_FIRST = 0.4  # of the time, for the plans that searches found
-_RESERVE = 0.12  # of the time, for the last visits
-_SURE = 0.95  # chance of being better from which on a plan is taken
-_OPEN = 0.2  # chance from which on another visit may pay
-_MOST_QUIET = 5  # visits of a work, to tell plans apart
-_PATIENCE = 4  # rounds without a gain
-_PROPOSALS, _DRAWS = 3, 8  # plans of a round, and corrections that are drawn until there are so many
-_WORTH = 0.001  # gain, as a share of the step, for which moves are measured
-_RETURN, _SHORTFALL = 0.7, 0.25  # shares of the promised gain from which on more moves are made at once, and fewer
+_SEARCH_S, _SEARCH_SHARE = 5.0, 0.04  # limit of one search: seconds, and share of the whole time
+_AT_FIRST = 0.4  # share of the time for measuring the plans of the first searches
+_RESERVE = 0.12  # share of the time kept for the last visits
+_SURE = 0.95  # chance of being better at which a plan is accepted
+_OPEN = 0.2  # chance above which another visit may pay
+_MOST_QUIET = 5  # most quiet visits of a work to tell plans apart
+_PATIENCE = 4  # rounds without a gain before tuning ends
+_PROPOSALS, _DRAWS = 3, 8  # most plans of a round from moves, and most corrections drawn to find them
+_WORTH = 0.001  # least predicted gain, as a share of the step, for which moves are measured
+_RETURN, _SHORTFALL = 0.7, 0.25  # shares of the promised gain: above, more moves are made at once; below, fewer
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tuning came to.
+    """The result of a tuning.
 
     Attributes:
-        plan: the best measured plan; `plan.tuning` holds what was measured, and `plan.cost` what the model predicts, uncorrected.
+        plan: the best measured plan; `plan.tuning` holds the measurements, and `plan.cost` the prediction of the uncorrected model.
         first: the plan that planning alone finds.
-        model: the model, corrected by what was measured; None where time was up before a correction.
-        bound_ms: lower bound on the step of every plan, proven for the corrected model; None where no search of it ended.
-        slower: how many times as long the controls took as when the model was learned; None where that is not known.
+        model: the model corrected by the measurements; None if time was up before the first correction.
+        bound_ms: lower bound on the step of every plan, proven for the corrected model; None if no search with it gave a bound.
+        slower: time of the controls over their time when the model was learned; None if unknown.
         stopped: "floor", "no gain", "time" or "interrupted".
-        seconds: how long it took.
+        seconds: how long the tuning took.
         failed: why devices could not be measured.
-        notes: what else there is to say.
+        notes: further remarks for the user.
     """
 
     plan: Plan
@@ -104,28 +104,28 @@ def tune(
     progress: Told | None = None,
     visitor: Visitor | None = None,
 ) -> Tuned:
-    """Plan, measure on this machine, correct the model, and plan again; the best plan that was measured.
+    """Plan, measure on this machine, correct the model, plan again; return the best measured plan.
 
-    The kernels of each device are measured one after another; links are predicted. Measurements are kept in the user's cache folder: the
-    same call goes on where the last one stopped.
+    The kernels of the devices are measured one device after another; links are predicted. Measurements are kept in the user's cache
+    folder, so the same call resumes where the last one stopped.
 
     Args:
-        task: what is placed, and where; its devices must be of this machine's type.
-        minutes: how long it may take. The first plan is measured in any case.
-        device: "cpu" or "cuda"; by default what the task is for.
-        cost_model: a model or the path of one; by default the one that planning takes.
+        task: the task; its devices must be of this machine's type.
+        minutes: time limit. The first plan is measured in any case.
+        device: "cpu" or "cuda"; by default the task's device.
+        cost_model: a model or the path of one; by default the model that planning uses.
         runs_on: see `shardwright.plan`.
-        seed: of searches and draws.
+        seed: seed of searches and random draws.
         progress: called before each visit.
-        visitor: times kernels, in place of a measuring process of this machine.
+        visitor: times kernels; by default a measuring process on this machine.
 
     Raises:
-        InvalidInput: an option breaks a rule, the task is for another device, another tuning or calibration is under way, or the cache
+        InvalidInput: an option is out of range, the task is for another device, another tuning or calibration is running, or the cache
             folder cannot be written to.
         InfeasibleTask: no strategy finds a plan.
         MissingDependency: torch is not installed.
-        MeasurementFailed: there is no such device, or the first plan cannot be measured.
-        KeyboardInterrupt: Ctrl-C came before the first plan was measured; later, it ends the tuning with the best plan so far.
+        MeasurementFailed: this machine has no such device, or the first plan cannot be measured.
+        KeyboardInterrupt: Ctrl-C was pressed before the first plan was measured; later, Ctrl-C returns the best plan so far.
     """
     if isinstance(minutes, bool) or not (math.isfinite(minutes) and minutes > 0):
         raise InvalidInput(f"minutes is {minutes:g}, must be a finite number greater than 0")
@@ -177,13 +177,13 @@ def tune(
 
 
 def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> Plan:
-    """A plan of the task as it was measured, for the task as it is: row blocks are stretched where tables had fewer rows.
+    """Convert a plan of the measured task to the real task: row blocks are stretched if tables were measured with fewer rows.
 
     Args:
-        found: the plan.
-        task: the task.
-        base: predicts its cost.
-        first: a plan whose bound, by the same model, holds for this one too.
+        found: the plan of the measured task.
+        task: the real task.
+        base: predicts the cost of the plan.
+        first: a plan whose bound, proven for the same model, holds for this plan too.
     """
     rows = {table.name: table.rows for table in found.task.tables}
     shards = []
@@ -203,7 +203,7 @@ def _for_task(found: Plan, task: Task, base: CostModel, first: Plan | None) -> P
 
 
 def _kept_plan(task: Task, machine: Fingerprint) -> Path:
-    """The file of the best plan that tunings of a task on a machine have found; its folder is made.
+    """The file that keeps the best tuned plan of a task on a machine; creates its folder.
 
     Raises:
         InvalidInput: the cache folder cannot be written to.
@@ -220,7 +220,7 @@ def _kept_plan(task: Task, machine: Fingerprint) -> Path:
 
 
 def _earlier(path: Path, task: Task) -> Plan | None:
-    """The best plan of an earlier run; None where there is none that can be read."""
+    """The best plan of an earlier run; None if there is none for this task, or it cannot be read."""
     try:
         found = Plan.load(path)
     except InvalidInput:
@@ -230,24 +230,24 @@ def _earlier(path: Path, task: Task) -> Plan | None:
 
 @dataclass
 class Tuner(Interruptible):
-    """A tuning under way.
+    """A running tuning.
 
     Attributes:
-        task: the task, as it is measured.
-        runs_on: what is to run the plan.
-        base: the model that is corrected.
-        measured: what was measured so far, and what measures more.
-        seed: of searches and draws.
-        seconds: how long it may take.
-        keep: is given every plan that becomes the best.
-        earlier: the best plan of an earlier run.
+        task: the task as it is measured.
+        runs_on: the runtime that will execute the plan.
+        base: the model to correct.
+        measured: measures devices, and holds the measurements so far.
+        seed: seed of searches and random draws.
+        seconds: time limit.
+        keep: called with every plan that becomes the best.
+        earlier: the best plan of an earlier run; None if there is none.
         best: the best plan so far.
         first: the plan that planning alone finds.
-        model: the model, corrected by what was measured so far.
+        model: the model corrected by the measurements so far.
         bound_ms: lower bound on the step of every plan, by the corrected model of the last search.
-        history: what was measured.
+        history: the measured plans, in order.
         stopped: "floor", "no gain", "time" or "interrupted".
-        doing: what is being done.
+        doing: what is being done now, for progress messages.
     """
 
     task: Task
@@ -275,12 +275,12 @@ class Tuner(Interruptible):
         self._tried: list[Candidate] = []
 
     def run(self) -> None:
-        """Tune until nothing is left to gain, time is up or Ctrl-C is pressed.
+        """Tune until there is no more gain, time is up, or Ctrl-C is pressed.
 
         Raises:
             InfeasibleTask: no strategy finds a plan.
             MeasurementFailed: the first plan cannot be measured.
-            KeyboardInterrupt: Ctrl-C came before the first plan was measured.
+            KeyboardInterrupt: Ctrl-C was pressed before the first plan was measured.
         """
         with self.until_interrupted():
             try:
@@ -295,7 +295,7 @@ class Tuner(Interruptible):
                 self.best = self.first
 
     def result(self) -> Tuning:
-        """What was found."""
+        """The measurements of the best and the first plan, and the history."""
         measured, times = self.measured, self.measured.times(self.best)
         return Tuning(
             measured_ms=measured.step_ms(self.best),
@@ -310,11 +310,11 @@ class Tuner(Interruptible):
 
     @property
     def floor_ms(self) -> float:
-        """The smallest total of any measured plan over the devices."""
+        """The smallest mean device time of any measured plan: its step if it were perfectly balanced."""
         return min(one.total_ms(self.measured.times(one)) for one in self._tried)
 
     def _at_first(self) -> None:
-        """Measure the plans that searches find; the one with the shortest predicted step is the first."""
+        """Measure the plans that searches find; the plan with the shortest predicted step becomes the first plan."""
         found = list(self._searched())
         self.doing = "measuring the first plan"
         self.first = self.best = min(found, key=lambda one: one.promised_ms)
@@ -332,10 +332,10 @@ class Tuner(Interruptible):
         self._judge(0, others)
 
     def _searched(self) -> Sequence[Candidate]:
-        """Distinct plans of several searches.
+        """Distinct plans of several searches, and the best plan of an earlier run.
 
         Raises:
-            InfeasibleTask: there is none.
+            InfeasibleTask: no search finds a plan.
         """
         found: list[Candidate] = []
         why: InfeasibleTask | None = None
@@ -362,7 +362,7 @@ class Tuner(Interruptible):
         return found
 
     def _rounds(self) -> None:
-        """Correct, propose, measure, judge."""
+        """Repeat rounds: correct the model, propose plans, measure them, judge them."""
         idle = number = 0
         while idle < _PATIENCE:
             number += 1
@@ -390,7 +390,7 @@ class Tuner(Interruptible):
         return corrected(self.base, self.task, [work.works for work in works], times, errors)
 
     def _proposals(self, number: int) -> list[Candidate]:
-        """New plans."""
+        """New plans to measure: moves from the best plan and, every other round, the plan of a new search."""
         assert self.model is not None
         kernels = self.measured.times(self.best) + self.best.added
         mean = Moves(self._limited, self.model, self.best.plan.shards, kernels)
@@ -415,7 +415,7 @@ class Tuner(Interruptible):
         return found
 
     def _judge(self, number: int, proposals: Sequence[Candidate]) -> bool:
-        """Take what is better by more than the noise; whether anything was."""
+        """Accept each proposal that beats the best plan by more than the noise; return whether any did."""
         seen = [one for one in proposals if self.measured.can_measure(one) and self.measured.complete(one)]
         gained = False
         for one in sorted(seen, key=self.measured.step_ms):
@@ -434,7 +434,7 @@ class Tuner(Interruptible):
         return gained
 
     def _trust(self, before: float, proposals: Sequence[Candidate]) -> None:
-        """More moves at once where gains came as promised, fewer where they did not."""
+        """Make more moves at once if gains came as promised, and fewer if they did not."""
         shares = [
             (before - self.measured.step_ms(one)) / max(before - one.promised_ms, 1e-9 * before)
             for one in proposals
@@ -446,13 +446,13 @@ class Tuner(Interruptible):
             self._moves = max(1, self._moves // 2)
 
     def _last_visits(self) -> None:
-        """The first plan and the best one again, so that their intervals are narrow."""
+        """Visit the first and the best plan again to narrow their intervals."""
         self.doing = "measuring the best plan again"
         self.measured.visit([*self.first.works, *self.best.works], 3, self._until(1.0))
         self.measured.visit_controls()
 
     def _new(self, name: str, found: Plan, promised_ms: float | None) -> list[Candidate]:
-        """The plan to be measured; nothing where it was there before."""
+        """A candidate for the plan, in a list; empty if the same plan was seen before."""
         key: frozenset[object] = frozenset(found.shards)
         if key in self._seen:
             return []

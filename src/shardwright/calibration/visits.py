@@ -1,7 +1,7 @@
-"""Visits of calibrations and tunings: made in one way, the controls among them, and each stored at once.
+"""How calibration and tuning measure: one way to visit a work, controls interleaved, every visit stored at once.
 
-`Observed` are sets and their times, which a model is trained on. `Comparison` are devices of plans, visited as often as it takes to tell
-two plans apart.
+`Observed` collects sets and their times for training a model. `Comparison` visits devices of plans as often as it takes to tell two
+plans apart.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id
 from shardwright.sharding.plan import Plan
 
-_BETWEEN_CONTROLS = 40  # visits
-_MOST_FAILED = 10  # in a row: then the backend is at fault, not a work
+_BETWEEN_CONTROLS = 40  # visits between two rounds of controls
+_MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
 _DRAWS = 400
-_LEAST_NOISE, _FIRST_NOISE = 0.003, 0.02  # of a time: between visits at least, and as long as no work was visited twice
+_LEAST_NOISE, _FIRST_NOISE = 0.003, 0.02  # noise of a visit, as a share: least, and until a work has two visits
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 
 
 class Visitor(Protocol):
-    """What times a device's work: a `shardwright.measure.measuring.Measurer`."""
+    """Times the work of a device, as `shardwright.measure.measuring.Measurer` does."""
 
     def visit(self, work: DeviceWork) -> Visit:
         """Time a work once."""
@@ -46,15 +46,15 @@ class Visitor(Protocol):
 
 @dataclass
 class Visits:
-    """Visits to works, and now and then to the controls.
+    """Visits works, and the controls at intervals.
 
     Attributes:
         visitor: times kernels.
-        controls: works that are visited first, last, and now and then.
-        store: keeps the visits, and has those of earlier commands; None where nothing is kept.
+        controls: works that are visited first, last, and every `_BETWEEN_CONTROLS` visits.
+        store: stores the visits, and holds those of earlier commands; None to store nothing.
         told: called before each visit.
-        failed: works that could not be measured, and why.
-        took_s: seconds of the last visit.
+        failed: the reason for each work that could not be measured.
+        took_s: duration of the last visit.
     """
 
     visitor: Visitor
@@ -73,26 +73,26 @@ class Visits:
         """Visit the controls once.
 
         Raises:
-            MeasurementFailed: one of them cannot be measured, and nothing could be before.
+            MeasurementFailed: a control cannot be measured and nothing was measured before, or too many works failed in a row.
         """
         for work in self.controls:
             self._visit(work, "control")
 
     def of_controls(self) -> Controls:
-        """What the controls took; nothing where one of them was not visited."""
+        """The times of the controls; empty if any control was not visited."""
         if not all(self._visits.get(work) for work in self.controls):
             return Controls()
         return Controls(tuple(sum(self.time(work)) for work in self.controls))
 
     def time(self, work: DeviceWork) -> tuple[float, float]:
-        """Forward and backward ms of a work that was visited; zeros for one without shards."""
+        """Forward and backward ms of a visited work; zeros for a work without shards."""
         return time_of(self._visits[work], self._usual_ms) if work.works else (0.0, 0.0)
 
     def _visit(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> Visit | None:
-        """The visit; None where the work cannot be measured.
+        """Visit a work and store the visit; None if the work cannot be measured.
 
         Raises:
-            MeasurementFailed: too many in a row cannot be, or the first one.
+            MeasurementFailed: too many works failed in a row, or a control failed before anything was measured.
         """
         self._count += kind != "control"
         if kind != "control" and self._count % _BETWEEN_CONTROLS == 0:
@@ -120,12 +120,12 @@ class Visits:
 
 @dataclass
 class Observed(Visits):
-    """Visits to sets, and the sets of earlier calibrations.
+    """Visits sets, and holds those of earlier calibrations.
 
     Attributes:
-        batch_size: samples of a batch.
-        earlier: what was measured before; None where nothing was.
-        sets: those of this calibration, in the order of their first visit.
+        batch_size: samples in a batch.
+        earlier: the sets of earlier calibrations; None if there are none.
+        sets: the sets of this calibration, in the order of their first visit.
     """
 
     batch_size: int | None = None
@@ -136,14 +136,14 @@ class Observed(Visits):
         return len(self.sets) + (len(self.earlier) if self.earlier is not None else 0)
 
     def visit(self, one: Set) -> Visit | None:
-        """Visit a set; None where it cannot be measured."""
+        """Visit a set; None if it cannot be measured."""
         found = self._visit(one.work, one.kind, one.label, self.batch_size)
         if found is not None:
             self.sets[one] = None
         return found
 
     def known(self, one: Set) -> bool:
-        """Take a set without a visit, where its work was visited for another set; whether it was."""
+        """Whether the set's work was already visited for another set; if so, take the set without a visit."""
         if one.work in self._visits:
             self.sets[one] = None
         return one.work in self._visits
@@ -154,7 +154,7 @@ class Observed(Visits):
         return sorted(found.values(), key=lambda one: -min(visit.sentinel for visit in self._visits[one.work]))
 
     def samples(self) -> Samples:
-        """All sets with their times, earlier ones first."""
+        """All sets with their times, those of earlier calibrations first."""
         if self.earlier is not None and not self.sets:
             return self.earlier
         times = np.array([self.time(one.work) for one in self.sets]).reshape(-1, 2)
@@ -163,7 +163,7 @@ class Observed(Visits):
 
 
 def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samples | None:
-    """What was measured on this machine with an optimizer and a batch size before; None where nothing was."""
+    """Sets measured earlier on this machine with this optimizer and batch size; None if there are none."""
     import pyarrow.compute as pc
 
     with reading(store.folder) as db:
@@ -171,7 +171,7 @@ def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samp
             return None
     try:
         table = read_samples(store.folder, hardware=store.hardware, optimizer=optimizer)
-    except InvalidInput:  # of other hardware, or another optimizer
+    except InvalidInput:  # the samples are from other hardware, or with another optimizer
         return None
     table = table.filter(pc.and_(pc.equal(table["batch_size"], batch_size), pc.equal(table["repeat"], 0)))
     return samples_of(table) if table.num_rows else None
@@ -179,10 +179,10 @@ def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samp
 
 @contextmanager
 def calibration_lock(folder: Path) -> Iterator[None]:
-    """Keep other calibrations of this machine away; the kernel lets go of the lock when the process ends, however it ends.
+    """Lock out other calibrations on this machine; the kernel releases the lock when the process ends, even by a crash.
 
     Raises:
-        InvalidInput: another one is under way, or the cache folder cannot be written to.
+        InvalidInput: another calibration is running, or the cache folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,15 +203,15 @@ def calibration_lock(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A plan that is measured, or is to be.
+    """A plan to measure, or already measured.
 
     Attributes:
-        name: where it came from.
+        name: how the plan was found.
         plan: the plan.
-        promised_ms: its predicted step.
-        works: what each device does.
-        links: `(devices, 2)` predicted forward and backward collectives.
-        added: `(devices, 2)` predicted synchronisation of sharding groups.
+        promised_ms: predicted step of the plan.
+        works: the work of each device.
+        links: `(devices, 2)` predicted ms of forward and backward collectives.
+        added: `(devices, 2)` predicted ms of synchronising sharding groups.
     """
 
     name: str
@@ -223,29 +223,29 @@ class Candidate:
 
     @classmethod
     def of(cls, name: str, plan: Plan, promised_ms: float) -> Candidate:
-        """A plan made ready to be measured."""
+        """The candidate of a plan."""
         links = np.stack(communication_ms(plan.task, plan.shards), axis=1)
         return cls(
             name, plan, promised_ms, tuple(device_works(plan, 0)), links, synchronisation_ms(plan.task, plan.shards)
         )
 
     def step_ms(self, times: Floats) -> Floats:
-        """`(...)` step from `(..., devices, 2)` kernel times."""
+        """`(...)` step ms from `(..., devices, 2)` kernel ms."""
         steps: Floats = (times + self.added).max(axis=-2).sum(axis=-1) + self.links.max(axis=0).sum()
         return steps
 
     def total_ms(self, times: Floats) -> float:
-        """What the mean device takes: the step in perfect balance."""
+        """Mean device time: the step ms if the plan were perfectly balanced."""
         return float((times + self.added + self.links).sum()) / len(self.works)
 
 
 @dataclass
 class Comparison(Visits):
-    """What was measured so far, and what can be concluded from it.
+    """Visits devices of plans, and tells which plan is faster.
 
     Attributes:
-        rng: order of the visits.
-        until: `time.monotonic()` from which on nothing is visited.
+        rng: draws the order of the visits.
+        until: `time.monotonic()` after which nothing is visited.
     """
 
     rng: np.random.Generator
@@ -256,10 +256,10 @@ class Comparison(Visits):
         self._normal: dict[DeviceWork, Floats] = {}
 
     def visit(self, works: Iterable[DeviceWork], quiet: int, until: float | None = None) -> None:
-        """Visit works in rounds, each in a new random order, until each had so many quiet visits or time is up.
+        """Visit works in rounds, in random order, until each work has `quiet` quiet visits or time is up.
 
         Raises:
-            MeasurementFailed: too many works in a row could not be measured.
+            MeasurementFailed: too many works failed in a row.
         """
         wanted = [work for work in dict.fromkeys(works) if work.works]
         for number in range(1, quiet + 1):
@@ -276,7 +276,7 @@ class Comparison(Visits):
         return all(self._known(work) for work in candidate.works if work.works)
 
     def can_measure(self, candidate: Candidate) -> bool:
-        """Whether no device is known to fail."""
+        """Whether no device of the plan has failed so far."""
         return not any(work in self.failed for work in candidate.works)
 
     def times(self, candidate: Candidate) -> Floats:
@@ -284,32 +284,32 @@ class Comparison(Visits):
         return np.array([self.time(work) for work in candidate.works])
 
     def step_ms(self, candidate: Candidate) -> float:
-        """Step of a plan, its kernels as measured."""
+        """Step ms of a plan with its measured kernel times."""
         return float(candidate.step_ms(self.times(candidate)))
 
     def interval(self, candidate: Candidate) -> tuple[float, float]:
-        """95% interval of the step."""
+        """95% interval of the step ms."""
         low, high = np.quantile(self._steps(candidate), [0.025, 0.975]).tolist()
         step = self.step_ms(candidate)
         return min(low, step), max(high, step)
 
     def chance(self, candidate: Candidate, other: Candidate) -> float:
-        """How likely it is that a plan is better than another; devices that both have count for both alike."""
+        """Probability that a plan is faster than another; the noise of a device that both plans have is the same in both."""
         return float((self._steps(candidate) < self._steps(other)).mean())
 
     def samples(self) -> tuple[list[DeviceWork], Floats, Floats]:
-        """All works of plans, with `(n, 2)` times and their standard errors."""
+        """All n works of plans, their `(n, 2)` ms, and the `(n, 2)` standard errors in ms."""
         works = [work for work, visits in self._visits.items() if visits and work not in set(self.controls)]
         times = np.array([self.time(work) for work in works]).reshape(-1, 2)
         return works, times, np.array([self._error(work) for work in works]).reshape(-1, 2) * times
 
     def time(self, work: DeviceWork) -> tuple[float, float]:
-        """As of `Visits`; a work that this command did not visit has the time that earlier ones found."""
+        """As in `Visits`, but for a work that this command did not visit, the time comes from earlier commands."""
         self._known(work)
         return super().time(work)
 
     def _known(self, work: DeviceWork) -> list[Visit]:
-        """Visits of this command and of earlier ones."""
+        """The visits to a work, by this command and by earlier ones."""
         if work not in self._visits:
             self._visits[work] = self.store.visits(work) if self.store is not None else []
         return self._visits[work]
@@ -318,7 +318,7 @@ class Comparison(Visits):
         return work not in self.failed and not settled(self._known(work), quiet)
 
     def _noise(self) -> Floats:
-        """`(2,)` standard deviation of a quiet visit, as a share of the time, over all works that were visited twice or more."""
+        """`(2,)` standard deviation of a quiet visit as a share of the time, pooled over all works with two or more quiet visits."""
         squares, freedom = np.zeros(2), 0
         for visits in self._visits.values():
             times = np.log([(v.forward_ms + 1e-9, v.backward_ms + 1e-9) for v in visits if v.quiet] or np.zeros((0, 2)))
@@ -327,17 +327,17 @@ class Comparison(Visits):
                 freedom += len(times) - 1
         if not freedom:
             return np.full(2, _FIRST_NOISE)
-        prior = 4  # as if so many visits had the noise that is assumed at first
+        prior = 4  # the assumed noise counts as much as this many visits
         return np.maximum(np.sqrt((squares + prior * _FIRST_NOISE**2) / (freedom + prior)), _LEAST_NOISE)
 
     def _error(self, work: DeviceWork) -> Floats:
-        """`(2,)` standard error of a work's time, as a share of it."""
+        """`(2,)` standard error of a work's time, as a share of the time."""
         count = max(1, sum(visit.quiet for visit in self._known(work)))
         found: Floats = self._noise() * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
         return found
 
     def _steps(self, candidate: Candidate) -> Floats:
-        """`(draws,)` steps that the measurements allow; the same draws of a work in every plan that has it."""
+        """`(draws,)` random step ms within the noise of the measurements; a work gets the same draws in every plan."""
         drawn = np.zeros((_DRAWS, len(candidate.works), 2))
         for device, work in enumerate(candidate.works):
             if work.works:

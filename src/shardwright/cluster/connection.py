@@ -1,8 +1,8 @@
-"""Connecting to a Ray cluster, or starting one on this machine for as long as it is needed.
+"""Connect to a Ray cluster, or start one on this machine for as long as it is needed.
 
-A cluster runs whatever code those who can reach it send, so one that is started here listens on the loopback interface only and asks for a
-token that nobody else knows. Who connects to a cluster trusts it, and the cluster trusts them. A process of its own asks whether a cluster
-answers: Ray may wait for ever, or end the process that asks, where none does.
+A cluster runs any code that it is sent. So a cluster started here listens on the loopback interface only and asks for a token that
+nobody else knows. A client trusts the cluster that it connects to, and the cluster trusts the client. A separate process checks whether
+a cluster answers: if none does, Ray may wait for ever, or end the process that asks.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def check_answers(address: str, patience_s: float) -> None:
 
     Args:
         address: "auto", "HOST:PORT" or "ray://HOST:PORT".
-        patience_s: how long it may take.
+        patience_s: seconds in which the cluster must answer.
 
     Raises:
-        InvalidInput: the address is none.
-        ClusterFailed: it does not answer in time, or refuses.
+        InvalidInput: the address has another form.
+        ClusterFailed: the cluster does not answer in time, or refuses.
     """
     remedy = _REMEDIES[0 if address == "auto" else 1 if address.startswith("ray://") else 2]
     if address != "auto":
@@ -84,15 +84,15 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 _ROOM = 107 - len("/shardwright-ray-12345678/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Most bytes of a temporary folder's path: that of a Unix socket has at most 107."""
+"""Most bytes in the path of the temporary folder: Ray's sockets are in it, and the path of a Unix socket has at most 107."""
 
 
 @contextmanager
 def session_folder() -> Iterator[Path]:
-    """A new folder whose path leaves room for Ray's sockets in it: in the usual temporary folder, or in /tmp where that is too deep.
+    """A new folder with a path short enough for Ray's sockets: in the usual temporary folder if that fits, else in /tmp or /dev/shm.
 
     Raises:
-        ClusterFailed: neither can be used.
+        ClusterFailed: none of these can be used.
     """
     bases = [tempfile.gettempdir(), "/tmp", "/dev/shm"]  # noqa: S108  (mkdtemp makes a private folder)
     base = next(
@@ -107,7 +107,7 @@ def session_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        for _ in range(20):  # what Ray started may still be writing its last lines
+        for _ in range(20):  # Ray's processes may still be writing their last lines
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
                 break
@@ -115,26 +115,26 @@ def session_folder() -> Iterator[Path]:
 
 
 _STORE_BYTES = 100 * 2**20
-"""Shared memory of a cluster of this machine: jobs and results are small. Ray takes files where /dev/shm has less."""
+"""Shared memory of a cluster on this machine; jobs and results are small. Ray uses files if /dev/shm has less."""
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
 
 PATIENCE_S = 60.0
-"""Seconds in which a cluster must answer; importing Ray alone takes some of them on a busy machine."""
+"""Seconds in which a cluster must answer; on a busy machine, importing Ray takes some of them."""
 
 
 @contextmanager
 def open_cluster(address: str, *, patience_s: float = PATIENCE_S) -> Iterator[Cluster]:
-    """Connect to a cluster; for "local", start one here and end it afterwards.
+    """Connect to a cluster; for "local", start one on this machine and end it afterwards.
 
     Args:
         address: "local" (a worker for each core of this machine, at least 2), "local:N" (N workers), "auto" (the cluster that this
-            machine is a node of), "HOST:PORT" (likewise, by the address of its head), or "ray://HOST:PORT" (from any machine).
-        patience_s: how long a cluster may take to answer.
+            machine is a node of), "HOST:PORT" (the same, by the address of its head), or "ray://HOST:PORT" (from any machine).
+        patience_s: seconds in which a cluster must answer.
 
     Raises:
         MissingDependency: Ray is not installed.
-        InvalidInput: the address is none.
+        InvalidInput: the address has another form.
         ClusterFailed: the cluster does not answer, or Ray does not start here.
     """
     if find_spec("ray") is None:
@@ -162,7 +162,7 @@ def _local_workers(address: str) -> int:
 
 @contextmanager
 def _local(address: str, workers: int) -> Iterator[None]:
-    """A cluster of this machine alone, that ends with the block and leaves nothing behind."""
+    """Run a cluster on this machine alone; it ends with the block and leaves nothing behind."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
     options: dict[str, Any] = {
         "address": "local",
@@ -178,7 +178,7 @@ def _local(address: str, workers: int) -> Iterator[None]:
 
 @contextmanager
 def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> Iterator[None]:
-    """Ray, connected for the duration of a block; `what` happened if it cannot be. The signal handler that it replaces is put back."""
+    """Connect Ray for the duration of a block, then restore the signal handler that Ray replaced. `what` is said if Ray fails."""
     import ray
 
     if ray.is_initialized():
@@ -189,10 +189,10 @@ def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> I
 
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        # Ray prints on stdout that a worker died, whatever it is told otherwise; stdout is for results.
+        # Ray prints on stdout that a worker died, whatever its settings; stdout is for results.
         with _changed(worker, _worker_logs_enabled=False):
             try:
-                # A node that shall have no others listens on the loopback interface; Ray does so by itself on systems other than Linux.
+                # Makes a cluster of one node listen on the loopback interface; outside Linux, Ray does so by itself.
                 alone = {"ENABLE_RAY_CLUSTER": False} if options["address"] == "local" else {}
                 try:
                     with _changed(ray_constants, **alone):
@@ -211,7 +211,7 @@ def _session(address: str, what: str, remedy: str, options: dict[str, Any]) -> I
 
 @contextmanager
 def _changed(module: ModuleType, **settings: object) -> Iterator[None]:
-    """Change settings of Ray that only its own modules have, for the duration of a block; none that a release has no more."""
+    """Change settings inside a module of Ray for the duration of a block; skips settings that this release of Ray lacks."""
     before = {name: getattr(module, name) for name in settings if hasattr(module, name)}
     vars(module).update({name: settings[name] for name in before})
     try:
@@ -222,7 +222,7 @@ def _changed(module: ModuleType, **settings: object) -> Iterator[None]:
 
 @cache
 def _token() -> str:
-    """One token for the life of this process: Ray reads it once."""
+    """The token of this process; it never changes because Ray reads it once."""
     import secrets
 
     return secrets.token_hex(32)
@@ -230,7 +230,7 @@ def _token() -> str:
 
 @contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Set variables that are not set, for the duration of a block."""
+    """Set those environment variables that are not set yet, for the duration of a block."""
     added = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(added)
     try:

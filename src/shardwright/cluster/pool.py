@@ -1,16 +1,16 @@
-"""A cluster, and the pools of workers on it: jobs go to free workers, and again to others where a worker dies.
+"""A cluster and its pools of workers: each job goes to a free worker, and to another one if that worker dies.
 
     with open_cluster(address) as cluster, cluster.pool(factory) as pool:  # each worker makes a state by `factory()`, and keeps it
         for index, result in pool.map(method, jobs):                       # method(state, job), in order of completion
             ...
 
-- Functions, jobs and results travel between processes: functions are best defined at the top level of a module that is installed on every
-  node (`functools.partial` of one is fine), jobs and results are plain data.
-- A job is taken from `jobs` only when a worker is free for it, so they may be endless.
-- Ray starts a worker that died again in its place (`max_restarts`), and its job is done again by whichever worker is free first. So a job
-  gives the same result wherever and however often it is done, and leaves writing to the caller.
-- An exception that a job raises itself reaches the caller as it is, and is never tried again.
-- Leaving the loop or the `with` block, by Ctrl-C as well, kills what still runs.
+- Functions, jobs and results travel between processes. Define functions at the top level of a module that is installed on every node
+  (`functools.partial` of one is fine); jobs and results must be plain data.
+- A job is taken from `jobs` only when a worker is free for it, so `jobs` may be endless.
+- If a worker dies, Ray restarts it (`max_restarts`), and the first free worker does its job again. So a job must give the same result
+  wherever and however often it runs, and must leave writing to the caller.
+- An exception that a job raises reaches the caller unchanged; the job is not tried again.
+- Leaving the loop or the `with` block, also by Ctrl-C, kills the jobs that still run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ State = TypeVar("State")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-_LONGEST = 400  # characters of how a worker died; the end says most
+_LONGEST = 400  # most characters of the message that says how a worker died; its end says most
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,32 @@ class Cluster:
     """A cluster that this process is connected to; made by `shardwright.cluster.open_cluster`.
 
     Attributes:
-        address: where it is, for messages.
+        address: its address, for messages.
     """
 
     address: str
 
     @property
     def local(self) -> bool:
-        """Whether it was started on this machine, for this process alone."""
+        """Whether the cluster was started on this machine for this process alone."""
         return self.address.partition(":")[0] == "local"
 
     def nodes(self) -> list[tuple[str, int, int]]:
-        """Ray's name, the CPU cores and the GPUs of each machine that is there now."""
+        """Ray's name, CPU cores and GPUs of each machine that is up now."""
         import ray
 
         lent = [(node["NodeID"], node["Resources"]) for node in cast(Any, ray).nodes() if node["Alive"]]
         return [(name, int(has.get("CPU", 0)), int(has.get("GPU", 0))) for name, has in lent]
 
     def places(self, measuring_on: str | None = None) -> list[str]:
-        """The node of each worker that there is room for, other work aside.
+        """The node of each worker that the cluster has room for, ignoring other work.
 
         Args:
-            measuring_on: the device, for workers that measure: one on each GPU ("cuda"), or one on each machine ("cpu"), as they would
-                disturb each other through its caches and memory. A cluster of this machine alone has as many as its user said.
+            measuring_on: the device, for workers that measure: one worker per GPU ("cuda"), or one per machine ("cpu"), since several
+                would disturb each other through caches and memory. A local cluster has as many as its user asked for.
 
         Raises:
-            ClusterFailed: there is no such device in the cluster.
+            ClusterFailed: the cluster has no such device.
         """
         one_each = measuring_on == "cpu" and not self.local
         on_gpu = measuring_on == "cuda"
@@ -75,30 +75,30 @@ class Cluster:
         return places
 
     def pool(self, factory: Callable[[], State], places: Sequence[str] | None = None, **options: Any) -> Pool[State]:
-        """Workers of one core each: by default as many as there is room for; `options` are attributes of `Pool`."""
+        """A pool of workers with one core each, by default as many as there is room for; `options` are attributes of `Pool`."""
         return Pool(self.address, factory, self.places() if places is None else places, **options)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """What becomes of a job for one worker, which died.
+    """The result of a job whose worker died, if only that worker could do the job.
 
     Attributes:
-        text: one line that says how.
+        text: one line that says how the worker died.
     """
 
     text: str
 
 
 class StatefulWorker:
-    """A worker: its state is made by its first job, so that an error of the factory reaches the caller as that job's error."""
+    """A worker. Its first job makes its state, so that an error of the factory reaches the caller as an error of that job."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
         self._state: list[Any] = []
 
     def ready(self) -> None:
-        """That it answers says that the worker runs."""
+        """Answer, which shows that the worker runs."""
 
     def call(self, method: Callable[[Any, Any], Any], job: Any) -> Any:
         """Do a job."""
@@ -108,12 +108,12 @@ class StatefulWorker:
 
 
 _Worker = tuple[int, Any]
-"""A worker's number since it was last started, and Ray's handle."""
+"""A worker: its number, new after each start, and Ray's handle."""
 
 
 @dataclass(eq=False)
 class _Given:
-    """A job that was handed out under a number; `bound` to its worker or not, and `deaths` of workers at it."""
+    """A job that was handed out; `bound` if only one worker may do it, and `deaths` of the workers that did it."""
 
     number: int
     method: Callable[[Any, Any], Any]
@@ -126,18 +126,18 @@ class _Given:
 class Pool(Generic[State]):
     """Workers that each keep a state; a context manager that ends them. Made by `Cluster.pool`.
 
-    Most users need `map` only. Where the next job depends on earlier results, `free`, `give` and `wait` do the same step by step; and where
-    it matters which worker does a job, `idle` names them.
+    Most users need `map` only. If the next job depends on earlier results, `free`, `give` and `wait` do the same step by step. If it
+    matters which worker does a job, `idle` names the workers.
 
     Attributes:
-        address: of the cluster, for messages.
-        factory: called on each worker, with its first job; makes what `method` gets as its first argument.
+        address: address of the cluster, for messages.
+        factory: called on each worker with its first job; returns the worker's state, the first argument of `method`.
         places: the node of each worker.
-        gpus: GPUs that a worker holds.
+        gpus: GPUs that each worker holds.
         retries: how often a job is started again after its worker died.
-        start_s: seconds in which a worker must start; a cluster that is busy with other work has no room for it earlier.
-        redone: jobs that were started again, or lost, because their worker died.
-        given_up: workers that never got ready, one line each.
+        start_s: seconds in which a worker must start; it waits while the cluster is busy with other work.
+        redone: number of jobs that were restarted, or lost, because their worker died.
+        given_up: one line for each worker that never got ready.
     """
 
     address: str
@@ -149,43 +149,43 @@ class Pool(Generic[State]):
     redone: int = 0
     given_up: list[str] = field(default_factory=list)
     _idle: deque[_Worker] = field(default_factory=deque)
-    _running: dict[Any, tuple[_Worker, _Given | None]] = field(default_factory=dict)  # without a job, it is starting
+    _running: dict[Any, tuple[_Worker, _Given | None]] = field(default_factory=dict)  # job None: the worker is starting
     _again: deque[_Given] = field(default_factory=deque)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def size(self) -> int:
-        """Workers that run or are starting."""
+        """Number of workers that run or are starting."""
         return len(self._idle) + len(self._running)
 
     @property
     def free(self) -> int:
-        """How many more jobs can be handed out right now."""
+        """Number of jobs that can be handed out now."""
         return max(0, len(self._idle) - len(self._again))
 
     @property
     def idle(self) -> list[int]:
-        """The workers that have nothing to do, by number; one that was started again after its death has a new number."""
+        """Numbers of the workers that have nothing to do; a restarted worker has a new number."""
         return [number for number, _ in self._idle]
 
     @property
     def starting(self) -> int:
-        """Workers that are not ready yet."""
+        """Number of workers that are not ready yet."""
         return sum(given is None for _, given in self._running.values())
 
     @property
     def busy(self) -> int:
-        """Jobs that are handed out and not finished."""
+        """Number of jobs that are handed out and not finished."""
         return len(self._running) - self.starting + len(self._again)
 
     def map(self, method: Callable[[State, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[int, Result]]:
-        """Call a method once for every job, with the state of a worker and the job.
+        """Call `method(state, job)` for every job, with the state of the worker that does the job.
 
         Yields:
             The job's number, from 0, and its result, in order of completion.
 
         Raises:
-            ClusterFailed: the workers of one job die again and again, or no worker is left.
+            ClusterFailed: a job's workers died more than `retries` times, or no worker is left.
         """
         left, more = enumerate(jobs), True
         try:
@@ -201,27 +201,27 @@ class Pool(Generic[State]):
             self._abandon()
 
     def give(self, number: int, method: Callable[[State, Any], Any], job: Any, *, worker: int | None = None) -> None:
-        """Hand out a job; only where `free` says that there is a worker for it.
+        """Hand out a job; call this only if `free` is above 0.
 
         Args:
-            number: what `wait` names its result by.
+            number: the number under which `wait` returns the result.
             method: called with the worker's state and the job.
             job: plain data.
-            worker: one of `idle`, where only that one may do it: if it dies, `wait` returns a `Lost` in place of a result.
+            worker: one of `idle`, if only that worker may do the job: if it dies, `wait` returns a `Lost` in place of a result.
         """
         if worker is not None:
             self._idle.rotate(-self.idle.index(worker))
         self._hand(_Given(number, method, job, bound=worker is not None))
 
     def wait(self) -> list[tuple[int, Any]]:
-        """Wait until something happens; it may be that a worker gets ready, so that `free` grows and no job has finished.
+        """Wait until a job finishes or a worker gets ready or dies; if no job has finished, `free` may have grown.
 
         Returns:
-            Number and result of at most one job; `Lost` is the result of a job that was for one worker, which died.
+            Number and result of at most one job; the result is `Lost` if the job was for one worker and that worker died.
 
         Raises:
-            ClusterFailed: the workers of one job died again and again, or no worker is left.
-            Exception: whatever a job raised.
+            ClusterFailed: a job's workers died more than `retries` times, or no worker is left.
+            Exception: the exception that a job raised.
         """
         while self._again and self._idle:
             self._hand(self._again.popleft())
@@ -242,7 +242,7 @@ class Pool(Generic[State]):
         return []
 
     def keep(self, workers: Collection[int]) -> None:
-        """End the idle workers whose numbers are not among these."""
+        """End the idle workers whose numbers are not in `workers`."""
         for worker in [worker for worker in self._idle if worker[0] not in workers]:
             self._idle.remove(worker)
             _kill(worker)
@@ -256,7 +256,7 @@ class Pool(Generic[State]):
         remote: Any = cast(Any, ray.remote(StatefulWorker))
         try:
             for place in self.places:
-                # A job that was lost goes to whoever is free first: Ray itself restarts workers, and does no job again.
+                # Ray restarts dead workers but repeats no job: the pool itself gives a lost job to the first free worker.
                 options = {"num_cpus": 1, "num_gpus": self.gpus, "max_restarts": -1, "max_task_retries": 0}
                 where = NodeAffinitySchedulingStrategy(node_id=place, soft=False)
                 self._begin(remote.options(**options, scheduling_strategy=where).remote(self.factory))
@@ -275,11 +275,11 @@ class Pool(Generic[State]):
         self._again.clear()
 
     def _begin(self, actor: Any) -> None:
-        """Count a worker among the starting ones until it answers; Ray keeps the question while it restarts the worker."""
+        """Count a worker as starting until it answers; Ray keeps the request while it restarts the worker."""
         self._running[actor.ready.options(max_task_retries=-1).remote()] = ((next(self._numbers), actor), None)
 
     def _finished(self, ref: Any) -> list[tuple[int, Any]]:
-        """A worker is ready, a job is done, or a worker has died."""
+        """Handle one event: a worker is ready, a job is done, or a worker has died."""
         worker, given = self._running.pop(ref)
         try:
             outcome = _outcome(ref)
@@ -311,7 +311,7 @@ class Pool(Generic[State]):
         self._check_not_empty()
 
     def _check_not_empty(self) -> None:
-        """Check that there is a worker: without any, nothing would ever happen."""
+        """Raise if no worker is left, since waiting would never end."""
         if not self.size:
             why = f"of {len(self.places)}" + (f"; {self.given_up[-1]}" if self.given_up else "")
             raise ClusterFailed(
@@ -324,7 +324,7 @@ class Pool(Generic[State]):
         self._running[worker[1].call.remote(given.method, given.job)] = (worker, given)
 
     def _abandon(self) -> None:
-        """Forget the jobs that are handed out; Ray starts the workers that are at one anew."""
+        """Forget all jobs that are handed out, and restart the workers that are doing one."""
         self._again.clear()
         for ref, (worker, given) in list(self._running.items()):
             if given is not None:
@@ -336,12 +336,12 @@ class Pool(Generic[State]):
 def _kill(worker: _Worker, *, for_good: bool = True) -> None:
     import ray
 
-    with suppress(Exception):  # it is dead already, or the cluster is gone
+    with suppress(Exception):  # the worker is already dead, or the cluster is gone
         ray.kill(worker[1], no_restart=for_good)
 
 
 def _outcome(ref: Any) -> Any:
-    """The result of a finished job, or `Lost` where its worker or its node died; raises what the job raised, as it was."""
+    """The result of a finished job, or `Lost` if its worker or node died; raises the job's own exception unchanged."""
     import ray
     from ray import exceptions
 
@@ -357,10 +357,10 @@ def _outcome(ref: Any) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """The lines of a message that say something, as one."""
+    """The informative lines of an error message, joined into one."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray colours its messages
     lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
-    # It names actor, process and node on lines of their own, which say nothing to users, and goes on to explain what deaths there are.
+    # Drop the lines that only name actor, process and node, and the general explanation of deaths that follows.
     telling = [line for line in lines if not line.split(":")[0].endswith(("id", "namespace", "class_name", "ip"))]
     text = re.split(r" Some common causes| traceback: ", " ".join(telling or lines))[0]
     return text[-_LONGEST:] or type(error).__name__

@@ -1,4 +1,4 @@
-"""How good a cost model is on samples it has not seen, beside what measuring the same set twice gives."""
+"""Accuracy of a cost model on unseen samples, next to the noise between two measurements of the same set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shardwright.cost.model import Pricing
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Errors over n held-out sets, of forward + backward ms unless said otherwise.
+    """Errors over n held-out sets, of forward + backward ms unless stated otherwise.
 
     Attributes:
         sets: n.
         mean_error: mean absolute relative error.
         median_error: median absolute relative error.
         forward_error: mean absolute relative error of the forward time alone.
-        backward_error: likewise of the backward time.
+        backward_error: mean absolute relative error of the backward time alone.
         spearman: rank correlation of predicted and measured times.
         by_tables: mean error by range of the number of shards in the set.
         repeat_error: mean relative difference of a set measured twice; None without repeats.
@@ -40,11 +40,11 @@ class Accuracy:
 
 
 class ArrayModel(Protocol):
-    """A cost model that encodes shards given as columns."""
+    """A cost model that encodes shards given as arrays."""
 
     @property
     def pricing(self) -> Pricing:
-        """How the sums of a device's calls become times."""
+        """Turns the sums of a device's calls into times."""
         ...
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
@@ -53,7 +53,7 @@ class ArrayModel(Protocol):
 
 
 def predict(model: ArrayModel, samples: Samples) -> Floats:
-    """`(n, 2)` predicted forward and backward ms of every set: the sum of its fused calls."""
+    """`(n, 2)` predicted forward and backward ms of n sets, each the sum over the set's fused calls."""
     latents, (call, owner) = model.encode_arrays(samples.works), samples.calls
     sums, times = np.zeros((len(owner), latents.shape[1])), np.zeros((len(samples), 2))
     np.add.at(sums, call, latents)
@@ -62,12 +62,12 @@ def predict(model: ArrayModel, samples: Samples) -> Floats:
 
 
 def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samples: Samples) -> Accuracy:
-    """Errors on the first measurements in `held_out`; repeat noise from `all_samples`.
+    """Errors on the first measurements in `held_out`, and repeat noise from `all_samples`.
 
     Args:
-        predictor: from n sets to `(n, 2)` predicted forward and backward ms.
-        held_out: sets the predictor has not seen.
-        all_samples: every set of the store, with its repeats.
+        predictor: maps n sets to `(n, 2)` predicted forward and backward ms.
+        held_out: sets that the predictor has not seen.
+        all_samples: every set of the store, repeats included.
     """
     from scipy.stats import spearmanr
 
@@ -94,7 +94,7 @@ def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samp
 
 
 def repeat_noise(samples: Samples) -> float | None:
-    """Mean relative difference of the two measurements of a set: no model can be expected to do much better."""
+    """Mean relative difference between the two measurements of a set, which no model can beat by much; None without repeats."""
     first, second = samples.repeat_pairs()
     if not len(first):
         return None

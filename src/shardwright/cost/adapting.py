@@ -1,8 +1,8 @@
-"""A model for a machine from few samples: what another machine taught, adapted, or nothing but the samples, whichever predicts better.
+"""Train a model from few samples: adapt a model of another machine or train from nothing, whichever predicts better.
 
-Few samples are not split into parts for training, stopping and testing. Each recipe trains on all but one part of them in turn, for a
-fixed number of updates, and predicts that part; the errors are those of all parts together. So each set is predicted by a model that has
-not seen it, and none is lost to training.
+Too few samples cannot be split for training, stopping and testing. So each recipe is cross-validated: it trains on all parts but one, for
+a fixed number of updates, and predicts the part left out; the error is taken over all parts. So each set is predicted by a model that has
+not seen it, and every set still serves for training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardwright.cost.model import ComputeModel
 from shardwright.cost.training import TrainingOptions, fitted
 
 Recipe: TypeAlias = Callable[[Samples, int, float], ComputeModel]
-"""From samples, a seed, and the share of the usual updates to a model."""
+"""Makes a model from samples, a seed, and the effort as a share of the usual updates."""
 
 FEWEST_SETS = 30
 _BATCH = 64
@@ -31,14 +31,14 @@ _RATE, _FINE_RATE = 4e-3, 1e-3
 
 @dataclass(frozen=True)
 class Validated:
-    """A recipe that was tried on parts of the samples.
+    """A recipe after cross-validation.
 
     Attributes:
-        name: of the recipe.
+        name: name of the recipe.
         recipe: makes a model.
-        models: those of each part, which have not seen it.
-        accuracy: errors of each set by the model that has not seen it.
-        predicted: `(n, 2)` what these models predict.
+        models: one model for each part, trained on all other parts.
+        accuracy: errors over all sets, each predicted by the model that has not seen it.
+        predicted: `(n, 2)` these predictions, forward and backward ms.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Validated:
 
 
 def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Recipe]:
-    """The ways to come by a model, by name.
+    """The recipes for a model, by name.
 
     Args:
-        start: a model that was learned elsewhere; without, there is one way only.
-        caches: bytes of the caches of the machine that measures.
+        start: a model that was learned elsewhere; if None, "from nothing" is the only recipe.
+        caches: bytes of the caches of the measuring machine.
     """
 
     def from_nothing(samples: Samples, seed: int, effort: float) -> ComputeModel:
@@ -73,7 +73,7 @@ def recipes(start: ComputeModel | None, caches: tuple[int, int]) -> dict[str, Re
 
 
 def scaled(start: ComputeModel, samples: Samples) -> ComputeModel:
-    """The model times a factor for each direction: the median of measured over predicted."""
+    """The model with forward and backward times scaled by the median of measured over predicted, each by its own factor."""
     factor = np.median(samples.times / np.maximum(predict(start, samples), 1e-6), axis=0).astype(np.float32)
     weights = dict(start.weights)
     for name in ("head.1.weight", "head.1.bias", "head.skip"):
@@ -82,13 +82,13 @@ def scaled(start: ComputeModel, samples: Samples) -> ComputeModel:
 
 
 def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int = 0, effort: float = 1.0) -> Validated:
-    """The recipe that predicts best what it has not seen.
+    """Cross-validate recipes; return the one with the least error on unseen sets.
 
     Args:
         samples: measured sets, one row each.
-        ways: what to try.
-        folds: how many parts the samples are cut into; the sets of a pair stay together.
-        seed: of the parts and of training.
+        ways: the recipes to try, by name.
+        folds: number of parts to split the samples into; the sets of a pair stay together.
+        seed: seed of the split and of training.
         effort: share of the usual updates.
     """
     part = _parts(samples, folds, seed)
@@ -112,7 +112,7 @@ def _accuracy(samples: Samples, predicted: Floats) -> Accuracy:
 
 
 def _parts(samples: Samples, folds: int, seed: int) -> Ints:
-    """`(n,)` the part of each set; sets of a pair have the same."""
+    """`(n,)` the part of each set; the sets of a pair are in the same part."""
     groups, group = np.unique(pairs_of(list(samples.labels)).group, return_inverse=True)
     part: Ints = (np.random.default_rng(seed).permutation(len(groups)) % folds)[group]
     return part

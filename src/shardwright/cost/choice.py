@@ -1,12 +1,12 @@
-"""Which cost model serves a task: one that the caller names, one calibrated on this machine, or the bundled one.
+"""Choose the cost model for a task: the one that the caller names, one calibrated on this machine, or the bundled one.
 
-Calibrated models lie in the user's cache folder:
+Calibrated models are in the user's cache folder:
 
     $SHARDWRIGHT_CACHE, or the system's folder for caches
-      samples/                 what calibrations measured
-      models/NAME.safetensors  one for each machine, its libraries, and what the model covers
+      samples/                 measurements of calibrations
+      models/NAME.safetensors  one model for each combination of machine, libraries and coverage
 
-Planning never fails because of this folder: one that cannot be read holds no models, and a damaged model is said once and moved aside.
+This folder never makes planning fail: an unreadable folder counts as empty, and a damaged model is moved aside with one warning.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class UserModel:
     """A model in the cache folder.
 
     Attributes:
-        path: its file.
-        metadata: what it says of itself.
+        path: file of the model.
+        metadata: metadata of the model.
         size: bytes of the file.
     """
 
@@ -52,24 +52,24 @@ class UserModel:
 
     @property
     def name(self) -> str:
-        """What plans call it."""
+        """The name of the model in plans."""
         return self.metadata.get("name", self.path.stem)
 
     @property
     def error(self) -> float:
-        """Its mean error on sets that it had not seen; infinite where it does not tell."""
+        """Mean error of the model on sets that it had not seen; infinite if its metadata lacks it."""
         try:
             return float(self.metadata["mean_error"])
         except (KeyError, ValueError):
             return float("inf")
 
     def learned_on(self, machine: Fingerprint) -> bool:
-        """Whether it was learned on this hardware, with these libraries."""
+        """Whether the model was learned on this hardware with these libraries."""
         return self.metadata.get("hardware", "").startswith(_decisive(machine))
 
 
 def cache_folder() -> Path:
-    """The user's cache folder; it need not exist."""
+    """The user's cache folder, which may not exist yet."""
     named = os.environ.get("SHARDWRIGHT_CACHE")
     if named:
         return Path(named)
@@ -79,10 +79,10 @@ def cache_folder() -> Path:
 
 
 def machine_with(device: str) -> Fingerprint | None:
-    """This machine where it has devices of a topology's type; None where it has none. Imports no torch.
+    """Fingerprint of this machine if it has devices of this type, else None. Does not import torch.
 
     Args:
-        device: as in "cpu" or "h100".
+        device: device type of a topology, as in "cpu" or "h100".
     """
     if device == "cpu":
         return fingerprint("cpu", default_backend())
@@ -93,12 +93,12 @@ def machine_with(device: str) -> Fingerprint | None:
 
 
 def gpu_types() -> list[str]:
-    """The names that topologies use for this machine's GPUs, each once. Imports no torch."""
+    """Device types of this machine's GPUs as topologies name them, each once. Does not import torch."""
     return list(dict.fromkeys(device_type(_CUDA | {"processor": processor}) for processor in _gpus()))
 
 
 def user_models() -> list[UserModel]:
-    """The models in the cache folder, by name of their files; damaged ones are moved aside, those of other versions are left out."""
+    """The models in the cache folder, in order of file name; moves damaged ones aside and leaves out other format versions."""
     try:
         paths = sorted((cache_folder() / "models").glob(f"*{_ENDING}"))
     except OSError:
@@ -107,9 +107,9 @@ def user_models() -> list[UserModel]:
 
 
 def best_user_model(task: Task) -> tuple[UserModel, ComputeModel | NeuroShardModel] | None:
-    """The model of this machine that suits a task best; None where the task's devices are not this machine's, or no model is.
+    """The model calibrated on this machine that suits a task best; None if there is none, or this machine lacks the task's device type.
 
-    First comes what covers the task, then what was calibrated for it, then what was off least.
+    The ranking prefers a model that covers the task, then one calibrated for this task, then the least error.
     """
     if not (cache_folder() / "models").is_dir() or (machine := machine_with(task.topology.device)) is None:
         return None
@@ -127,7 +127,7 @@ def best_user_model(task: Task) -> tuple[UserModel, ComputeModel | NeuroShardMod
 
 
 def named_user_model(name: str) -> ComputeModel | NeuroShardModel | None:
-    """The model that plans call so; None where there is none in the cache folder."""
+    """The model in the cache folder that plans know by this name; None if there is none."""
     for model in user_models():
         if model.name == name:
             try:
@@ -138,7 +138,7 @@ def named_user_model(name: str) -> ComputeModel | NeuroShardModel | None:
 
 
 def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:
-    """The file of a model: the same for the same machine, libraries and coverage."""
+    """The file for a model: the same path for the same machine, libraries and coverage."""
     covered = "-".join(
         [
             metadata["device"],
@@ -153,18 +153,18 @@ def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:
 
 
 def keep_model(model: ComputeModel, path: Path) -> None:
-    """Save a model in the cache folder; atomic.
+    """Save a model in the cache folder, atomically.
 
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    with suppress(OSError):  # saving says why
+    with suppress(OSError):  # save_model reports the reason
         path.parent.mkdir(parents=True, exist_ok=True)
     save_model(model, path)
 
 
 def task_digest(task: Task) -> str:
-    """Eight digits that tell the tables, batch size and optimizer of a task from those of others."""
+    """Eight hexadecimal digits that identify the tables, batch size and optimizer of a task."""
     found = sha256(f"{task.batch_size} {task.optimizer}".encode())
     for table in sorted(task.tables, key=lambda table: table.name):
         found.update(f"{table.rows} {table.dim} {table.pooling:.6g} {table.pooled} {table.dtype}".encode())
@@ -185,7 +185,7 @@ def _read(path: Path) -> UserModel | None:
 
 
 def _set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no model, and say so; one that cannot even be renamed is said and left."""
+    """Rename a damaged model file and warn; if it cannot be renamed, only warn."""
     try:
         path.replace(path.with_name(path.name + ".damaged"))
         where = f"moved aside as {path.name}.damaged"
@@ -195,12 +195,12 @@ def _set_aside(path: Path, why: str) -> None:
 
 
 def _decisive(machine: Fingerprint) -> str:
-    """Hardware and libraries as the metadata of models begin with them."""
+    """Hardware and libraries as one text, the beginning of the "hardware" entry in the metadata of models."""
     return ", ".join(f"{key} {machine[key]}" for key in DECISIVE)
 
 
 def _gpus() -> list[str]:
-    """The names of this machine's NVIDIA GPUs, as the driver tells them."""
+    """Names of this machine's NVIDIA GPUs, as the driver reports them."""
     found = []
     with suppress(OSError):
         for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
@@ -210,7 +210,7 @@ def _gpus() -> list[str]:
 
 
 def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> CostModel:
-    """The bundled learned model of a device type, or the one from published figures where none has been trained yet.
+    """The bundled learned model of a device type, or the model from published figures if no learned one is bundled.
 
     Raises:
         InvalidInput: there is neither.
@@ -228,7 +228,7 @@ def cost_model_for(device: str, optimizer: Optimizer = "rowwise_adagrad") -> Cos
 
 
 def given_cost_model(given: CostModel | str | Path) -> CostModel:
-    """The cost model that a caller passed, that a file holds, or that is a plug-in of this name.
+    """The cost model that a caller passed: a model, the path of a model file, or the name of a plug-in.
 
     Raises:
         InvalidInput: the file cannot be read, or the plug-in cannot be loaded.
@@ -240,13 +240,13 @@ def given_cost_model(given: CostModel | str | Path) -> CostModel:
 
 
 def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> CostModel:
-    """A cost model from what a caller may pass: a model, a file, or nothing.
+    """The cost model for a task, from what a caller may pass: a model, a file, the name of a plug-in, or None.
 
-    With nothing, it is the model that was calibrated on this machine, where the task's devices are this machine's, unless the bundled one
-    covers more of what the task has; and the bundled one elsewhere.
+    None means the model calibrated on this machine, if this machine has the task's device type and the bundled model does not cover more
+    of the task; otherwise it means the bundled model.
 
     Raises:
-        InvalidInput: the file cannot be read, or there is no model for the task's devices.
+        InvalidInput: the file or plug-in cannot be loaded, or there is no model for the task's devices.
     """
     if given is not None:
         return given_cost_model(given)
@@ -263,7 +263,7 @@ def resolve_cost_model(given: CostModel | str | Path | None, task: Task) -> Cost
 
 
 def model_behind(plan: Plan) -> CostModel:
-    """The model that priced a plan: one of its name that was calibrated here or is a plug-in, else the one of the plan's devices.
+    """The model that priced a plan: the calibrated model or plug-in that the plan names, else the default model of the plan's devices.
 
     Raises:
         InvalidInput: there is none, or the plug-in cannot be loaded.
@@ -273,6 +273,6 @@ def model_behind(plan: Plan) -> CostModel:
 
 
 def _plugin(name: str) -> CostModel | None:
-    """The plug-in of this name; None where there is none."""
+    """The plug-in of this name; None if there is none."""
     found = plugins("cost_models").get(name)
     return None if found is None else cast(CostModel, load_plugin(found, ("pricing", "encode")))

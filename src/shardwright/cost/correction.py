@@ -1,13 +1,13 @@
-r"""A cost model corrected by what devices of one task were measured to take.
+r"""Correct a cost model by the measured times of devices of one task.
 
     corrected time of a call = max(0, scale · base(sum) + Σ over its shards of c(shard))       forward and backward apart
-    c(shard) = Σ_j w_j · terms_j(shard), not below minus half of what the base model says of the shard alone
+    c(shard) = Σ_j w_j · terms_j(shard), at least minus half of the base model's time of the shard alone
 
-The terms of a shard: what it takes alone by the base model, times how alike it is to each table of the task (so a table that is dearer than
-predicted makes its own blocks dearer, and a little those of tables like it); one for the shard itself, which is the price of a cut; its
-samples; its outputs. The sum over shards is linear, so a convex model stays convex, and every bound is proven for the corrected model too.
-The scale takes up a machine that is slower throughout. The weights are a ridge regression on the differences between measured and scaled
-times: Gaussian weights of known spread, Gaussian noise of the measurements. Few measurements leave the model nearly as it was.
+The terms of a shard are: for each table of the task, the base model's time of the shard alone times the likeness of shard and table (a
+table slower than predicted makes its blocks slower, and similar tables a little); a one, whose weight is the price of a cut; its samples;
+its outputs. The sum over shards is linear, so a convex model stays convex, and every bound also holds for the corrected model. The scale
+absorbs a machine that is slower throughout. The weights are a ridge regression on measured minus scaled times: Gaussian weights of known
+spread, Gaussian measurement noise. Few measurements leave the model nearly unchanged.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task.task import Task
 
-_SPREAD = 0.15  # of a table's own factor, before anything is measured
-_SPREAD_OF_SIZES = 0.1  # of the terms that all shards have, in times of the mean table
+_SPREAD = 0.15  # prior standard deviation of a table's factor
+_SPREAD_OF_SIZES = 0.1  # prior standard deviation of the three size terms, as a share of the mean table's time
 _ALIKE = np.array(
     [0.4, 0.4, 1.0, 2.0]
-)  # distance, in logarithms, of pooling, distinct share, dim and rows at which likeness fades
-_LEAST = -0.5  # of a shard's own time: the most that a correction takes off
+)  # distances at which likeness fades, in logarithms: of pooling, distinct share, dim and rows
+_LEAST = -0.5  # lowest correction of a shard, as a share of its time alone
 _OWN_TERMS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What corrections are linear in.
+    """The terms that corrections are linear in.
 
     Attributes:
         centres: `(tables, 4)` features of the task's tables.
-        units: `(2, 3)` forward and backward ms of one unit of the terms that all shards have: the mean table's time over its size.
+        units: `(2, 3)` forward and backward ms per unit of each size term: the mean table's time over its mean size.
     """
 
     centres: Floats
@@ -58,15 +58,15 @@ class Terms:
 
     @property
     def spread(self) -> Floats:
-        """`(terms,)` what is known of the weights before anything is measured: the standard deviation of each."""
+        """`(terms,)` prior standard deviation of each weight."""
         return np.array([_SPREAD] * len(self.centres) + [_SPREAD_OF_SIZES] * _OWN_TERMS)
 
     def columns(self, works: WorkArrays, alone: Floats) -> Floats:
-        """`(n, terms, 2)` ms of each term of n shards, forward and backward.
+        """`(n, terms, 2)` forward and backward ms of each term of n shards.
 
         Args:
             works: the shards.
-            alone: `(n, 2)` what each takes alone.
+            alone: `(n, 2)` ms of each shard alone.
         """
         away = ((_features(works)[:, None] - self.centres) / _ALIKE) ** 2
         alike = np.exp(-0.5 * away.sum(axis=2))
@@ -76,14 +76,14 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class CorrectedModel:
-    """Another cost model, scaled, and with a correction for each shard.
+    """A cost model that scales a base model and adds a correction for each shard.
 
     Attributes:
-        base: the model that is corrected.
-        terms: what the corrections are linear in.
-        weights: `(2, terms)` of forward and backward.
+        base: the model to correct.
+        terms: the terms that the corrections are linear in.
+        weights: `(2, terms)` forward and backward weights.
         scale: `(2,)` factor on the base model's times.
-        spread: `(2, terms, terms)` a root of the covariance of the weights, after what was measured.
+        spread: `(2, terms, terms)` a root of the weights' covariance, given the measurements.
     """
 
     base: CostModel
@@ -94,17 +94,17 @@ class CorrectedModel:
 
     @property
     def name(self) -> str:
-        """That of the base model, and that it is corrected."""
+        """The base model's name, marked as corrected."""
         return f"{self.base.name}, corrected"
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, latent + 2)` encodings, with the forward and backward ms by which each shard is corrected."""
+        """`(n, latent + 2)` encodings; the last two columns are the forward and backward correction in ms."""
         latents = self.base.encode(works)
         return np.hstack([latents, self._added(WorkArrays.of(works), latents)]) if works else np.zeros((0, self._width))
 
     @property
     def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
-        """Likewise for shards given as columns; None where the base model does not take them."""
+        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
         base = getattr(self.base, "encode_arrays", None)
         if base is None:
             return None
@@ -117,7 +117,7 @@ class CorrectedModel:
 
     @cached_property
     def pricing(self) -> Pricing:
-        """The base model's times, scaled, and the corrections as they are."""
+        """Scales the base model's times and adds the corrections unscaled."""
         base = self.base.pricing
         return Pricing(
             np.hstack([base.hidden, np.zeros((base.hidden.shape[0], 2))]),
@@ -130,11 +130,11 @@ class CorrectedModel:
 
     @property
     def cut_price(self) -> float:
-        """What a cut is corrected by: forward and backward ms of a shard more, whatever its size."""
+        """Forward plus backward ms that the correction adds for each further shard, whatever its size."""
         return float((self.weights[:, -_OWN_TERMS] * self.terms.units[:, 0]).sum())
 
     def drawn(self, rng: np.random.Generator) -> CorrectedModel:
-        """A correction that the measurements allow as well."""
+        """A random correction that the measurements also allow: weights drawn from their distribution."""
         noise = rng.standard_normal(self.weights.shape)
         return replace(self, weights=self.weights + np.einsum("pij,pj->pi", self.spread, noise))
 
@@ -143,19 +143,19 @@ class CorrectedModel:
         return int(self.base.pricing.hidden.shape[1]) + 2
 
     def _added(self, works: WorkArrays, latents: Floats) -> Floats:
-        """`(n, 2)` forward and backward ms."""
+        """`(n, 2)` forward and backward correction in ms."""
         alone = self.scale * _alone(self.base.pricing, latents)
         added: Floats = np.einsum("ntp,pt->np", self.terms.columns(works, alone), self.weights)
         return np.maximum(added, _LEAST * alone)
 
 
 def with_cut_price(base: CostModel, task: Task, price: float) -> CorrectedModel:
-    """A model in which every shard costs more.
+    """A model in which every shard costs a fixed price more, so that plans have fewer cuts.
 
     Args:
         base: the model.
-        task: whose mean table is meant.
-        price: of a shard, in times of the mean table.
+        task: the task that defines the mean table.
+        price: the price of a shard, as a share of the mean table's time.
     """
     terms = Terms.of(task, base)
     count = len(terms.spread)
@@ -167,14 +167,14 @@ def with_cut_price(base: CostModel, task: Task, price: float) -> CorrectedModel:
 def corrected(
     base: CostModel, task: Task, devices: Sequence[Sequence[ShardWork]], times: Floats, noise: Floats
 ) -> CorrectedModel:
-    """The model corrected by measured devices.
+    """Correct a model by measured devices.
 
     Args:
         base: the model.
-        task: the task that the devices are of.
-        devices: shards of each device; none is empty.
-        times: `(n, 2)` forward and backward ms that they take.
-        noise: `(n, 2)` standard errors of these.
+        task: the task that the devices belong to.
+        devices: the shards of each of n devices; none is empty.
+        times: `(n, 2)` measured forward and backward ms.
+        noise: `(n, 2)` standard errors of `times`, in ms.
     """
     terms = Terms.of(task, base)
     predicted = np.array([device_ms(base, works) for works in devices])
@@ -200,7 +200,7 @@ def _scale(measured: Floats, predicted: Floats) -> float:
 
 
 def _ridge(columns: Floats, wanted: Floats, noise: Floats, spread: Floats) -> tuple[Floats, Floats]:
-    """Mean of the weights, and a root of their covariance: the posterior of a linear regression."""
+    """Posterior of a linear regression: the mean of the weights, and a root of their covariance."""
     scaled = columns * spread / noise[:, None]
     precision = scaled.T @ scaled + np.eye(len(spread))
     root = np.linalg.inv(np.linalg.cholesky(precision)).T
@@ -209,13 +209,13 @@ def _ridge(columns: Floats, wanted: Floats, noise: Floats, spread: Floats) -> tu
 
 
 def _alone(pricing: Pricing, latents: Floats) -> Floats:
-    """`(n, 2)` what each shard adds to a call that has no other."""
+    """`(n, 2)` ms that each shard takes alone: what it adds to an empty call."""
     empty = pricing.price(np.zeros((1, pricing.hidden.shape[1])))
     return np.maximum(pricing.price(latents) - empty, 0.0)
 
 
 def _features(works: WorkArrays) -> Floats:
-    """`(n, 4)` by which tables are alike."""
+    """`(n, 4)` logarithms of pooling, distinct share, dim and rows, which define how alike two tables are."""
     lookups = np.maximum(works.lookups, 1e-9)
     distinct = np.maximum(works.distinct, 1e-9)
     found: Floats = np.log(np.stack([lookups / works.samples, distinct / lookups, works.dim, works.rows], axis=1))
@@ -223,6 +223,6 @@ def _features(works: WorkArrays) -> Floats:
 
 
 def _sizes(works: WorkArrays) -> Floats:
-    """`(n, 3)` what all shards have: one, samples and outputs."""
+    """`(n, 3)` size terms of each shard: one, samples and outputs."""
     outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
     return np.stack([np.ones_like(works.rows), works.samples, outputs], axis=1)

@@ -1,9 +1,9 @@
-"""Measured samples as arrays to train on.
+"""Measured samples as arrays for training.
 
-What a cut costs is a small difference of large numbers, which a model that is right on each set may well miss. So some sets are measured
-to be compared. They belong to a *pair*: variants of the same work, such as the same tables whole and cut, each of one or several sets
-whose times add up. Variant 0 is what the others are compared with. A set says so by its label, "pair:NAME/VARIANT/SETS": which pair,
-which variant, and how many sets the variant has.
+The cost of a cut is a small difference of large times, so a model that is accurate on each set may still miss it. So some sets are measured
+to be compared. They form a *pair*: variants of the same work, such as the same tables whole and cut. A variant has one or several sets,
+whose times add up; the other variants are compared with variant 0. The label of a set, "pair:NAME/VARIANT/SETS", names its pair, its
+variant, and the number of sets in that variant.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shardwright.task.table import DTYPE_BYTES
 
 @dataclass(frozen=True)
 class Samples:
-    """n measured sets of m shards in all.
+    """n measured sets with m shards in total.
 
     Attributes:
         sample: `(n,)` ids; a sample measured twice occurs twice.
         repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
-        starts: `(n + 1,)` where the shards of each set begin and end among the m.
-        works: columns of `(m,)` shards.
+        starts: `(n + 1,)` offsets: the shards of set i are `starts[i]` to `starts[i + 1] - 1`.
+        works: the m shards as arrays.
         times: `(n, 2)` measured forward and backward ms.
-        labels: `(n,)` what each set belongs to (see `shardwright.cost.dataset`); empty texts by default.
+        labels: `(n,)` the pair label of each set (see `shardwright.cost.dataset`); empty texts by default.
     """
 
     sample: Ints
@@ -54,17 +54,17 @@ class Samples:
 
     @property
     def shard_counts(self) -> Ints:
-        """`(n,)` shards of each set."""
+        """`(n,)` number of shards in each set."""
         return np.diff(self.starts)
 
     @property
     def owner(self) -> Ints:
-        """`(m,)` the set each shard belongs to."""
+        """`(m,)` the set that each shard belongs to."""
         return np.repeat(np.arange(len(self)), self.shard_counts)
 
     @cached_property
     def calls(self) -> tuple[Ints, Ints]:
-        """`(m,)` the fused call each shard belongs to, and `(c,)` the set each call belongs to, in order of the sets."""
+        """`(m,)` the fused call of each shard, and `(c,)` the set of each call, in order of the sets."""
         keys = np.column_stack([self.owner, self.works.calls])
         distinct, call = np.unique(keys, axis=0, return_inverse=True)
         return call.reshape(-1), distinct[:, 0].astype(np.int64)
@@ -89,17 +89,17 @@ class Samples:
 
 
 SHARES = (0.8, 0.1, 0.1)
-"""Of training, validation and test, as in NeuroShard."""
+"""Shares of training, validation and test samples, as in NeuroShard."""
 
 
 def shared_out(ids: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Ids at random for training, validation and test."""
+    """Split ids at random into training, validation and test."""
     cuts = np.cumsum([round(share * len(ids)) for share in SHARES[:-1]])
     return list(np.split(rng.permutation(ids), cuts))
 
 
 def join(parts: Sequence[Samples]) -> Samples:
-    """The sets of several stores as one; their ids are shifted so that no two stores share one."""
+    """Join the sets of several stores; ids are shifted so that no two stores share one."""
     shifts = np.concatenate([[0], np.cumsum([part.sample.max() + 1 for part in parts])])
     counts = np.concatenate([part.shard_counts for part in parts])
     columns = {name: np.concatenate([getattr(part.works, name) for part in parts]) for name in vars(parts[0].works)}
@@ -114,12 +114,12 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 
 def samples_of_works(sets: Sequence[Sequence[ShardWork]], times: Floats, labels: Sequence[str] = ()) -> Samples:
-    """Arrays of measured sets.
+    """Samples from the shards and times of n sets.
 
     Args:
         sets: the shards of each of n sets.
         times: `(n, 2)` forward and backward ms.
-        labels: what each set belongs to; nothing by default.
+        labels: the pair label of each set; empty texts by default.
     """
     numbers = np.arange(len(sets))
     starts = np.concatenate([[0], np.cumsum([len(works) for works in sets])]).astype(np.int64)
@@ -128,13 +128,13 @@ def samples_of_works(sets: Sequence[Sequence[ShardWork]], times: Floats, labels:
 
 
 def samples_of(table: Any) -> Samples:
-    """Arrays of a sample store's table.
+    """Samples from the table of a sample store.
 
     Args:
         table: a `pyarrow.Table` as `shardwright.measure.samples.read_samples` returns it.
 
     Raises:
-        InvalidInput: the store holds no sample, a time that is not finite and positive, or a shard that cannot be.
+        InvalidInput: the store holds no sample, a time that is not finite and positive, or an impossible shard.
     """
     if table.num_rows == 0:
         raise InvalidInput("the sample store holds no samples; collect some first: shardwright collect -o samples/")
@@ -186,7 +186,7 @@ _LABEL = re.compile(r"pair:(.+)/(\d+)/(\d+)")
 
 
 def pair_label(name: str, variant: int, sets: int) -> str:
-    """The label of a set of a variant that has so many sets."""
+    """The label of a set in a variant of `sets` sets."""
     return f"pair:{name}/{variant}/{sets}"
 
 
@@ -195,9 +195,9 @@ class Pairs:
     """The complete variants of n sets.
 
     Attributes:
-        variant: `(n,)` the variant of each set; -1 for one that belongs to none.
-        base: `(variants,)` the variant that each is compared with; itself for those that are variant 0.
-        group: `(n,)` numbers that are alike for all sets of one pair, and of no others.
+        variant: `(n,)` number of the variant of each set; -1 if the set belongs to no complete variant.
+        base: `(variants,)` the variant that each variant is compared with; itself for a variant 0.
+        group: `(n,)` a number for each set; the sets of one pair share a number that no other set has.
     """
 
     variant: Ints
@@ -206,7 +206,7 @@ class Pairs:
 
 
 def pairs_of(labels: Sequence[str]) -> Pairs:
-    """The pairs among sets with these labels; a variant counts where all of its sets and those of variant 0 are there."""
+    """The pairs among sets with these labels; a variant counts only if all of its sets and all of variant 0 are present."""
     sets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     wanted: dict[tuple[str, int], int] = {}
     group, first = np.arange(len(labels)), dict[str, int]()

@@ -1,8 +1,8 @@
-"""What a cost model sees of a shard.
+"""The features of a shard that cost models see.
 
-The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. The
-same numbers are here, on a log scale where they span decades, with the sizes that kernels really pay for: lookups, distinct rows,
-cache lines touched, alignment.
+The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. These
+features contain the same numbers, as logarithms if they span decades. They add the sizes that kernels really pay for: lookups, distinct
+rows, cache lines touched, alignment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardwright.sharding.work import ShardWork, columns_of
 from shardwright.task.table import SCALE_BYTES
 
 BINS = 17
-_LINE = 64  # bytes of a cache line, or of two sectors of a GPU's
+_LINE = 64  # bytes of a cache line on a CPU, or of two sectors on a GPU
 LOG_FEATURES = (
     "rows", "dim", "samples", "lookups", "pooling", "weight_bytes",
     "distinct_rows", "lines_looked_up", "lines_distinct", "lines_of_row", "outputs",
@@ -48,14 +48,14 @@ CACHES = ("l2", "last_level")
 
 @dataclass(frozen=True)
 class WorkArrays:
-    """The work of n shards as columns.
+    """The work of n shards as arrays.
 
     Attributes:
         rows: `(n,)` rows.
         dim: `(n,)` columns.
-        samples: `(n,)` bags.
-        lookups: `(n,)` looked-up rows.
-        pooled: `(n,)` 1 where rows of a sample are summed.
+        samples: `(n,)` samples in a batch.
+        lookups: `(n,)` looked-up rows in a batch.
+        pooled: `(n,)` 1 if the rows of a sample are summed, else 0.
         weight_size: `(n,)` bytes of one weight.
         reuse_rows: `(n, 17)` expected distinct rows by reuse bin.
         reuse_lookups: `(n, 17)` expected lookups by reuse bin.
@@ -72,7 +72,7 @@ class WorkArrays:
 
     @classmethod
     def of(cls, works: Sequence[ShardWork]) -> WorkArrays:
-        """Columns of a list of shards' work."""
+        """The work of a list of shards as arrays."""
         columns = columns_of(works)
         rows, dim, samples, lookups, pooled, weight_size = columns[:, :6].T
         reuse_rows, reuse_lookups = columns[:, 6 : 6 + BINS], columns[:, 6 + BINS :]
@@ -80,13 +80,13 @@ class WorkArrays:
 
     @property
     def row_bytes(self) -> Floats:
-        """`(n,)` bytes of the weights of a row; those of one byte have a scale and a bias."""
+        """`(n,)` bytes of a row of weights, with scale and bias if a weight has one byte."""
         found: Floats = self.dim * self.weight_size + SCALE_BYTES * (self.weight_size == 1)
         return found
 
     @property
     def lines(self) -> Floats:
-        """`(n,)` mean cache lines that a row touches: rows lie end to end, so those of odd sizes straddle lines."""
+        """`(n,)` mean number of cache lines that a row touches; rows lie end to end, so rows of odd sizes straddle lines."""
         row = self.row_bytes.astype(np.int64)
         touched: Floats = (row + _LINE - np.gcd(row, _LINE)) / _LINE
         return touched
@@ -99,7 +99,7 @@ class WorkArrays:
 
     @property
     def calls(self) -> Floats:
-        """`(n, 4)` what shards of one fused call have in common; see `sharding.work`."""
+        """`(n, 4)` keys of the fused calls: shards with equal keys share a call; see `sharding.work`."""
         return np.stack([self.samples, self.pooled, self.weight_size, np.where(self.pooled > 0, 0.0, self.dim)], axis=1)
 
     @property
@@ -135,13 +135,13 @@ def features(works: WorkArrays) -> Floats:
             works.reuse_lookups / np.maximum(works.reuse_lookups.sum(axis=1), 1e-9)[:, None],
             (np.gcd(works.row_bytes.astype(np.int64), _LINE) / _LINE)[:, None],
             works.pooled[:, None],
-            (works.weight_size <= 2)[:, None],  # int8 counts as half precision: it is in no set of samples
+            (works.weight_size <= 2)[:, None],  # int8 counts as fp16, since no samples of int8 exist
         ]
     )
 
 
 def scales(works: WorkArrays) -> Floats:
-    """`(n, len(SCALES))` sizes that a shard's time grows with; a non-negative mix of them is the encoder's first estimate."""
+    """`(n, len(SCALES))` sizes that a shard's time grows with; the first estimate of the time is a non-negative mix of them."""
     outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
     return np.stack(
         [
@@ -160,5 +160,5 @@ def scales(works: WorkArrays) -> Floats:
 
 
 def cached(works: WorkArrays, caches: Floats) -> Floats:
-    """`(n, len(CACHES))` bytes of the distinct rows of a batch, in units of caches of so many bytes."""
+    """`(n, len(CACHES))` bytes of a batch's distinct rows, in units of each cache's bytes."""
     return works.distinct_bytes[:, None] / caches

@@ -1,6 +1,6 @@
-"""Cost models on disk, and what they say of themselves: where they were learned, how true they were, and for what they were not made.
+"""Cost models on disk, and their metadata: where a model was learned, how accurate it was, and which tasks it does not cover.
 
-A file is safetensors with a versioned header, read with numpy alone; nothing is unpickled.
+A file is safetensors with a versioned header. It is read with numpy alone; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from shardwright.cost.accuracy import Accuracy
     from shardwright.cost.neuroshard.training import ComputeAccuracy
 
-_BEYOND = 2.0  # a batch this many times outside of the trained ones is called extrapolation
+_BEYOND = 2.0  # batch sizes outside the trained range by more than this factor count as extrapolation
 _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
 
 
 def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None = None) -> str | None:
-    """What to say where a model was learned on another processor.
+    """A warning that a model was learned on another processor, or None.
 
     Args:
-        metadata: the model's.
+        metadata: metadata of the model.
         kind: "cpu" or "cuda".
-        here: the processor whose times are predicted; by default that of this machine.
+        here: the processor whose times are predicted; by default this machine's.
 
     Returns:
-        A clause that goes after "the cost model"; None where that processor is among those it learned from, or where it does not tell.
+        A clause to follow "the cost model"; None if the model learned from this processor, or its metadata does not say.
     """
     learned_on = processors(metadata, kind)
     if not learned_on:
@@ -56,10 +56,10 @@ def learned_elsewhere(metadata: Mapping[str, str], kind: str, here: str | None =
 
 
 def processors(metadata: Mapping[str, str], kind: str = r"\w+") -> list[str]:
-    """The processors whose samples a model learned from; none where its metadata does not tell.
+    """The processors whose samples a model learned from; empty if its metadata does not say.
 
     Args:
-        metadata: the model's.
+        metadata: metadata of the model.
         kind: "cpu" or "cuda"; by default any.
     """
     found = re.findall(rf"device_kind {kind}, processor (.*?), cores ", metadata.get("hardware", ""))
@@ -67,7 +67,7 @@ def processors(metadata: Mapping[str, str], kind: str = r"\w+") -> list[str]:
 
 
 def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
-    """In what a task differs from the samples described by a model's metadata; nothing where that does not say."""
+    """Each way in which a task differs from the samples that a model's metadata describes; skips what the metadata lacks."""
     device, optimizer = metadata.get("device"), metadata.get("optimizer")
     if device and device != task.topology.device:
         yield f"was trained on {device}, the task is for {task.topology.device}"
@@ -82,12 +82,12 @@ def unlike(metadata: Mapping[str, str], task: Task) -> Iterator[str]:
 
 
 def kind_of_table(pooled: bool, dtype: str) -> str:
-    """A kind of table that a model covers or does not: "pooled-fp32", "sequence-fp16"."""
+    """The kind of a table, by which a model says what it covers: "pooled-fp32", "sequence-fp16"."""
     return f"{'pooled' if pooled else 'sequence'}-{dtype}"
 
 
 def provenance(metadata: Mapping[str, str]) -> str | None:
-    """Where and when a model was learned and how true it was; None where that is not known.
+    """Where and when a model was learned and how accurate it was; None if that is unknown.
 
     As in "calibrated on this machine 3 hours ago, mean error 5.1% on 180 sets it had not seen".
     """
@@ -104,13 +104,13 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
 
 
 def accuracy_metadata(accuracy: Accuracy | ComputeAccuracy) -> dict[str, str]:
-    """The errors, for the model's metadata."""
+    """The errors as entries for a model's metadata."""
     figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
     return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}
 
 
 def device_type(hardware: Mapping[str, str]) -> str:
-    """The name that topologies use for a device: "NVIDIA H200" → "h200"; a name of its own where no preset has it."""
+    """The device type that topologies use for hardware: "NVIDIA H200" → "h200"; the processor's own name if no preset has it."""
     if hardware["device_kind"] == "cpu":
         return "cpu"
     name = re.sub(r"[^a-z0-9]", "", hardware["processor"].lower())
@@ -119,7 +119,7 @@ def device_type(hardware: Mapping[str, str]) -> str:
 
 
 def _age(when: str) -> str:
-    """How long ago a time was, in the largest unit; clocks may have been set back since."""
+    """How long ago a time was, in the largest fitting unit; "just now" also if the clock was set back since."""
     try:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()
     except (ValueError, TypeError):
@@ -137,7 +137,7 @@ _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.
 
 
 def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
-    """Write a model as safetensors; atomic."""
+    """Write a model as safetensors, atomically."""
     if isinstance(model, NeuroShardModel):
         header = neuroshard.header_of(model)
     else:
@@ -146,7 +146,7 @@ def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
 
 
 def telling_name(model: ComputeModel | NeuroShardModel) -> str:
-    """A name that no other weights have: the model's own, and eight digits of their SHA-256, as in "cpu/convex-1f0e9a3b"."""
+    """A name unique to a model's weights: the model's name and eight digits of the weights' SHA-256, as in "cpu/convex-1f0e9a3b"."""
     arrays = _arrays_of(model)
     digest = sha256()
     for name in sorted(arrays):
@@ -159,7 +159,7 @@ def load_model(path: Path) -> ComputeModel | NeuroShardModel:
     """Read a model.
 
     Raises:
-        InvalidInput: the file cannot be read, is damaged, of another format version or feature set, or has wrong shapes.
+        InvalidInput: the file cannot be read, is damaged, has another format version or feature set, or has wrong shapes.
     """
     header, weights = load_weights(path, _wanted_arrays, "cost model", "name a model file made by 'shardwright train'")
     own = ("format", *_HEADERS[header["kind"]])
@@ -173,7 +173,7 @@ def load_model(path: Path) -> ComputeModel | NeuroShardModel:
 
 
 def model_header(path: Path) -> dict[str, str]:
-    """What a model's file says of itself, whatever version it is of; its weights are not looked at.
+    """The header of a model file of any format version; the weights are not checked.
 
     Raises:
         InvalidInput: the file cannot be read or is damaged.
@@ -182,7 +182,7 @@ def model_header(path: Path) -> dict[str, str]:
 
 
 def bundled_models() -> dict[str, Path]:
-    """The models that come with the package, by device type."""
+    """Paths of the models that come with the package, by device type."""
     folder = Path(str(resources.files("shardwright.cost") / "models"))
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
@@ -192,7 +192,7 @@ def _arrays_of(model: ComputeModel | NeuroShardModel) -> Weights:
 
 
 def _wanted_arrays(header: dict[str, str]) -> set[str]:
-    """Names of a model's arrays; checks the header."""
+    """Check a model's header; return the names of the arrays that the model must have."""
     if header.get("format") != FORMAT or header.get("kind") not in _HEADERS:
         raise InvalidInput(
             f"model format is {header.get('format')!r}, kind {header.get('kind')!r}; this version reads {' and '.join(_HEADERS)} models "

@@ -1,4 +1,4 @@
-"""How networks learn what things cost: Adam over batches, with the weights of the best validation epoch kept."""
+"""The training loop of all networks: Adam over batches; the weights of the best validation epoch are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 Progress: TypeAlias = Callable[[int, float], None]
-"""Called after every epoch with its number and the best validation loss so far."""
+"""Progress callback after each epoch: its number, and the best validation loss so far."""
 
 Network = TypeVar("Network", bound=nn.Module)
 Judged_contra = TypeVar("Judged_contra", bound=nn.Module, contravariant=True)
@@ -32,7 +32,7 @@ class Stack(nn.ModuleList):
 
 
 class Data(Protocol[Judged_contra]):
-    """n measured samples."""
+    """n measured samples to train on."""
 
     def __len__(self) -> int: ...
 
@@ -47,18 +47,18 @@ class Data(Protocol[Judged_contra]):
 
 @dataclass(frozen=True)
 class Fit(Generic[Network]):
-    """How to fit.
+    """Fits a network to samples.
 
     Attributes:
         epochs: most passes over the samples.
-        batch: samples an update.
-        rate: of Adam.
-        seed: of the order of the batches.
-        patience: stop when the validation loss has not fallen for this many epochs; None to make all of them.
-        cosine: whether the rate falls to 0 along a cosine.
-        most_norm: gradients are scaled down to this norm; None for no limit.
-        average: share of the newest weights in a running average, which is what is validated and returned; None for the weights themselves.
-        constrain: brings the weights back into their bounds after an update.
+        batch: samples per update.
+        rate: learning rate of Adam.
+        seed: seed of the order of the batches.
+        patience: stop when the validation loss has not fallen for this many epochs; None to run all epochs.
+        cosine: whether the learning rate falls to 0 along a cosine.
+        most_norm: larger gradients are scaled down to this norm; None for no limit.
+        average: share of the newest weights in a running average, which is validated and returned; None for no average.
+        constrain: brings the weights back into their bounds after each update.
     """
 
     epochs: int
@@ -74,7 +74,7 @@ class Fit(Generic[Network]):
     def __call__(
         self, network: Network, data: Data[Network], valid: Data[Network] | None, progress: Progress | None = None
     ) -> tuple[Network, int]:
-        """The network of the epoch with the least validation loss, or of the last one without validation, and the epochs made."""
+        """The network after the epoch with the least validation loss (without validation: the last epoch), and the epochs run."""
         generator = torch.Generator().manual_seed(self.seed)
         optimizer = torch.optim.Adam(network.parameters(), lr=self.rate)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs) if self.cosine else None
@@ -102,7 +102,7 @@ class Fit(Generic[Network]):
 
 
 def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, most_norm: float | None = None) -> None:
-    """One update of an optimizer over parameters of a network, whose gradients are scaled down to a norm."""
+    """Make one optimizer step on a loss, after scaling gradients down to a norm."""
     network.zero_grad()
     loss.backward()
     if most_norm is not None:
@@ -112,6 +112,6 @@ def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, 
 
 @torch.no_grad()
 def _move_towards(average: nn.Module, network: nn.Module, share: float) -> None:
-    """A running average of the weights is steadier than the last step's."""
+    """Move a running average towards a network's weights; the average is steadier than the last step's weights."""
     for kept, new in zip(average.parameters(), network.parameters(), strict=True):
         kept.lerp_(new, share)

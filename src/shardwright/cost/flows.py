@@ -1,8 +1,8 @@
-"""Bytes of a pass over the links of each device, and who asks whom for a block: the geometry of its holders in a cluster.
+"""Which device asks which for a block, and the bytes that this sends over the links of each device.
 
-A device asks itself if it holds the block, else the holders in its host in equal parts, else all holders in equal parts. *Through
-proxies*, a device of a host without a holder asks, inside its host, the device with the holder's local rank; that one asks the holder for
-the whole host.
+A device that holds the block asks itself. Another device asks the holders in its host in equal parts, or all holders in equal parts if its
+host has none. *Through proxies*, a device in a host without a holder asks, inside its host, the device with the holder's local rank; this
+proxy asks the holder on behalf of the whole host.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: tuple[tuple[Phase, Kind], ...] = (
     ("backward", "gradients"),
     ("backward", "replicas"),
 )
-"""What travels in a step: ids to the holders, values back, gradients of the values, gradients that replicas agree on."""
+"""The traffic of a step: ids to the holders, values back, gradients of the values, and gradients that replicas all-reduce."""
 
 
 @dataclass
@@ -37,8 +37,8 @@ class LinkTraffic:
     """Bytes of one pass over the links of each device.
 
     Attributes:
-        sent: `(2, devices)` bytes sent inside the host and between hosts.
-        received: `(2, devices)` bytes received likewise.
+        sent: `(2, devices)` bytes sent inside the host, and between hosts.
+        received: `(2, devices)` bytes received inside the host, and between hosts.
     """
 
     devices: int
@@ -50,7 +50,7 @@ class LinkTraffic:
         self.received = np.zeros((2, self.devices))
 
     def add(self, sent: Floats, received: Floats) -> None:
-        """Book further `(2, devices)` bytes."""
+        """Add `(2, devices)` bytes sent and received."""
         self.sent += sent
         self.received += received
 
@@ -65,16 +65,16 @@ class LinkTraffic:
 
 @dataclass(frozen=True, eq=False)
 class Holders:
-    """A set of devices that hold a block, in a cluster of `hosts` × `per_host` devices.
+    """The k devices that hold a block, and who asks them, in a cluster of `hosts` × `per_host` devices.
 
     Attributes:
-        asks: `(2, devices)` how often each device asks others, by link class: inside a host in units of what the samples of one device
-            ask for; between hosts likewise, or, through proxies, in units of what the samples of one host ask for.
-        serves: `(2, devices)` how often it is asked, likewise.
+        asks: `(2, devices)` how often each device asks others, by link class, in units of what the samples of one device ask for. Through
+            proxies, the unit between hosts is what the samples of one host ask for.
+        serves: `(2, devices)` how often each device is asked, in the same units.
         ranks: `(k,)` the holders.
-        hosts: hosts with a holder.
-        beside: `(k,)` holders in the host of each holder.
-        served: `(k,)` devices whose samples each holder serves, itself included.
+        hosts: number of hosts with a holder.
+        beside: `(k,)` number of holders in the host of each holder, itself included.
+        served: `(k,)` number of devices whose samples each holder serves, itself included.
     """
 
     asks: Floats
@@ -87,7 +87,7 @@ class Holders:
 
 @lru_cache(maxsize=512)
 def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: bool) -> Holders:
-    """The geometry of the holders `devices` in a cluster of `hosts` × `per_host` devices."""
+    """The `Holders` for the holding `devices` in a cluster of `hosts` × `per_host` devices."""
     ranks = np.array(devices, dtype=np.int64)
     held = np.bincount(ranks // per_host, minlength=hosts)
     lacking, beside = held == 0, held[ranks // per_host]
@@ -95,7 +95,7 @@ def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: boo
     asks[INTRA, ~lacking] = 1.0
     asks[INTRA, ranks // per_host, ranks % per_host] = 0.0
     serves[INTRA, ranks // per_host, ranks % per_host] = (per_host - beside) / beside
-    share = np.bincount(ranks % per_host, minlength=per_host) / ranks.size  # of the holders, by local rank
+    share = np.bincount(ranks % per_host, minlength=per_host) / ranks.size  # share of the holders at each local rank
     far = float(lacking.sum())
     if proxies:
         asks[INTER, lacking] = share
@@ -112,17 +112,17 @@ def holders_of(hosts: int, per_host: int, devices: tuple[int, ...], proxies: boo
 
 
 def single_holders(hosts: int, per_host: int, each: Floats, far: Floats, proxies: bool) -> tuple[Floats, Floats]:
-    """Bytes of blocks that one device holds alone.
+    """Bytes over the links for blocks that have a single holder.
 
     Args:
-        hosts: hosts of the cluster.
-        per_host: devices of a host.
+        hosts: number of hosts.
+        per_host: devices per host.
         each: `(devices,)` bytes that the samples of one device ask of each holder.
-        far: `(devices,)` bytes that they, or, through proxies, those of a host, ask of a holder in another host.
-        proxies: see the module.
+        far: `(devices,)` bytes that the samples of one device (through proxies: of one host) ask of each holder in another host.
+        proxies: whether devices ask through proxies; see the module.
 
     Returns:
-        `(2, devices)` bytes asked by each device and `(2, devices)` served by each, by link class.
+        `(2, devices)` bytes that each device asks for, and `(2, devices)` bytes that it serves, by link class.
     """
     each, far = each.reshape(hosts, per_host), far.reshape(hosts, per_host)
     if proxies:

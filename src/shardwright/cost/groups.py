@@ -1,17 +1,17 @@
-r"""What keeping the replicas of sharding groups alike takes, as a part of kernel time.
+r"""The time to synchronise the replicas of sharding groups, as a part of kernel time.
 
-With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.score`; of two link classes the slower counts)
+With p replicas on each of h hosts, the all-reduce of B bytes takes (see `cost.score`; the slower of the two link classes counts)
 
     latency + B · max(2 (p - 1) / p / bandwidth inside a host,  2 (h - 1) / h / p / bandwidth between hosts)
 
-and a step pays 1 / `sync_interval` of it. B are the weights of the blocks that a device holds alone in its group, and their optimizer
-state; there is one collective for each type of weights, and one for the state. It follows the backward kernels of the same device, and the
-next step's lookups wait for the slowest: so it is a part of backward time, linear in the blocks. Searches then balance it, and bounds hold
-with it. Fully sharded groups scatter after the forward pass and gather before the backward one: half each, in every step, of the weights
-alone.
+and a step pays 1 / `sync_interval` of this time. B counts the weights, and their optimizer state, of the blocks that a device holds alone
+in its group; each type of weights has one collective, and the state has one. The all-reduce follows the backward kernels of the same
+device, and the next step's lookups wait for the slowest device. So it is part of backward time and linear in the blocks: searches balance
+it, and bounds include it. Fully sharded groups scatter after the forward pass and gather before the backward pass, in every step; each is
+half an all-reduce of the weights alone.
 
-Tables that are replicated inside a group have their gradients reduced over the whole cluster. The bytes inside a group count as
-communication; what the cluster's take longer than those is added here.
+A table that is replicated inside a group has its gradients reduced over the whole cluster. The reduction inside a group counts as
+communication; this module adds the extra time that the whole cluster takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardwright.task.topology import Topology
 
 
 class NoKernels:
-    """Kernels that take no time, so that what groups add is left."""
+    """A cost model whose kernels take no time, so that only the synchronisation of groups is left."""
 
     name = "none"
     pricing = Pricing(np.zeros((0, 0)), np.zeros(0), np.zeros((2, 0)), np.zeros((2, 0)), np.zeros(2))
@@ -46,17 +46,17 @@ class NoKernels:
 
 
 def with_groups(model: CostModel, task: Task) -> CostModel:
-    """A cost model with what the task's sharding groups add to a step; the model itself where there are none."""
+    """The cost model plus the synchronisation of the task's sharding groups; the model itself if the task has no groups."""
     base = model.base if isinstance(model, GroupedModel) else model
     return base if task.groups is None else GroupedModel(base, task, task.groups)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedModel:
-    """Kernels by another cost model, and the synchronisation of replicas.
+    """A cost model that adds the synchronisation of replicas to the kernels of a base model.
 
     Attributes:
-        base: prices kernels.
+        base: the cost model of the kernels.
         task: the task of one group.
         groups: the groups.
     """
@@ -67,28 +67,28 @@ class GroupedModel:
 
     @property
     def name(self) -> str:
-        """That of the model of kernels."""
+        """The name of the base model."""
         return self.base.name
 
     @property
     def cut_error(self) -> float:
-        """That of the model of kernels; 0 where it says nothing of it."""
+        """The `cut_error` of the base model; 0 if it has none."""
         return float(getattr(self.base, "cut_error", 0.0))
 
     @property
     def narrowest(self) -> int | None:
-        """Likewise the columns of the narrowest block that searches cut."""
+        """Fewest columns of a block that searches cut, from the base model; None if it has no such limit."""
         return getattr(self.base, "narrowest", None)
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, latent + 2)` encodings, with forward and backward ms of what synchronising each shard adds."""
+        """`(n, latent + 2)` encodings; the last two columns are the synchronisation of each shard, forward and backward ms."""
         columns = [(work.rows, work.dim, work.samples, DTYPE_BYTES[work.dtype]) for work in works]
         added = self._added(*np.array(columns, dtype=np.float64).reshape(len(works), 4).T)
         return np.hstack([self.base.encode(works), added])
 
     @property
     def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
-        """Likewise for shards given as columns; None where the model of kernels does not take them."""
+        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
         base = getattr(self.base, "encode_arrays", None)
         if base is None:
             return None
@@ -98,7 +98,7 @@ class GroupedModel:
 
     @cached_property
     def pricing(self) -> Pricing:
-        """The kernels', and the added times as they are; a device pays a synchronisation's latency once, whatever its calls."""
+        """The base model's pricing plus the synchronisation; a device pays the latency of synchronisation once, not once per call."""
         base = self.base.pricing
         wider = np.zeros((base.hidden.shape[0], 2))
         return Pricing(
@@ -112,7 +112,7 @@ class GroupedModel:
 
     @property
     def _passes(self) -> Floats:
-        """`(2,)` all-reduces of a step in its forward and its backward pass."""
+        """`(2,)` number of all-reduces in the forward and in the backward pass of a step."""
         return np.array([0.5, 0.5]) if self.groups.fully_sharded else np.array([0.0, 1.0 / self.groups.sync_interval])
 
     @property
@@ -132,13 +132,13 @@ class GroupedModel:
         cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)
         within = all_reduce_ms_per_byte((topology.hosts, topology.devices_per_host), topology)
         reduce = VALUE_BYTES * weights * max(cluster - within, 0.0)
-        alone = np.asarray(samples >= self.task.batch_size)[:, None]  # replicas share out the group's batch
+        alone = np.asarray(samples >= self.task.batch_size)[:, None]  # not a replica: replicas share out the batch
         added: Floats = np.where(alone, np.outer(sync, self._passes), np.outer(reduce, [0.0, 1.0]))
         return added
 
 
 def all_reduce_ms_per_byte(shape: Shape, topology: Topology) -> float:
-    """What a byte takes to be reduced among replicas that lie so, latency aside."""
+    """Ms per byte of an all-reduce among replicas on `shape` (hosts, devices per host), without latency."""
     hosts, per_host = shape
     intra, inter = topology.link_bandwidth
     return 1e3 * max(2 * (per_host - 1) / per_host / intra, 2 * (hosts - 1) / hosts / per_host / inter)

@@ -1,12 +1,12 @@
-"""Latency and bandwidth of links, fitted to measured collectives, and how far predictions by them are off.
+"""Fit latency and bandwidth of links to measured collectives, and evaluate the predictions.
 
-The model is that of `shardwright.cost.score`, with the wait for devices that start late (as NeuroShard measures it):
+The model is that of `shardwright.cost.score` plus the wait for devices that start late (as NeuroShard measures it):
 
     time of device d = max over devices of start − start of d
                        + max over {inside the host, between hosts} of  latency + max(bytes sent, bytes received) / bandwidth
 
-where a link class counts only for devices that send or receive over it. All figures are non-negative. The loss is the relative error,
-soft above 10% so that a collective that another process disturbed does not decide (`soft_l1` of `scipy.optimize.least_squares`).
+where a link class counts only for devices that send or receive over it. All fitted figures are non-negative. The loss is the relative
+error. Above 10% it grows slowly (`soft_l1` of `scipy.optimize.least_squares`), so that a few disturbed collectives do not dominate the fit.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Collectives:
 
     Attributes:
         devices: D.
-        hosts: hosts that the devices are spread over.
+        hosts: number of hosts that the devices are spread over.
         sample: `(n,)` ids; a sample measured twice occurs twice.
         repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
         kind: `(n,)` one of `KINDS`.
-        batch_size: `(n,)` samples a step, over all devices.
+        batch_size: `(n,)` samples per step, over all devices.
         dims: `(n, D)` dim sums of the devices; NaN unless the kind is all_to_all.
         busiest: `(n, 2, D)` bytes inside the host and between hosts: the larger of sent and received.
         delays: `(n, D)` ms that each device starts after the first.
-        forward: `(n, D)` ms from a device's own start to its own end, so with the wait for devices that start late.
-        backward: `(n, D)` ms of the backward pass, started together; NaN unless the kind is all_to_all.
+        forward: `(n, D)` ms from a device's own start to its own end, so the wait for devices that start late is included.
+        backward: `(n, D)` ms of the backward pass, which all devices start together; NaN unless the kind is all_to_all.
     """
 
     devices: int
@@ -63,12 +63,12 @@ class Collectives:
 
     @property
     def label(self) -> str:
-        """As in "4 devices" or "16 devices on 2 hosts"."""
+        """Name of the arrangement, as in "4 devices" or "16 devices on 2 hosts"."""
         return f"{self.devices} devices" + (f" on {self.hosts} hosts" if self.hosts > 1 else "")
 
     @property
     def wait(self) -> Floats:
-        """`(n, D)` ms that each device waits for the last to start."""
+        """`(n, D)` ms that each device waits for the last device to start."""
         wait: Floats = self.delays.max(axis=1, keepdims=True) - self.delays
         return wait
 
@@ -81,7 +81,7 @@ class Collectives:
         return self.select(self.kind == kind)
 
     def repeated(self) -> tuple[Collectives, Collectives]:
-        """The first and, row by row, the second measurements of the samples that were measured twice."""
+        """The first and the second measurements of the samples measured twice, in the same order of rows."""
         place = {
             (int(sample), int(r)): row for row, (sample, r) in enumerate(zip(self.sample, self.repeat, strict=True))
         }
@@ -96,7 +96,7 @@ class Collectives:
 
 
 def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives, Collectives]:
-    """Training, validation and test collectives, each kind by these shares; both measurements of a sample stay together."""
+    """Split each kind into training, validation and test collectives; both measurements of a sample stay together."""
     part_of: dict[int, int] = {}
     rng = np.random.default_rng(seed)
     for kind in KINDS:
@@ -108,16 +108,16 @@ def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives
 
 
 def collectives_of(tables: Sequence[Any]) -> list[Collectives]:
-    """The collectives of several stores, by number of devices and hosts.
+    """The collectives of several stores, grouped by number of devices and hosts.
 
     Args:
-        tables: `pyarrow.Table`s as `shardwright.measure` reads them, one a store; sample ids of different stores never mean one sample.
+        tables: `pyarrow.Table`s as `shardwright.measure` reads them, one per store; ids are shifted so that no two stores share one.
 
     Returns:
         One `Collectives` for each number of devices and hosts, fewest devices first.
 
     Raises:
-        InvalidInput: a row contradicts itself, or a time is not finite and greater than 0.
+        InvalidInput: a row is inconsistent, or a time is not finite and greater than 0.
     """
     groups: dict[tuple[int, int], list[Collectives]] = {}
     shift = 0
@@ -137,7 +137,7 @@ def _join(parts: Sequence[Collectives]) -> Collectives:
 
 
 def _arrays(table: Any, devices: int, hosts: int, shift: int) -> Collectives:
-    """Arrays of rows that all have the same number of devices and hosts."""
+    """The collectives of rows that all have the same number of devices and hosts."""
     kind = np.array(table["kind"].to_pylist(), dtype=np.str_)
     if devices < 1 or not 1 <= hosts <= devices or not set(kind.tolist()) <= set(KINDS):
         raise InvalidInput(
@@ -180,7 +180,7 @@ def _check(found: Collectives, of_passes: Bools, fewest: Floats) -> None:
 
 
 def _lists(table: Any, name: str, devices: int, filled: Bools | None = None) -> Floats:
-    """`(n, devices)` numbers of a list column; NaN in rows that are not `filled`, where the list may be empty."""
+    """`(n, devices)` numbers of a list column; NaN in rows that are not `filled`, whose list may be empty."""
     rows = table[name].to_pylist()
     result = np.full((len(rows), devices), np.nan)
     for index, row in enumerate(rows):
@@ -197,18 +197,18 @@ def _lists(table: Any, name: str, devices: int, filled: Bools | None = None) -> 
 
 FORWARD, BACKWARD = f"{ALL_TO_ALL}_forward", f"{ALL_TO_ALL}_backward"
 FITS = (ALL_TO_ALL, FORWARD, BACKWARD, *KINDS[1:])
-"""What is fitted: both passes of the all-to-all together, each of them, and the other collectives."""
+"""The fits: both passes of the all-to-all together, each pass alone, and each other kind."""
 
 FEWEST = 20
 _SOFT = 0.1  # relative error above which a device's time counts less
 _MB = 1e6
-_LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: no link is faster, and a bandwidth stays finite
+_LEAST_MS_PER_MB = 1e-6  # 1e15 bytes per second: faster than any link, and keeps the bandwidth finite
 _FIGURES = 4
 
 
 @dataclass(frozen=True)
 class LinkFit:
-    """What a link class costs.
+    """Latency and bandwidth of a link class.
 
     Attributes:
         latency_ms: fixed cost of a collective.
@@ -224,25 +224,25 @@ class LinkFits:
     """Fitted link classes of one kind of collective.
 
     Attributes:
-        intra: links inside a host; None where no sample used them.
-        inter: links between hosts; likewise.
+        intra: links inside a host; None if no sample used them.
+        inter: links between hosts; None if no sample used them.
     """
 
     intra: LinkFit | None
     inter: LinkFit | None
 
     def predict(self, busiest: Floats, wait: Floats) -> Floats:
-        """Times by the module's equation.
+        """Times of the devices by the module's equation.
 
         Args:
             busiest: `(n, 2, D)` bytes by link class, the larger of sent and received.
-            wait: `(n, D)` ms that each device waits for the last to start.
+            wait: `(n, D)` ms that each device waits for the last device to start.
 
         Returns:
             `(n, D)` ms.
 
         Raises:
-            InvalidInput: bytes go over a link class that was never measured.
+            InvalidInput: a collective uses a link class that was never measured.
         """
         figures = np.zeros(_FIGURES)
         for link, (name, fit) in enumerate((("inside a host", self.intra), ("between hosts", self.inter))):
@@ -254,7 +254,7 @@ class LinkFits:
 
 
 def fit_links(parts: Sequence[Collectives]) -> dict[str, LinkFits]:
-    """Fit every kind of collective that was measured at least 20 times.
+    """Fit the link classes for every name in `FITS` with at least `FEWEST` measured passes.
 
     Args:
         parts: training collectives, of any numbers of devices.
@@ -271,7 +271,7 @@ def fit_links(parts: Sequence[Collectives]) -> dict[str, LinkFits]:
 
 
 def passes_of(collectives: Collectives, name: str) -> list[tuple[Floats, Floats, Floats]]:
-    """Busiest bytes `(n, 2, D)`, wait `(n, D)` and ms `(n, D)` of the passes that a fit is made of."""
+    """Busiest bytes `(n, 2, D)`, wait `(n, D)` and ms `(n, D)` of each pass that a fit uses."""
     chosen = collectives.of_kind(ALL_TO_ALL if name in (FORWARD, BACKWARD) else name)
     passes = []
     if name != BACKWARD:
@@ -282,14 +282,14 @@ def passes_of(collectives: Collectives, name: str) -> list[tuple[Floats, Floats,
 
 
 def predict(fits: Mapping[str, LinkFits], collectives: Collectives, name: str) -> tuple[Floats, Floats]:
-    """`(k,)` predicted and `(k,)` measured ms of every device in every pass that belongs to a fit."""
+    """`(k,)` predicted and `(k,)` measured ms of every device in every pass of a fit."""
     passes = passes_of(collectives, name)
     predicted = [fits[name].predict(busiest, wait).ravel() for busiest, wait, _ in passes]
     return np.concatenate(predicted), np.concatenate([times.ravel() for _, _, times in passes])
 
 
 def _fit(passes: Sequence[tuple[Floats, Floats, Floats]]) -> LinkFits:
-    """Latency and bandwidth of both classes, from passes of any numbers of devices."""
+    """Fit latency and bandwidth of both link classes to passes of any numbers of devices."""
     from scipy.optimize import least_squares
 
     busiest = np.concatenate([b.transpose(0, 2, 1).reshape(-1, 2) for b, _, _ in passes]).T[None] / _MB  # (1, 2, k)
@@ -311,7 +311,7 @@ def _fit(passes: Sequence[tuple[Floats, Floats, Floats]]) -> LinkFits:
 
 
 def _line(megabytes: Floats, times: Floats) -> Floats:
-    """A first latency and ms a megabyte: a line through the times of devices that use the link class, by relative error."""
+    """Start values, latency and ms per MB: a line through the times of devices that use the link class, by relative error."""
     from scipy.optimize import nnls
 
     inside = (megabytes > 0) & (times > 0)
@@ -324,7 +324,7 @@ def _line(megabytes: Floats, times: Floats) -> Floats:
 
 
 def _times(figures: Floats, megabytes: Floats, wait: Floats) -> Floats:
-    """`(n, D)` ms from `(4,)` latency and ms a megabyte of both classes, `(n, 2, D)` MB and `(n, D)` ms of wait."""
+    """`(n, D)` ms from `(4,)` latency and ms per MB of both classes, `(n, 2, D)` MB and `(n, D)` ms of wait."""
     latency, slope = figures[0::2, None], figures[1::2, None]
     times: Floats = wait + np.where(megabytes > 0, latency + megabytes * slope, 0.0).max(axis=1)
     return times
@@ -332,10 +332,10 @@ def _times(figures: Floats, megabytes: Floats, wait: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PassErrors:
-    """Errors of the predicted times of single devices in collectives that were held out.
+    """Errors of the predicted times of single devices in held-out collectives.
 
     Attributes:
-        devices: times compared.
+        devices: number of times compared.
         mean_error: mean absolute relative error.
         median_error: median absolute relative error.
         repeat_error: mean relative difference of a time measured twice; None without repeats.
@@ -348,7 +348,7 @@ class PassErrors:
 
 
 def errors_of(predicted: Floats, measured: Floats, repeat_error: float | None) -> PassErrors:
-    """Errors of `(k,)` predicted times."""
+    """Errors of `(k,)` predicted against `(k,)` measured times."""
     error = np.abs(predicted - measured) / measured
     return PassErrors(len(error), float(error.mean()), float(np.median(error)), repeat_error)
 
@@ -358,7 +358,7 @@ def repeat_error(parts: Sequence[Collectives], name: str) -> float | None:
 
     Args:
         parts: collectives with their repeats.
-        name: which passes, one of `FITS`.
+        name: the passes, one of `FITS`.
     """
     differences = [np.zeros(0)]
     for part in parts:
@@ -371,12 +371,12 @@ def repeat_error(parts: Sequence[Collectives], name: str) -> float | None:
 def link_errors(
     fits: Mapping[str, LinkFits], held_out: Sequence[Collectives], everything: Sequence[Collectives]
 ) -> dict[str, PassErrors]:
-    """Errors of each fit on the first measurements that were held out.
+    """Errors of each fit on the first measurements in `held_out`.
 
     Args:
-        fits: as `fit_links` returns them.
-        held_out: collectives the fits have not seen.
-        everything: every collective of the stores, for the repeat noise.
+        fits: the result of `fit_links`.
+        held_out: collectives that the fits have not seen.
+        everything: all collectives of the stores, for the repeat noise.
     """
     result = {}
     for name in fits:
@@ -388,7 +388,7 @@ def link_errors(
 
 
 LINKS = "links"
-"""The key of the metadata."""
+"""The key of the fits in a model's metadata."""
 
 
 def links_to_text(fits: Mapping[str, LinkFits]) -> str:

@@ -1,16 +1,16 @@
-"""Cost models as plain arrays: how shards become the time of a device, and what a search may know of that.
+"""Cost models as plain arrays: how shards become the kernel time of a device, in a form that searches can use.
 
-Predicted kernel time of a set of shards: encode each shard, SUM over a fused call, price the sum, add the calls of a device.
+To predict a kernel time, encode each shard, SUM the encodings of each fused call, price the sums, and add the calls of a device.
 
     latent of a shard = first estimate of its time × g(features),    g: two layers, 32 numbers (as wide as in the papers)
     time of a call    = head(sum of its shards' latents and bytes)   forward and backward; bytes: see below
     time of a device  = sum over its calls                           an absent call costs nothing
 
-A sum makes one model serve any number of shards (AutoShard, DreamShard, NeuroShard). Multiplying by a first estimate keeps the relative
-error even over the three decades that times span. Features beyond those of the training sets count as the nearest that were among them:
-there the factor stays what it was, and the first estimate alone extrapolates. With the `convex` head the time is a convex function of the
-sums, which is what the lower bound rests on. Two columns beside the latents are not learned: the bytes of the distinct rows, in units of
-the L2 and of the last-level cache of the machine that was measured. Whether rows come from a cache is seen in their sum alone.
+The sum lets one model serve any number of shards (AutoShard, DreamShard, NeuroShard). The first estimate as a factor keeps the relative
+error even over the three decades that times span. Features outside the range of the training sets are clipped to it: there the factor g
+stays constant, and only the first estimate extrapolates. With the `convex` head the time is a convex function of the sums, and the lower
+bound relies on that. Two columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the
+last-level cache of the measured machine. Only their sum over the call shows whether rows come from a cache.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from shardwright.sharding.work import ShardWork
 
 @dataclass(frozen=True, eq=False)
 class Pricing:
-    """The time of a fused call, and of a device, which makes one or several; forward and backward apart.
+    """Prices a fused call, and a device that makes one or several calls; forward and backward apart.
 
         call = max(0, mix · relu(hidden · sum + hidden_bias) + linear · sum + bias)       sum: of the encodings of its shards
         device = Σ of its calls + once                                                    0 for a device without a shard
 
     Attributes:
-        hidden: `(h, latent)`; h may be 0, which makes the time linear.
+        hidden: `(h, latent)`; with h = 0 the time is linear.
         hidden_bias: `(h,)`.
-        mix: `(2, h)`; the time is convex in the sum where it has no negative entry.
+        mix: `(2, h)`; the time is convex in the sum if no entry is negative.
         linear: `(2, latent)`.
         bias: `(2,)` ms.
-        once: `(2,)` ms that a device with shards takes besides its calls; not negative.
+        once: `(2,)` ms that a device with shards takes in addition to its calls; not negative.
     """
 
     hidden: Floats
@@ -58,7 +58,7 @@ class Pricing:
         return bool((self.mix >= 0).all())
 
     def price(self, sums: Floats) -> Floats:
-        """`(..., 2)` forward and backward ms of calls from `(..., latent)` sums; never negative."""
+        """`(..., 2)` forward and backward ms of calls, from `(..., latent)` sums; never negative."""
         active = np.maximum(sums @ self.hidden.T + self.hidden_bias, 0.0)
         times: Floats = np.maximum(active @ self.mix.T + sums @ self.linear.T + self.bias, 0.0)
         return times
@@ -67,8 +67,8 @@ class Pricing:
         """`(..., 2)` forward and backward ms of devices.
 
         Args:
-            sums: `(..., calls, latent)` of the shards in each call.
-            present: `(..., calls)` which calls a device makes; one that it does not make costs nothing.
+            sums: `(..., calls, latent)` sums of the encodings in each call.
+            present: `(..., calls)` whether the device makes each call; an absent call costs nothing.
         """
         of_calls = np.where(present[..., None], self.price(sums), 0.0).sum(axis=-2)
         times: Floats = of_calls + present.any(axis=-1, keepdims=True) * self.once
@@ -99,16 +99,16 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 class CostModel(Protocol):
-    """Kernel times of any set of shards, through sums of encodings."""
+    """Predicts the kernel times of any set of shards, through sums of encodings."""
 
     @property
     def name(self) -> str:
-        """What the model is and what it was made from; written into plans."""
+        """Name that says what the model is and what it was made from; written into plans."""
         ...
 
     @property
     def pricing(self) -> Pricing:
-        """How the sums of a device's calls become times."""
+        """Turns the sums of a device's calls into times."""
         ...
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
@@ -118,12 +118,12 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ComputeModel:
-    """The learned model, evaluated with numpy.
+    """The learned compute model, evaluated with numpy.
 
     Attributes:
         head: "convex" or "mlp".
-        weights: arrays by the names and shapes of `SHAPES`; in a convex head `head.1.weight` is non-negative. `caches` are bytes.
-        metadata: where the model comes from: hardware, optimizer, samples, accuracy.
+        weights: arrays with the names and shapes of `SHAPES`; `head.1.weight` of a convex head is non-negative, `caches` are in bytes.
+        metadata: origin of the model: hardware, optimizer, samples, accuracy.
     """
 
     head: Head
@@ -149,7 +149,7 @@ class ComputeModel:
 
     @property
     def name(self) -> str:
-        """Device and head, as in "cpu/convex"."""
+        """Name in the metadata, else device and head, as in "cpu/convex"."""
         return self.metadata.get("name", f"{self.metadata.get('device', 'unknown')}/{self.head}")
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
@@ -159,7 +159,7 @@ class ComputeModel:
         return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 34)` encodings of n shards given as columns."""
+        """`(n, 34)` encodings of n shards given as arrays."""
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)

@@ -1,22 +1,22 @@
-"""Kernel times of GPUs that nobody has measured here, learned from figures that others have published.
+"""Kernel times of GPUs that were not measured here, learned from published figures.
 
-A call takes a fixed time each way, and its shards take the sum of what a GPU has to do for them:
+In each pass a call takes a fixed time, plus, for each of its shards, the sum of these parts:
 
-    forward   lookups, bags      cycles of the multiprocessors: an index, an address, a row to start; a bag to start and to end
+    forward   lookups, bags      cycles of the multiprocessors: index, address and start of each row; start and end of each bag
               cache              32-byte sectors of all rows looked up, through the second-level cache
-              memory             sectors of the rows that the cache does not hold
+              memory             sectors of the rows that are not in the cache
               outputs            values written to memory
-    backward  sorted             cycles a lookup to sort and to group lookups by row
+    backward  sorted             cycles per lookup to sort and group the lookups by row
               gradients          gradients of all lookups, through the cache; of all bags or unpooled lookups, from memory
               updates            sectors of distinct rows and of their optimizer state, read and written
 
-Cycles are of all multiprocessors at the boost clock, the cache moves 64 bytes a cycle of each, memory what the vendor states. A figure
-of the table says how many times as long as at these rates a part takes. They are the same for all GPUs, and none is below 1 where bytes are
-counted: nothing is faster than the hardware. `benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
+The nominal rates are: all multiprocessors at the boost clock, 64 bytes per cycle of each from the cache, and the vendor's bandwidth for
+memory. `FACTORS`, the same for all GPUs, are a part's time over its time at these rates; none is below 1 for bytes, since nothing beats
+the hardware. `benchmarks/published_costs.py` fits them to `data/published/kernels.csv`.
 
-Kernels work table by table, so each shard has the cache to itself: it holds the rows looked up most often, and only their first
-lookup goes to memory. All parts are sums over shards, so the time is linear in them, and every bound is proven for it. Times are those of
-kernels on the GPU: a call of a few small tables is bound by the host, which takes some 0.3 ms to enqueue it.
+Kernels work table by table, so each shard has the cache to itself: the cache holds the rows looked up most often, and only their first
+lookup goes to memory. All parts are sums over shards, so the time is linear and every bound holds. Times are those of the GPU's kernels:
+a call with a few small tables takes longer, because the host needs some 0.3 ms to enqueue it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from shardwright.cost.model import Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 
-SECTOR = 32  # bytes that memory moves at least
+SECTOR = 32  # fewest bytes that memory moves
 _CACHE_BYTES_A_CYCLE = 64
 _VALUE = 4  # bytes of an output and of its gradient
-_HOLDS = 0.5  # part of a cache that random rows fill before they push each other out
+_HOLDS = 0.5  # share of a cache that random rows fill before they evict each other
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What vendors publish of a GPU.
+    """A GPU's figures as its vendor publishes them.
 
     Attributes:
         bandwidth: bytes per second of its memory.
         cache: bytes of the cache that all multiprocessors share.
-        processors: multiprocessors, or compute units.
-        clock: their boost clock, Hz.
+        processors: number of multiprocessors, or compute units.
+        clock: boost clock of the multiprocessors, Hz.
     """
 
     bandwidth: float
@@ -58,7 +58,7 @@ class Gpu:
 
     @property
     def cycles(self) -> float:
-        """Cycles of all multiprocessors in a millisecond."""
+        """Cycles of all multiprocessors together per millisecond."""
         return self.processors * self.clock / 1e3
 
 
@@ -69,28 +69,28 @@ GPUS = {
     "h100": Gpu(3350e9, 50e6, 132, 1.98e9),
     "h200": Gpu(4800e9, 50e6, 132, 1.98e9),
     "b200": Gpu(8000e9, 126e6, 148, 1.965e9),
-    "mi250": Gpu(1638e9, 8e6, 104, 1.7e9),  # one of its two dies, which is a device of its own
+    "mi250": Gpu(1638e9, 8e6, 104, 1.7e9),  # one of its two dies; each die is a device
     "mi300": Gpu(5300e9, 256e6, 304, 2.1e9),
 }
-"""The vendors' data sheets: full boards with the largest memory, SXM where there are several."""
+"""GPUs by device type, from the vendors' data sheets: full boards with the largest memory, and SXM if there are several forms."""
 
 PARTS = (("lookups", "bags", "cache", "memory", "outputs"), ("sorted", "gradients", "updates"))
 FACTORS = ((3.515, 17.17, 1.0, 1.0, 1.085), (26.89, 1.455, 1.748))
-"""How many times as long as at the stated rates each of `PARTS` takes, forward and backward."""
+"""For each of `PARTS`, its time over the time at the nominal rates, forward and backward."""
 CALL_MS = (0.01904, 0.1192)
-"""Launches of a call, forward and backward."""
+"""Ms of a call's launches, forward and backward."""
 STATE_ROWS = {"sgd": 0, "rowwise_adagrad": 0, "adagrad": 1, "adam": 2}
-"""Rows of optimizer state for each row of weights; row-wise Adagrad has one number, in a sector of its own."""
+"""Rows of optimizer state per row of weights; row-wise Adagrad keeps one number per row, in its own sector."""
 
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A sum of what a GPU has to do, at rates learned from published figures; linear, hence convex.
+    """A cost model from published figures; linear, hence convex.
 
     Attributes:
         device: device type; a key of `GPUS` unless `gpu` is given.
-        optimizer: whose state the backward pass reads and writes.
-        gpu: what is known of the device; by default what its vendor publishes.
+        optimizer: the optimizer; the backward pass reads and writes its state.
+        gpu: figures of the device; by default its vendor's.
 
     Raises:
         InvalidInput: the device is not known.
@@ -101,9 +101,9 @@ class PublishedModel:
     gpu: Gpu | None = None
 
     cut_error: ClassVar[float] = 0.1
-    """Share of a table's time by which halves against the whole may be mispriced: twice the median of `benchmarks/published_costs.py`."""
+    """Error of the price of a cut, as a share of the table's time: twice the median in `benchmarks/published_costs.py`."""
     narrowest: ClassVar[int] = 32
-    """Columns of the narrowest blocks that searches cut, unless nothing else fits: below, a warp idles and a row is less than a line."""
+    """Fewest columns of a block that searches cut, unless nothing else fits: in narrower blocks, a warp idles and a row is below a line."""
 
     def __post_init__(self) -> None:
         if self.gpu is None and self.device not in GPUS:
@@ -111,18 +111,18 @@ class PublishedModel:
 
     @classmethod
     def of_bandwidth(cls, device: str, bandwidth: float, optimizer: str = "rowwise_adagrad") -> PublishedModel:
-        """The model of a GPU whose memory bandwidth alone is known: all else is that of the nearest known GPU."""
+        """The model of a GPU with known memory bandwidth; all else is copied from the known GPU with the nearest bandwidth."""
         nearest = min(GPUS.values(), key=lambda gpu: abs(np.log(gpu.bandwidth / bandwidth)))
         return cls(f"{device} at {bandwidth / 1e9:.0f} GB/s", optimizer, replace(nearest, bandwidth=bandwidth))
 
     @property
     def name(self) -> str:
-        """As in "h200/published"."""
+        """Device and kind, as in "h200/published"."""
         return f"{self.device}/published"
 
     @property
     def superadditive(self) -> PublishedModel:
-        """A cheaper model by which no cutting and replicating of a table makes it cost less: one whose cache holds everything."""
+        """A cheaper model in which cutting or replicating a table never makes it cost less: its cache holds everything."""
         return replace(self, gpu=replace(self._gpu, cache=np.inf))
 
     @cached_property
@@ -130,23 +130,23 @@ class PublishedModel:
         return self.gpu or GPUS[self.device]
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, 2)` forward and backward ms of each shard, launches aside."""
+        """`(n, 2)` forward and backward ms of each shard, without launches."""
         return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, 2)` likewise, of n shards given as columns."""
+        """Like `encode`, for n shards given as arrays."""
         forward, backward = parts(works, self._gpu, self.optimizer)
         return np.stack([forward @ FACTORS[0], backward @ FACTORS[1]], axis=1)
 
     @property
     def pricing(self) -> Pricing:
-        """The sums themselves, and the launches of a call."""
+        """The sums as they are, plus the launches of a call."""
         nothing = np.zeros((0, 2))
         return Pricing(nothing, np.zeros(0), nothing.T, np.eye(2), np.array(CALL_MS))
 
 
 def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
-    """`(n, 5)` forward and `(n, 3)` backward ms of the `PARTS` of n shards, at the rates that vendors state."""
+    """`(n, 5)` forward and `(n, 3)` backward ms of the `PARTS` of n shards, at the nominal rates."""
     sectors = np.ceil(works.row_bytes / SECTOR) * SECTOR
     bags = np.where(works.pooled > 0, works.samples, works.lookups)
     cache, memory = gpu.cycles * _CACHE_BYTES_A_CYCLE, gpu.bandwidth / 1e3
@@ -168,7 +168,7 @@ def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
 
 
 def _hits(works: WorkArrays, sectors: Floats, cache: float) -> Floats:
-    """`(n,)` lookups that find their row in a cache of the rows looked up most often: all but the first of each of them."""
+    """`(n,)` lookups that hit the cache: all but the first of each cached row; the cache holds the rows looked up most often."""
     size = works.reuse_rows * sectors[:, None]
     hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size
     fits = np.clip((_HOLDS * cache - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)

@@ -1,20 +1,20 @@
-"""The predicted cost of a plan: kernels by a cost model, links by the topology, memory by the account.
+"""The predicted cost of a plan: kernels by a cost model, links by the topology, memory by the memory account.
 
-Bytes on the links are those of `cost.sequences`, by kind; with the default exchange (no de-duplication, whole gradients), in short:
+`cost.sequences` gives the bytes on the links. By default (no de-duplication, whole gradients) a block of R rows and C columns sends:
 
-Lookup traffic. The holder of a block sends the looked-up values of the samples of other devices: 4 C bytes a sample where it is pooled
-(of a row block: the partial sums), 4 C bytes a lookup where it is not; the ids travel the other way, 8 bytes a lookup. A block on one
-device serves every device; a block with replicas serves, on each of its hosts, the devices of that host (a replica serves itself). The
-backward pass sends the gradients back: the same bytes without the ids.
+Lookup traffic. The holder of a block sends the looked-up values to the devices that own the samples: 4 C bytes per sample of a pooled table
+(partial sums if it is a row block), else 4 C bytes per lookup. The ids travel the other way, 8 bytes per lookup. A block on one device
+serves every device. A block with replicas serves, on each of its hosts, the devices of that host (a replica serves itself). The backward
+pass sends the gradients back: the same bytes without the ids.
 
-Replica traffic. Replicas all-reduce the gradient of the whole block, 4 R C bytes, hierarchically: with p replicas a host on h hosts,
-every replica sends 2 (p - 1) / p of it inside its host and 2 (h - 1) / h of a p-th of it between hosts.
+Replica traffic. Replicas all-reduce the gradient of the whole block, 4 R C bytes, hierarchically: with p replicas on each of h hosts, a
+replica sends 2 (p - 1) / p of the gradient inside its host, and 2 (h - 1) / h of a p-th of the gradient between hosts.
 
-Time. Links are full duplex and both classes work at the same time, so a collective takes on each device
+Time. Links are full duplex, and both link classes work at the same time. So a collective takes on each device
 
     max over {inside a host, between hosts} of  latency + max(bytes sent, bytes received) / bandwidth
 
-a maximum of functions that are linear in the blocks a device holds.
+which is a maximum of functions that are linear in the blocks of the device.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["INTER", "INTRA", "LinkTraffic", "Traffic", "communication_ms", "serv
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of a plan.
+    """Traffic of a plan by pass.
 
     Attributes:
-        forward: ids to the holders, values back.
-        backward: gradients of the values to the holders, and all-reduce of replicated blocks.
+        forward: ids to the holders, and values back.
+        backward: gradients of the values to the holders, and the all-reduce of replicated blocks.
     """
 
     forward: LinkTraffic
@@ -59,11 +59,11 @@ def traffic(task: Task, shards: Sequence[Shard]) -> Traffic:
 
 
 def traffic_of(task: Task, held: Floats, replicated: Sequence[Shard]) -> Traffic:
-    """The same, from what single holders serve, without de-duplication.
+    """Like `traffic`, but from the bytes that single holders serve; without de-duplication.
 
     Args:
         task: the task.
-        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of the blocks that one device holds alone.
+        held: `(2, devices)` bytes of values and of ids, as in `served_bytes`, of the blocks that a device holds alone.
         replicated: the other shards.
     """
     topology, works = task.topology, ShardWorks(task)
@@ -84,7 +84,7 @@ def communication_ms(task: Task, shards: Sequence[Shard]) -> tuple[Floats, Float
 
 
 def served_bytes(work: ShardWork) -> tuple[float, float]:
-    """Bytes of values and bytes of ids of all samples that one holder of a block serves, its own included; without de-duplication."""
+    """Bytes of values and of ids that one holder of a block serves, its own samples included; without de-duplication."""
     values = VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups)
     return values, ID_BYTES * work.lookups
 
@@ -121,12 +121,12 @@ def score(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> PlanCos
 
 
 def scored(plan: Plan, cost_model: CostModel) -> Plan:
-    """The plan with its predicted cost and the cost model's name."""
+    """A copy of the plan with its predicted cost and the cost model's name."""
     return replace(plan, cost=score(plan.task, plan.shards, cost_model), cost_model=cost_model.name)
 
 
 def device_ms(model: CostModel, works: Sequence[ShardWork]) -> tuple[float, float]:
-    """Predicted forward and backward kernel ms of a device with some shards, in any order: the sum of its fused calls."""
+    """Predicted forward and backward kernel ms of a device with these shards, in any order: the sum over its fused calls."""
     call = numbered_calls(works)
     latents = model.encode(works)
     sums = np.zeros((max(call, default=-1) + 1, latents.shape[1]))
@@ -136,12 +136,12 @@ def device_ms(model: CostModel, works: Sequence[ShardWork]) -> tuple[float, floa
 
 
 def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Floats:
-    """`(devices, 2)` predicted forward and backward kernel ms, each the sum of the device's fused calls.
+    """`(devices, 2)` predicted forward and backward kernel ms, each the sum over the device's fused calls.
 
-    A device without a shard costs 0. The synchronisation of groups is in them.
+    A device without shards costs 0. The synchronisation of sharding groups is included.
     """
     works, cost_model = ShardWorks(task), with_groups(cost_model, task)
-    of_shard = [works.of(shard) for shard in shards]  # blocks of a tier are alike, and encoded once
+    of_shard = [works.of(shard) for shard in shards]  # equal blocks of a tier share one work, which is encoded once
     distinct = {id(work): work for work in of_shard}
     number = {key: index for index, key in enumerate(distinct)}
     latents, call = cost_model.encode(list(distinct.values())), numbered_calls(distinct.values())
@@ -160,12 +160,12 @@ def compute_ms(task: Task, shards: Sequence[Shard], cost_model: CostModel) -> Fl
 
 
 def synchronisation_ms(task: Task, shards: Sequence[Shard]) -> Floats:
-    """`(devices, 2)` forward and backward ms that keeping sharding groups alike takes in a step; see `cost.groups`."""
+    """`(devices, 2)` forward and backward ms to synchronise sharding groups in a step; see `cost.groups`."""
     return compute_ms(task, shards, NoKernels())
 
 
 def without_synchronisation(plan: Plan) -> Plan:
-    """The plan with the predicted cost of its kernels and links alone, which is what can be measured on one group."""
+    """The plan with the predicted cost of only its kernels and links, as one group alone can measure them."""
     if plan.task.groups is None or plan.cost is None:
         return plan
     less = synchronisation_ms(plan.task, plan.shards).tolist()

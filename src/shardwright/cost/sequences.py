@@ -1,38 +1,38 @@
-"""What every block of a plan sends over the links, by kind: ids, values, gradients, and the gradients of replicas.
+"""Bytes that the blocks of a plan send over the links, by kind: ids, values, gradients, and the gradients of replicas.
 
-H hosts of P devices, D = H P; each device has B / D samples. A block has R rows and C columns, and lies on the devices S: p of them on
-each of h hosts. Its row r is looked up q_r times by the samples of one device, in expectation. Among the samples of n devices
+The cluster has H hosts with P devices each, D = H P; each device has B / D samples. A block has R rows and C columns. Its holders are the
+devices S: p of them on each of h hosts. The samples of one device look up row r q_r times in expectation. The samples of n devices have
 
     lookups   l(n) = Σ_r n q_r                 distinct rows   u(n) = Σ_r 1 - exp(-n q_r)
 
-*Lookups.* A device asks itself if it holds the block, else the holders in its host in equal parts, else all holders in equal parts.
-For each row it sends an id, 8 bytes, gets the value, 4 C bytes, and sends the gradient back in the backward pass, 4 C bytes. Rows a device
-asks for, by `Exchange.deduplicate`:
+*Lookups.* A device that holds the block asks itself. Another device asks the holders in its host in equal parts, or all holders in equal
+parts if its host has none. For each row it sends an id, 8 bytes, and gets the value, 4 C bytes; in the backward pass it sends the gradient,
+4 C bytes. The rows that a device asks for depend on `Exchange.deduplicate`:
 
-    none      l(1) of whomever it asks (and of a pooled table one partial sum a sample, whatever the exchange, with l(1) ids)
-    device    u(1) of whomever it asks; gradients are summed for each distinct row before they are sent
-    host      u(1) in its host: of a holder, or of its proxy, the device with the local rank of the holder elsewhere;
-              the proxy asks the holder for its whole host: u(P) between hosts
+    none      l(1) rows (a pooled table, whatever the exchange: l(1) ids, and one partial sum per sample)
+    device    u(1) rows; the gradients of a distinct row are summed before they are sent
+    host      u(1) rows inside the host: from a holder, or from its proxy, the device with the local rank of the holder elsewhere;
+              the proxy asks the holder on behalf of its whole host: u(P) rows between hosts
 
-All devices together, in rows:
+All devices together ask for this many rows:
 
     inside hosts    (h P - |S|) rows(1)      + (H - h) (P - 1) u(1) to proxies with "host"
     between hosts   (H - h) P rows(1), or      (H - h) u(P)         with "host"
 
-*Replicas* agree on the gradient of a block in three steps: inside each host every replica sends its sums to the replica that owns the
-row there; the owners of a row in all hosts do the same with one of them; then the sum goes back the same way. Each replica sends
+*Replicas* agree on the gradient of a block in three steps. Inside each host, every replica sends its sums to the replica that owns the row
+there. Then the owners of a row on all hosts send their sums to one of them. Then the sum goes back the same way. Each replica sends
 
     whole     inside: 2 (p - 1) / p · 4 R C                          between: 2 (h - 1) / h · 4 R C / p
     touched   inside: (p - 1) / p · (8 + 4 C) (u(n) + u(D))          between: (h - 1) / h · (8 + 4 C) (u(p n) + u(D)) / p
 
-where n is the number of devices whose samples the replica serves, p n that of its host (whole numbers where all devices, or one of every
-host, hold the block; of other sets, whose samples are shared out, this is an estimate). "cheaper" takes, for each block, what is less
-between hosts, or inside where all replicas lie on one host. Since u(n) ≤ u(p n), what is less between hosts is less inside too.
+where the replica serves the samples of n devices, and the replicas of its host those of p n devices. These are whole numbers if all devices
+hold the block, or one device of every host does; for other sets S, samples are shared out and this is an estimate. "cheaper" takes for each
+block the way with fewer bytes between hosts, or inside the host if one host has all replicas. Since u(n) ≤ u(p n), the way with fewer
+bytes between hosts also has fewer inside.
 
-For a given row all of this is linear in h and |S| (of "touched" a lower bound is, with n = 1 and p n = P, that is exact for a replica on
-every device and for one on every host): the best a row can do at given prices of links and memory is one of four things. It lies on
-one device (*cold*), on all devices of one host, on one device of every host (*warm*), or on all devices (*hot*). `search.flexshard`
-rests on that.
+For a given row all of this is linear in h and |S|. (For "touched" a lower bound is linear: the one with n = 1 and p n = P, which is exact
+for a replica on every device and for one on every host.) So at given prices of links and memory, the best place for a row is one of four:
+one device (*cold*), all devices of one host, one device of every host (*warm*), or all devices (*hot*). `search.flexshard` relies on this.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from shardwright.task.topology import Topology
 
 
 def distinct_rows(work: ShardWork, lookups: Floats) -> Floats:
-    """`(m,)` distinct rows of a block that are expected among `(m,)` numbers of lookups.
+    """`(m,)` expected distinct rows of a block among `(m,)` numbers of lookups.
 
-    A row of access probability q is in n lookups with probability 1 - exp(-n q). Other than the binomial
-    form this does not depend on how a table is cut: the rows of two blocks are those of both together.
+    A row with access probability q is among n lookups with probability 1 - exp(-n q). Unlike the binomial
+    form, this does not depend on how a table is cut: the distinct rows of two blocks add up to those of both together.
     """
     rows = np.diff(work.access.rows)
     mean = np.diff(work.access.share) / rows
@@ -75,19 +75,19 @@ def distinct_rows(work: ShardWork, lookups: Floats) -> Floats:
 
 
 def whole_bytes(holders: Holders, gradient: float) -> tuple[Floats, Floats]:
-    """`(2, k)` bytes sent, and received, by each holder to agree on a gradient of so many bytes."""
+    """`(2, k)` bytes that each holder sends, and receives, to agree on a gradient of `gradient` bytes."""
     p, h = holders.beside, holders.hosts
     sent = np.stack([2 * (p - 1) / p * gradient, 2 * (h - 1) / h * gradient / p])
     return sent, sent
 
 
 def touched_bytes(holders: Holders, topology: Topology, of: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
-    """`(2, k)` bytes sent, and received, by each holder to agree on the touched rows.
+    """`(2, k)` bytes that each holder sends, and receives, to agree on the gradients of touched rows.
 
     Args:
         holders: the replicas.
         topology: their cluster.
-        of: from `(m,)` numbers of devices to the `(m,)` bytes of ids and gradients of the distinct rows that their samples touch.
+        of: maps `(m,)` numbers of devices to `(m,)` bytes: ids and gradients of the distinct rows that the devices' samples touch.
     """
     p, h = holders.beside, holders.hosts
     own, index = np.unique(holders.served, return_inverse=True)
@@ -95,7 +95,7 @@ def touched_bytes(holders: Holders, topology: Topology, of: Callable[[Floats], F
     found = of(np.concatenate([own, by_host, [topology.devices]]))
     mine, host, all_rows = found[index], found[own.size + host_index], found[-1]
     hosts_together = float((host / p).sum())  # each host counted once
-    intra = (p - 1) / p * (mine + all_rows)  # the holders of a host serve alike, so they send and receive alike
+    intra = (p - 1) / p * (mine + all_rows)  # holders in one host serve equally, so they send what they receive
     inter_sent = (h - 1) / h * (host + all_rows) / p
     inter_received = ((hosts_together - host) / h + (h - 1) / h * all_rows) / p
     return np.stack([intra, inter_sent]), np.stack([intra, inter_received])
@@ -107,13 +107,13 @@ def row_bytes(dim: int) -> int:
 
 
 def touched_is_cheaper(holders: Holders, topology: Topology, work: ShardWork, lookups: float) -> bool:
-    """Whether the touched rows take fewer bytes than all on the link that the replicas wait for: between hosts, where they lie on several.
+    """Whether exchanging touched rows sends fewer bytes than whole gradients, between hosts if there are several, else inside the host.
 
     Args:
         holders: the replicas.
         topology: their cluster.
         work: the block.
-        lookups: of the samples of one device in the block.
+        lookups: lookups in the block by the samples of one device.
     """
     link = INTER if holders.hosts > 1 else INTRA
 
@@ -128,7 +128,7 @@ ByKind = dict[tuple[Phase, Kind], LinkTraffic]
 
 
 def traffic_by_kind(task: Task, shards: Sequence[Shard]) -> ByKind:
-    """Bytes that the shards of a plan send per step, in expectation, by phase, kind, device and link class."""
+    """Expected bytes that the shards of a plan send per step, by phase, kind, device and link class."""
     flows: ByKind = {key: LinkTraffic(task.topology.devices) for key in KINDS}
     if task.topology.devices > 1:
         works = ShardWorks(task)
@@ -139,12 +139,12 @@ def traffic_by_kind(task: Task, shards: Sequence[Shard]) -> ByKind:
 
 
 def replica_exchange(task: Task, shard: Shard) -> Literal["whole", "touched"]:
-    """How the replicas of a shard agree on its gradient in each step: what the task asks for, or what is cheaper for this block."""
+    """How the replicas of a shard exchange its gradient: as the task asks, or the cheaper way for this block."""
     return "touched" if _touched(task, shard, ShardWorks(task).of(shard)) else "whole"
 
 
 def add_lookups(task: Task, shards: Sequence[Shard], works: ShardWorks, flows: ByKind) -> None:
-    """Book ids, values and gradients."""
+    """Add the bytes of ids, values and gradients."""
     topology = task.topology
     cluster = (topology.hosts, topology.devices_per_host)
     alone: dict[bool, Floats] = {}
@@ -173,14 +173,14 @@ def add_lookups(task: Task, shards: Sequence[Shard], works: ShardWorks, flows: B
 
 
 def book_lookups(flows: ByKind, values: tuple[Floats, Floats], ids: tuple[Floats, Floats]) -> None:
-    """Book `(2, devices)` bytes of values, and of ids, that each device asks for and that each serves."""
+    """Add `(2, devices)` bytes of values, and of ids, that each device asks for and that each device serves."""
     flows["forward", "ids"].add(*ids)
     flows["forward", "values"].add(values[1], values[0])
     flows["backward", "gradients"].add(*values)
 
 
 def asked_bytes(task: Task, work: ShardWork, holders: int) -> Floats:
-    """`(4,)` bytes of values and of ids that one device asks of the holders of a block inside its host, then likewise between hosts."""
+    """`(4,)` bytes that one device asks of each holder of a block: values and ids inside its host, then values and ids between hosts."""
     devices, each = task.topology.devices, holders / task.topology.devices
     if work.pooled or task.exchange.deduplicate == "none":
         values = VALUE_BYTES * work.dim * (work.samples if work.pooled else work.lookups) * each
@@ -192,7 +192,7 @@ def asked_bytes(task: Task, work: ShardWork, holders: int) -> Floats:
 
 
 def add_replicas(task: Task, replicated: Sequence[Shard], works: ShardWorks, flows: ByKind) -> None:
-    """Book the gradients that replicas agree on."""
+    """Add the bytes of the gradients that replicas exchange."""
     topology, flow = task.topology, flows["backward", "replicas"]
     groups: dict[tuple[int, ...], list[Shard]] = {}
     for shard in replicated:
@@ -215,7 +215,7 @@ def add_replicas(task: Task, replicated: Sequence[Shard], works: ShardWorks, flo
 
 
 def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: Holders) -> Callable[[Floats], Floats]:
-    """From numbers of devices to the bytes of ids and gradients of all rows of some blocks that their samples touch."""
+    """A function from numbers of devices to the bytes of ids and gradients of the rows that their samples touch in these blocks."""
     share = holders.ranks.size / task.topology.devices
 
     def of(devices: Floats) -> Floats:

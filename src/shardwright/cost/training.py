@@ -1,4 +1,4 @@
-"""Learning a compute model from measured samples: the model as a torch module, its loss and its options.
+"""Train a compute model on measured samples: the model as a torch module, its loss and its options.
 
 Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h inputs of the head.
 """
@@ -30,7 +30,7 @@ _linear = partial(nn.Linear, dtype=torch.float64)
 class ComputeNetwork(nn.Module):
     """Encoder, sums and head with the shapes of `shardwright.cost.model`.
 
-    Weights have double precision: with single precision, the rounding of another processor changes what a training ends with by percents.
+    Weights have double precision: in single precision, rounding differs by processor and changes the trained result by percents.
     """
 
     def __init__(self, head: Head) -> None:
@@ -40,7 +40,7 @@ class ComputeNetwork(nn.Module):
         self.head = nn.ModuleList([_linear(HEAD_INPUTS, HEAD_HIDDEN), _linear(HEAD_HIDDEN, OUTPUTS)])
         self.skip = nn.Parameter(torch.full((OUTPUTS, HEAD_INPUTS), 1 / (OUTPUTS * LATENT), dtype=torch.float64))
         with torch.no_grad():
-            # A latent begins as the first estimate of its shard's time, and the head as half of it for each direction, caches aside.
+            # At the start a latent is the first estimate of its shard's time; the head gives half of it to each direction, ignoring caches.
             self._linear("encoder.1").weight.mul_(0.3)
             self._linear("encoder.1").bias.fill_(1.0)
             self._linear("head.0").weight[:, LATENT:] = 0.0
@@ -50,7 +50,7 @@ class ComputeNetwork(nn.Module):
 
     @classmethod
     def of(cls, model: ComputeModel) -> Self:
-        """The network with a model's weights, to be trained further."""
+        """The network with a model's weights, ready for further training."""
         network = cls(model.head)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
@@ -58,14 +58,14 @@ class ComputeNetwork(nn.Module):
         return network
 
     def forward(self, x_mf: Tensor, estimate_m: Tensor, cached_m2: Tensor, call_m: Tensor, set_c: Tensor) -> Tensor:
-        """`(b, 2)` forward and backward ms of sets.
+        """`(b, 2)` forward and backward ms of b sets.
 
         Args:
             x_mf: features of all shards.
-            estimate_m: first estimates of their times, ms.
-            cached_m2: bytes of their distinct rows in units of the caches.
-            call_m: to which call each shard belongs.
-            set_c: to which set each call belongs.
+            estimate_m: first estimates of the shards' times, ms.
+            cached_m2: bytes of the shards' distinct rows, in units of the caches.
+            call_m: the call that each shard belongs to.
+            set_c: the set that each call belongs to.
         """
         factor_mh = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf)))
         encoded_mh = torch.cat([factor_mh * estimate_m[:, None], cached_m2], dim=1)
@@ -81,7 +81,7 @@ class ComputeNetwork(nn.Module):
             self._linear("head.1").weight.clamp_(min=0)
 
     def export(self, constants: dict[str, Floats], metadata: dict[str, str]) -> ComputeModel:
-        """The trained model, for numpy; `constants` are those of its weights that are not trained."""
+        """The trained model for numpy; `constants` are the weights that are not trained."""
         weights = {
             name.replace("skip", "head.skip"): value.detach().numpy().astype(np.float32)
             for name, value in self.named_parameters()
@@ -107,8 +107,8 @@ class TrainingOptions(Options):
         epochs: most passes over the training sets.
         patience: stop when the validation error has not fallen for this many epochs.
         batch: sets per update.
-        learning_rate: of Adam at the start; falls to 0 along a cosine.
-        seed: of the split, the initial weights and the order of the batches.
+        learning_rate: initial learning rate of Adam; falls to 0 along a cosine.
+        seed: seed of the split, the initial weights and the order of the batches.
     """
 
     head: Head = "convex"
@@ -119,7 +119,7 @@ class TrainingOptions(Options):
     seed: int = whole(0, least=0)
 
     def fit(self) -> Fit[ComputeNetwork]:
-        """The loop that learns."""
+        """The training loop with these options."""
         return Fit(
             self.epochs, self.batch, self.learning_rate, self.seed, self.patience,
             cosine=True, most_norm=5.0, average=0.02, constrain=ComputeNetwork.project,
@@ -128,12 +128,12 @@ class TrainingOptions(Options):
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and what it does on the test sets.
+    """A trained model and its errors on the test sets.
 
     Attributes:
-        model: the weights of the best validation epoch.
+        model: the model of the best validation epoch.
         accuracy: errors on the test sets.
-        epochs: passes made.
+        epochs: number of epochs run.
     """
 
     model: ComputeModel
@@ -142,14 +142,14 @@ class Trained:
 
 
 def split(samples: Samples, seed: int) -> tuple[Samples, Samples, Samples]:
-    """Training, validation and test sets; the two measurements of a set stay together."""
+    """Split samples into training, validation and test sets; both measurements of a set stay together."""
     parts = shared_out(np.unique(samples.sample), np.random.default_rng(seed))
     train, valid, test = (samples.select(np.isin(samples.sample, part)) for part in parts)
     return train, valid, test
 
 
 def check_enough(samples: Samples) -> None:
-    """Raises InvalidInput where there are fewer than 50 sets."""
+    """Raise InvalidInput if there are fewer than 50 sets."""
     if len(samples) < FEWEST_SETS:
         raise InvalidInput(
             f"{len(samples)} samples are too few to train on; collect at least {FEWEST_SETS}, better 8,000"
@@ -170,7 +170,7 @@ def train(
         options: how to train.
         metadata: written into the model: device, hardware, optimizer.
         progress: called after every epoch with its number and the best validation error so far.
-        caches: bytes of the L2 and of the last-level cache of the machine that measured; by default those of this machine.
+        caches: bytes of the L2 and of the last-level cache of the measured machine; by default those of this machine.
 
     Raises:
         InvalidInput: there are fewer than 50 sets.
@@ -191,14 +191,14 @@ def fitted(
     caches: tuple[int, int] | None = None,
     start: ComputeModel | None = None,
 ) -> ComputeModel:
-    """A model trained on all samples for all epochs, where there are too few to set some aside to stop by.
+    """Train a model on all samples for all epochs, if there are too few samples to hold some out for stopping.
 
     Args:
         samples: measured sets, of one machine and one optimizer.
-        options: how to train; `patience` has no meaning.
-        caches: bytes of the caches of the machine that measured; by default those of this machine.
-        start: a model to begin with, in place of random weights. Its first estimate and its scale of features are kept; their range
-            grows to that of the samples.
+        options: how to train; `patience` has no effect.
+        caches: bytes of the caches of the measured machine; by default those of this machine.
+        start: a model to start from instead of random weights. Its first estimate and its scale of features are kept; the range of
+            features grows to include the samples.
     """
     network, constants = _new_network(options), _constants(samples, caches)
     if start is not None:
@@ -212,7 +212,7 @@ def fitted(
 
 
 def _constants(samples: Samples, caches: tuple[int, int] | None) -> dict[str, Floats]:
-    """The weights of a model that are not trained."""
+    """The constants of a model: the weights that are not trained."""
     raw = features(samples.works)
     return {
         "feature_mean": raw.mean(axis=0),
@@ -225,9 +225,9 @@ def _constants(samples: Samples, caches: tuple[int, int] | None) -> dict[str, Fl
 
 
 class _Tensors:
-    """Samples as tensors of double precision: features, estimates, distinct bytes and calls of all m shards, `(n, 2)` times of the sets.
+    """Samples as double-precision tensors: features, estimates, distinct bytes and calls of all m shards, `(n, 2)` times of the sets.
 
-    The calls of a set are numbered one after another, so that those of some sets can be numbered anew.
+    The calls of a set have consecutive numbers, so that the calls of a batch of sets are easily renumbered.
     """
 
     def __init__(self, samples: Samples, constants: dict[str, Floats]) -> None:
@@ -252,7 +252,7 @@ class _Tensors:
         return len(self._times_n2)
 
     def batches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """All sets once, in random order, about `size` at a time; the sets of a pair stay together."""
+        """All sets once in random order, in batches of about `size`; the sets of a pair stay together."""
         batch: list[int] = []
         for group in torch.randperm(len(self._groups), generator=generator).tolist():
             batch += self._groups[group]
@@ -263,7 +263,7 @@ class _Tensors:
             yield torch.tensor(batch)
 
     def loss(self, network: ComputeNetwork, rows: Tensor) -> Tensor:
-        """Loss on `(b,)` sets of these rows: sets differ much in size, so their shards are laid end to end rather than padded."""
+        """Loss on the sets `rows`, `(b,)`. Sets differ much in size, so their shards are laid end to end rather than padded."""
         chosen_b, count_b = rows, self._counts_n[rows]
         set_m = torch.repeat_interleave(count_b)
         first_b = self._starts_n[chosen_b] - (count_b.cumsum(0) - count_b)
@@ -280,7 +280,7 @@ class _Tensors:
         return _loss(times_b2, self._times_n2[chosen_b]) + self._pair_loss(times_b2, chosen_b)
 
     def _pair_loss(self, predicted_b2: Tensor, chosen_b: Tensor) -> Tensor:
-        """Mean error of what variants take more or less than the one they are compared with, in shares of that one's time."""
+        """Mean error of the time difference between a variant and its base variant, as a share of the base variant's time."""
         inside = self._variant_n[chosen_b] >= 0
         if not inside.any():
             return predicted_b2.new_zeros(())
@@ -298,7 +298,7 @@ class _Tensors:
 
 
 def _first_estimate(samples: Samples) -> Floats:
-    """`(len(SCALES),)` non-negative rates that, over the sums of sizes, come closest to the measured time in relative error."""
+    """`(len(SCALES),)` non-negative rates: a fit of the measured times to the summed sizes, by relative error."""
     from scipy.optimize import nnls
 
     total = samples.times.sum(axis=1)
@@ -309,7 +309,7 @@ def _first_estimate(samples: Samples) -> Floats:
 
 
 def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:
-    """Mean relative error of forward, backward and, counted double, their sum."""
+    """Mean of the relative errors of forward and backward (weight 1/3) and of their sum (weight 2/3)."""
     parts = ((predicted_b2 - times_b2).abs() / times_b2).mean()
     total_b = times_b2.sum(dim=1)
     whole = ((predicted_b2.sum(dim=1) - total_b).abs() / total_b).mean()

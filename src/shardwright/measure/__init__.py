@@ -1,4 +1,4 @@
-"""Real costs: fused-kernel backends, quiet timing, measured plans, and the resumable sample store.
+"""Measure real costs: kernel backends, quiet timing, measured plans, and the resumable sample store.
 
-Everything needed to collect samples imports with only numpy, pyarrow, torch and (for the fused kernels) fbgemm_gpu installed.
+Collecting samples imports only numpy, pyarrow, torch and (for the fused kernels) fbgemm_gpu.
 """

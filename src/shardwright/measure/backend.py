@@ -1,4 +1,4 @@
-"""Kernel backends: what a backend is given and builds, and finding one by its name, ours or a user's own."""
+"""Kernel backends: the interface that a backend implements, and how to find a backend by name, built-in or a user's own."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ EPSILON = 1e-8
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _BUILD = "build(self, group, optimizer, arena, learning_rate=…)"
-_ALIGNMENT = 4096  # bytes; a page, as a fresh allocation would have
-_FILL = 0.01  # positive and far from denormal, as fp32 and as a pair of fp16: valid as weights and as optimizer state
+_ALIGNMENT = 4096  # bytes: a page, as for a fresh allocation
+_FILL = 0.01  # positive and far from denormal, read as fp32 or as a pair of fp16: valid weights and optimizer state
 _SMALL_HALVES = (0x2000, 0x3400)  # bits of fp16 from 0.008 to 0.25; a pair of them is a small positive fp32
 _TILE = 2**27
 
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Shards that one fused call serves; see `sharding.work`.
+    """The shards of one fused call; see `sharding.work`.
 
     Attributes:
         members: positions of the shards in the device's list.
-        works: their works, in the same order.
+        works: the works of these shards, in the same order.
     """
 
     members: tuple[int, ...]
@@ -68,7 +68,7 @@ class KernelGroup:
 
 
 def kernel_groups(works: Sequence[ShardWork]) -> list[KernelGroup]:
-    """The fused calls that serve a device's shards, usually one."""
+    """Group a device's shards into fused calls, usually one."""
     groups: dict[Call, list[int]] = {}
     for position, work in enumerate(works):
         groups.setdefault(call_of(work), []).append(position)
@@ -89,13 +89,13 @@ class FusedInput:
 
 
 class Arena:
-    """One large buffer from which the tables of a sample are taken, front to back; each sample uses it again.
+    """One large buffer that holds the tables of a sample; every sample uses it again.
 
-    So no sample allocates, zeroes or page-faults its weights.
+    So no sample has to allocate, zero or page-fault its weights.
 
     Args:
         size_bytes: size of the buffer.
-        device: torch device it lies on.
+        device: torch device of the buffer.
     """
 
     def __init__(self, size_bytes: int, device: torch.device) -> None:
@@ -108,18 +108,18 @@ class Arena:
             self._buffer = torch.full((size_bytes // 4,), _FILL, dtype=torch.float32, device=device)
             if device.type == "cuda":
                 fill_randomly(self._buffer)
-        except RuntimeError as error:  # torch raises this, or its subclass OutOfMemoryError, when memory cannot be had
+        except RuntimeError as error:  # torch raises this, or its subclass OutOfMemoryError, when memory runs out
             raise MeasurementFailed(
                 f"arena: {format_bytes(size_bytes)} could not be allocated on {device}; use a smaller arena"
             ) from error
         self._used = 0
 
     def reset(self) -> None:
-        """Free everything. Tensors taken before must not be used any more."""
+        """Free everything. Tensors taken before must not be used afterwards."""
         self._used = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A `(count,)` tensor with the values of the first fill, or those that earlier samples left there.
+        """A `(count,)` tensor that holds the values of the first fill, or what earlier samples left there.
 
         Raises:
             MeasurementFailed: the arena is too small.
@@ -136,9 +136,9 @@ class Arena:
 
 
 def fill_randomly(buffer: torch.Tensor) -> None:
-    """Fill an fp32 buffer with different small positive values, which are so too when read as fp16.
+    """Fill an fp32 buffer with random small positive values, which are also small and positive when read as fp16.
 
-    A GPU may be quicker with constant data, as fewer bits change.
+    A GPU may be faster on constant data, as fewer bits change.
     """
     import torch
 
@@ -188,12 +188,12 @@ class FusedCall(Protocol):
 class Backend(Protocol):
     """Builds fused calls.
 
-    A user's own class that is made without arguments may be named as `package.module:ClassName` wherever a backend is named. It is
-    checked against float64 before samples are made of it (`shardwright.measure.checks`), so a call must return the views that
-    `FusedCall` lists, and update as `shardwright.measure.kernel_checks.updated` does.
+    A user's own class may be named as `package.module:ClassName` wherever a backend is named; its constructor takes no arguments. It is
+    checked against float64 before samples are measured with it (`shardwright.measure.checks`). So a call must return the views that
+    `FusedCall` lists, and update weights as `shardwright.measure.kernel_checks.updated` does.
 
     Attributes:
-        name: name of the backend. Samples are kept apart by the name under which it was asked for.
+        name: name of the backend. The store separates samples by the name under which the backend was requested.
     """
 
     name: str
@@ -201,7 +201,7 @@ class Backend(Protocol):
     def build(
         self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = LEARNING_RATE
     ) -> FusedCall:
-        """The tables of `group` in the arena, with the optimizer that `backward` applies.
+        """Place the tables of `group` in the arena; return their fused call, whose `backward` applies the optimizer.
 
         Args:
             group: tables of one number of samples and one weight type, all pooled or none.
@@ -215,20 +215,20 @@ class Backend(Protocol):
 
 
 def is_own(name: str) -> bool:
-    """Whether a backend's name is that of a user's own class, as in "package.module:ClassName", or of a plug-in."""
+    """Whether a name is that of a user's own backend class ("package.module:ClassName") or of a plug-in."""
     return name not in BACKENDS and (":" in name or name in plugins("backends"))
 
 
 def default_backend() -> str:
-    """`fbgemm` where it is installed, else `embedding_bag`."""
+    """`fbgemm` if it is installed, else `embedding_bag`."""
     return "fbgemm" if find_spec("fbgemm_gpu") else "embedding_bag"
 
 
 def check_backend(name: str) -> None:
-    """Check that there is a backend of this name; a user's own one is imported for that.
+    """Check that there is a backend of this name; imports a user's own backend.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there is no such backend.
         MissingDependency: torch is not installed.
     """
     if is_own(name):
@@ -245,11 +245,11 @@ def load_backend(name: str) -> Backend:
     """The backend of this name.
 
     Args:
-        name: one of `BACKENDS`, package.module:ClassName, or the name of a plug-in, whose entry point is that.
+        name: one of `BACKENDS`, package.module:ClassName, or the name of a plug-in, whose entry point names a class in this form.
 
     Raises:
         InvalidInput: there is no such backend.
-        MissingDependency: its package is not installed.
+        MissingDependency: the package of the backend is not installed.
     """
     if is_own(name):
         import_torch()
@@ -271,13 +271,13 @@ def load_backend(name: str) -> Backend:
 
 
 def own_backend(name: str) -> Backend:
-    """Import a user's own backend class, and make a backend.
+    """Import a user's own backend class and make an instance.
 
     Args:
         name: as in "my_package.kernels:MyBackend". Measuring processes import it too, so it must not depend on this process.
 
     Raises:
-        InvalidInput: there is no such module or class, it cannot be imported or made, or the object is no backend.
+        InvalidInput: there is no such module or class, it cannot be imported or instantiated, or the object is no backend.
     """
     found = _class(name)
     try:
@@ -302,7 +302,7 @@ def own_backend(name: str) -> Backend:
 
 
 def source_digest(name: str) -> str:
-    """The digest of the file with a backend's class; "unknown" if no file can be read.
+    """Digest of the source file of a backend's class; "unknown" if the file cannot be read.
 
     Raises:
         InvalidInput: the class cannot be imported.
@@ -315,7 +315,7 @@ def source_digest(name: str) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """The class of a name, or of the plug-in of this name."""
+    """The backend class that a name or a plug-in points to."""
     name = name if ":" in name else plugins("backends")[name].value
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"backend: {name!r} must read package.module:ClassName")
@@ -339,7 +339,7 @@ def _class(name: str) -> type[Any]:
 
 
 def _not_imported(path: str, error: Exception) -> str:
-    """Why a module was not imported, and what to do."""
+    """Why a module could not be imported, and what to do."""
     parts = path.split(".")
     own = {".".join(parts[: end + 1]) for end in range(len(parts))}
     if isinstance(error, ModuleNotFoundError) and error.name in own:

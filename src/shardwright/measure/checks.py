@@ -1,4 +1,4 @@
-"""Checks of a machine before anything is collected: its software fits together, its kernels compute what they should, its copies are fast.
+"""Check a machine before collecting samples: whether its software fits together and its kernels are correct, and how fast it copies.
 
 `python -m shardwright.measure.checks -o FOLDER --device cuda` runs them. Exit code 1 means that something is wrong: collect nothing then.
 """
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from shardwright.measure.kernel_checks import Check
 
 CHECKS = "checks.json"
-"""Name of the file with the outcome, beside the samples."""
+"""Name of the file with the results, in the folder of the samples."""
 
 MATCHING_TORCH = {"1.8": "2.13", "1.7": "2.12", "1.6": "2.11", "1.5": "2.10", "1.4": "2.9"}
-"""Release of FBGEMM and the release of torch that it is built for (the table in FBGEMM's own package)."""
+"""For each release of FBGEMM, the release of torch that it is built for (from the table in FBGEMM's own package)."""
 
 SIZES = {
     "cpu": tuple(2**power for power in (22, 24, 26, 28)),
@@ -49,9 +49,9 @@ SIZES = {
 """Bytes copied, by kind of device."""
 
 FAR_ABOVE_CACHE = {"cpu": 2**28, "cuda": 2**30}
-"""Bytes from which a copy is one of memory alone, by kind of device. Smaller ones are in the last-level cache, wholly or in part."""
+"""Bytes from which a copy measures memory alone, by kind of device. Smaller copies are partly or wholly in the last-level cache."""
 
-_BUFFERS = 3  # copied in turn, so that none is found in a cache
+_BUFFERS = 3  # copied in turn, so that none is still in a cache
 
 
 def check_machine(
@@ -62,16 +62,16 @@ def check_machine(
     seed: int | None = None,
     say: Callable[[str], None] = print,
 ) -> list[str]:
-    """Check environment and kernels, and measure copies; the outcome goes to `checks.json` in the folder of the samples.
+    """Check environment and kernels, and measure copies; the results go to `checks.json` in the folder of the samples.
 
-    Nothing is done if that file says that the same machine has passed.
+    Does nothing if that file says that the same machine has passed.
 
     Args:
-        folder: made if it does not exist.
+        folder: folder of the samples; made if it does not exist.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
-        seed: of the kernels' inputs; by default a new one.
-        say: called with each line of the outcome.
+        backend: "fbgemm", "embedding_bag" or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        seed: seed of the kernels' inputs; by default a new one.
+        say: called with each line of the results.
 
     Returns:
         The problems, each with its remedy; none if samples can be collected.
@@ -103,18 +103,18 @@ def check_machine(
 def require_checked(
     folder: Path, device: str, backend: str | None, *, say: Callable[[str], None] | None = None
 ) -> None:
-    """Check a machine as `check_machine` does, and raise what is wrong.
+    """Check a machine as `check_machine` does; raise if a check fails.
 
     Args:
-        folder: of the samples.
+        folder: folder of the samples.
         device: "cpu" or "cuda".
         backend: as for `check_machine`.
-        say: called with each line of the outcome; by default nobody is told.
+        say: called with each line of the results; by default they are not shown.
 
     Raises:
         InvalidInput: there is no such backend.
         MissingDependency: torch or the backend is not installed.
-        MeasurementFailed: something is wrong.
+        MeasurementFailed: a check failed, or there is no such device.
     """
     wrong = check_machine(folder, device, backend, say=say or (lambda line: None))
     if wrong:
@@ -153,7 +153,7 @@ def _run(device: str, backend: str, seed: int, say: Callable[[str], None]) -> di
 
 
 def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
-    """The problems of the kernels."""
+    """The problems that the checks of the kernels found."""
     if all(check.refused for check in checks):
         return [f"backend {backend} refuses every call, the first with: {checks[0].refused}"]
     return [
@@ -165,7 +165,7 @@ def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
 
 
 def _lines(checks: Sequence[Check]) -> Iterator[str]:
-    """The checks for people: a line for each call, and one for each reason to refuse calls."""
+    """The results as text: a line for each call that ran, and a line for each reason to refuse calls."""
     for check in checks:
         if not check.refused:
             errors = f"forward {check.forward:.1e}  weights {check.weights:.1e}  state {check.state:.1e}"
@@ -175,15 +175,15 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _as_data(check: Check) -> dict[str, Any]:
-    """A check as plain data, with null for NaN."""
+    """A check as plain data, with None for NaN."""
     values = asdict(check) | {"passed": check.passed}
     return {name: None if isinstance(value, float) and isnan(value) else value for name, value in values.items()}
 
 
 def environment(device: str, backend: str) -> dict[str, str]:
-    """Facts about this machine: the fingerprint of a store, and on a GPU driver, CUDA version, capability and memory.
+    """Facts about this machine: its fingerprint, and for a GPU also driver, CUDA version, capability and memory.
 
-    A user's own backend adds the digest of its source file, since it must be checked again after a change.
+    A user's own backend adds the digest of its source file, since a changed backend must be checked again.
 
     Raises:
         InvalidInput: there is no such backend.
@@ -221,7 +221,7 @@ def problems(facts: Mapping[str, str]) -> list[str]:
             load_backend("fbgemm")
         except ShardwrightError as error:
             found.append(str(error))
-        except OSError as error:  # a library of FBGEMM does not find another one
+        except OSError as error:  # a library of FBGEMM does not find another library
             found.append(
                 f"FBGEMM {facts['fbgemm']} cannot be loaded ({error}); install the build for this torch and CUDA"
             )
@@ -229,7 +229,7 @@ def problems(facts: Mapping[str, str]) -> list[str]:
 
 
 def _driver() -> str:
-    """Version of the GPU's driver; "unknown" if nvidia-smi does not tell."""
+    """Version of the GPU's driver; "unknown" if nvidia-smi does not report it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -240,11 +240,11 @@ def _driver() -> str:
 
 @dataclass(frozen=True)
 class CopyTime:
-    """Copying a buffer to another on the same device.
+    """The time to copy a buffer to another on the same device.
 
     Attributes:
-        size_bytes: bytes copied; as many are read as written.
-        ms: time.
+        size_bytes: bytes copied: this many are read, and this many written.
+        ms: time of the copy.
     """
 
     size_bytes: int
@@ -252,16 +252,16 @@ class CopyTime:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes read and written a second."""
+        """Bytes read and written per second."""
         return 2e3 * self.size_bytes / self.ms
 
 
 def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime]:
-    """Times of copies of several sizes, without those that do not fit the free memory.
+    """Measure copies of several sizes; skips sizes that do not fit the free memory.
 
     Args:
         device: "cpu" or "cuda".
-        sizes: bytes; by default `SIZES` of the device.
+        sizes: bytes to copy; by default `SIZES` of the device.
     """
     import torch
 
@@ -271,7 +271,7 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
     for size in sizes or SIZES[where.type]:
         if 2 * (_BUFFERS + 1) * size > free_memory(where):
             continue
-        # Random bytes: constant ones may be quicker to move.
+        # Random bytes, since constant ones may be faster to move.
         sources = [torch.empty(size // 8, dtype=torch.int64, device=where).random_() for _ in range(_BUFFERS)]
         targets = [torch.empty_like(source) for source in sources]
 
@@ -283,14 +283,14 @@ def copy_times(device: str, sizes: Sequence[int] | None = None) -> list[CopyTime
 
 
 def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
-    """The copies that tell the bandwidth of memory: those far above the last-level cache, or else the largest.
+    """The copies that show the bandwidth of memory: those far larger than the last-level cache, else the largest.
 
     Args:
         times: times of copies.
         device: "cpu" or "cuda".
 
     Raises:
-        MeasurementFailed: there is no copy.
+        MeasurementFailed: `times` is empty.
     """
     if not times:
         raise MeasurementFailed(
@@ -301,7 +301,7 @@ def of_memory(times: Sequence[CopyTime], device: str) -> list[CopyTime]:
 
 
 def ceiling(times: Sequence[CopyTime], device: str) -> float:
-    """Bytes a second of the fastest copy of memory, without copies in a cache.
+    """Bytes per second of the fastest copy in memory; copies in a cache do not count.
 
     Args:
         times: times of copies.

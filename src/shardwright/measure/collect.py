@@ -1,4 +1,4 @@
-"""Collecting samples: measure random sets of tables until there are enough, resuming where an earlier process stopped.
+"""Collect samples: measure random sets of tables until there are enough, resuming where an earlier process stopped.
 
 `python -m shardwright.measure.collect --help` needs torch, fbgemm_gpu, numpy and pyarrow only.
 """
@@ -34,9 +34,9 @@ from shardwright.task.task import OPTIMIZERS
 from shardwright.task.units import parse_bytes
 
 MOST_IN_A_ROW = 20
-"""So many failures one after another are the machine's fault, not a set's."""
+"""This many failures in a row are the machine's fault, not a set's."""
 
-_AHEAD = 3  # sets that are drawn before they are needed
+_AHEAD = 3  # number of sets drawn before they are needed
 
 
 def collect(
@@ -50,23 +50,23 @@ def collect(
 ) -> CollectSummary:
     """Measure random sets of tables into a sample store; call it again to resume after any interruption.
 
-    Sample i follows from the seed and i alone. Every 20th sample is visited a second time, rebuilt from scratch. A disturbed one (see
-    `shardwright.measure.timing`) is visited up to two more times, a minute later. So calling it again, with the machine quiet, improves a
-    store that was collected on a busy machine. Samples of other machines, and of other collections, may lie in the same store. On a GPU a
-    sample that cannot be measured is noted and skipped; on a CPU it ends the collection.
+    Sample i depends only on the seed and i. Every 20th sample is visited a second time, rebuilt from scratch. A disturbed sample (see
+    `shardwright.measure.timing`) is visited up to two more times, a minute later. So another call on a quiet machine improves a store that
+    was collected on a busy one. A store may hold samples of other machines and of other collections too. On a GPU a sample that cannot be
+    measured is noted and skipped; on a CPU it ends the collection.
 
     Args:
         folder: the store; made if it does not exist.
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are made of it
-            (`shardwright.measure.checks`); by default fbgemm where it is installed.
-        seconds: stop after this time; by default when all samples are there.
-        policy: how often to repeat each measurement; by default the device's own.
-        progress: called after each visit with the samples that were measured, those wanted, and how many are to be visited again.
-        **options: of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which is checked before samples are measured with
+            it (`shardwright.measure.checks`); by default fbgemm if it is installed.
+        seconds: stop after this time; by default when all samples are measured.
+        policy: how often to repeat each measurement; by default the policy of the device.
+        progress: called after each visit with the samples measured, those wanted, and how many are to be visited again.
+        **options: options of `shardwright.measure.stock.Collection`: how many samples, of what, on which device.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store cannot be used.
-        MeasurementFailed: a kernel could not be run; what was measured before is kept. Or a backend of one's own does not pass.
+        InvalidInput: an option is out of range, or the store cannot be used.
+        MeasurementFailed: a kernel could not run (earlier measurements are kept), or one's own backend did not pass its checks.
     """
     collection = Collection(**options)
     started, backend, arena, path = monotonic(), backend or default_backend(), collection.arena(), Path(folder)
@@ -92,7 +92,7 @@ def _visit_all(stock: Stock, measurer: Measurer, stop_at: float, progress: Progr
         began = monotonic()
         drawn = stock.draw(stock.take(), ahead=_AHEAD)
         stock.spent["waiting for a draw"] += monotonic() - began
-        measurer.ready()  # where it cannot be, that is no fault of the set
+        measurer.ready()  # a failed start is not the set's fault, so it is not caught below
         try:
             visit = measurer.visit(work_of(drawn))
         except MeasurementFailed as error:

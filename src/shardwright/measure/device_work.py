@@ -1,4 +1,4 @@
-"""The work of a device, which is the unit of measuring: its shards, their JSON form for other processes, and a timing of them."""
+"""The work of a device, the unit of measuring: its shards, their JSON form for other processes, and their timing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeviceWork:
 
     Attributes:
         works: the shards.
-        seeds: one per shard, for its lookups.
+        seeds: the seed of each shard's lookups.
         optimizer: optimizer inside backward.
     """
 
@@ -56,8 +56,8 @@ class Visit:
     """One timing of a device's work: built, warmed up, and run on fresh batches, some passes over each.
 
     Attributes:
-        forward_ms: time of the lookups of all tables, the mean over the batches, at the machine's usual state.
-        backward_ms: time of the backward pass of all tables, optimizer included, likewise.
+        forward_ms: time of the lookups of all tables, mean over the batches, converted to the machine's usual state.
+        backward_ms: time of the backward pass of all tables, optimizer included, averaged and converted in the same way.
         batches: number of batches.
         sentinel: state of the machine during the visit over its usual state; see `shardwright.measure.timing`.
         usual_ms: the usual state: median time of the sentinel in this process, in ms.
@@ -80,17 +80,17 @@ class Visit:
 
 
 def device_works(plan: Plan, seed: int) -> list[DeviceWork]:
-    """The work of each device of a plan. The lookups of a table follow from the seed alone, whatever its shards are."""
+    """The work of each device of a plan. The lookups of a table depend only on the seed, not on how it is sharded."""
     return [_device_work(plan.task, shards, seed) for shards in plan.by_device]
 
 
 def arena_bytes(works: Iterable[DeviceWork]) -> int:
-    """Room that the largest of these works needs for its tables."""
+    """Bytes that the tables of the largest of these works need."""
     return max((work.table_bytes for work in works), default=0) + _PAGE
 
 
 def encode_work(work: ShardWork) -> Json:
-    """A work as plain JSON values; the access profile in full, point by point."""
+    """A work as plain JSON values, with every point of its access profile."""
     return {
         "rows": work.rows,
         "dim": work.dim,
@@ -116,6 +116,6 @@ def _device_work(task: Task, shards: Iterable[Shard], seed: int) -> DeviceWork:
 
 
 def _lookup_seed(shard: Shard, seed: int) -> int:
-    """The seed of a shard's lookups. It follows from table and rows, so column blocks, replicas and other plans see the same lookups."""
+    """The seed of a shard's lookups. It depends on table and rows, so column blocks, replicas and other plans see the same lookups."""
     text = f"{seed} {shard.table} {shard.rows} {shard.row_order}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -1,4 +1,4 @@
-"""The fallback where FBGEMM is absent: PyTorch's embedding operators, one table after another."""
+"""The fallback backend without FBGEMM: PyTorch's embedding operators, one table after another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
 class EmbeddingBagCall:
-    """A kernel group as a loop over its tables; sparse gradients, and the optimizer on the rows touched.
+    """A kernel group as a loop over its tables, with sparse gradients; the optimizer updates only the rows touched.
 
-    PyTorch has no sparse row-wise adagrad, so all four optimizers are written out here, each touching looked-up rows only.
+    PyTorch has no sparse row-wise adagrad, so all four optimizers are written out here.
     """
 
     def __init__(self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float) -> None:
@@ -32,7 +32,7 @@ class EmbeddingBagCall:
             self._state.append(_new_state(optimizer, work.rows, work.dim, arena))
 
     def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
-        """Look up: `(samples, dim)` per table, or `(lookups of the table, dim)` where not pooled."""
+        """Look up: `(samples, dim)` per table, or `(lookups of the table, dim)` if not pooled."""
         outputs = []
         samples = self._group.samples
         starts = batch.offsets[::samples].tolist()
@@ -72,7 +72,7 @@ class EmbeddingBagBackend:
     def build(
         self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = LEARNING_RATE
     ) -> EmbeddingBagCall:
-        """The group's tables in the arena; see `Backend.build`."""
+        """Place the group's tables in the arena; see `Backend.build`."""
         if group.dtype not in _DTYPES:
             raise MeasurementFailed(f"torch trains no {group.dtype} weights; measure fp32 or fp16 ones")
         return EmbeddingBagCall(group, optimizer, arena, learning_rate)
@@ -104,7 +104,7 @@ def _adagrad(gradient: torch.Tensor, rows: torch.Tensor, total: torch.Tensor) ->
 
 
 def _adam(gradient: torch.Tensor, rows: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Adam as in a late step, where the bias corrections have gone to 1."""
+    """Adam as in a late step, when the bias corrections are 1."""
     mean = _BETA1 * first[rows] + (1 - _BETA1) * gradient
     square = _BETA2 * second[rows] + (1 - _BETA2) * gradient.square()
     first[rows], second[rows] = mean, square
@@ -117,4 +117,4 @@ _DIRECTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "adagrad": _adagrad,
     "adam": _adam,
 }
-"""Per optimizer: the step of the rows touched, from their gradient; updates the state."""
+"""For each optimizer, a function that updates the state of the rows touched and returns their step, from their gradient."""

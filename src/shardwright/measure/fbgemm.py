@@ -29,10 +29,10 @@ _WIDTH = 4  # FBGEMM's vectors
 
 
 class _ArenaTbe(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
-    """A TBE module whose weights and optimizer state are views of an arena instead of fresh zeroed tensors."""
+    """A TBE module whose weights and optimizer state are views of an arena, not fresh zeroed tensors."""
 
     def __init__(self, arena: Arena, *args: Any, **kwargs: Any) -> None:
-        # Read in _apply_split, which the module's own constructor calls before attributes of a Module may be set.
+        # _apply_split reads this; the base constructor calls it before Module attributes may be set.
         object.__setattr__(self, "_arena", arena)
         super().__init__(*args, **kwargs)
 
@@ -53,7 +53,7 @@ class FbgemmCall:
         self._states = states
 
     def forward(self, batch: FusedInput) -> Sequence[torch.Tensor]:
-        """Look up: one `(samples, sum of dims)` tensor, or `(n, dim)` where not pooled."""
+        """Look up: one `(samples, sum of dims)` tensor, or `(n, dim)` if not pooled."""
         return (self._module(batch.indices, batch.offsets),)
 
     def backward(self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
@@ -78,7 +78,7 @@ class FbgemmBackend:
     def build(
         self, group: KernelGroup, optimizer: str, arena: Arena, learning_rate: float = LEARNING_RATE
     ) -> FbgemmCall:
-        """One TBE module for the group; see `Backend.build`."""
+        """Build one TBE module for the group; see `Backend.build`."""
         on_cpu = arena.device.type == "cpu"
         _check(group, optimizer, on_cpu)
         place = (

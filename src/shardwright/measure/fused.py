@@ -1,11 +1,11 @@
 """The fused calls of one device, and the batches that they run on.
 
-In training every step looks up other rows. Hot rows are in a cache, since they were looked up a step ago; the others come from memory. A
-measurement that repeats one batch finds all its rows in the caches, as far as they fit. So a measurement goes through as many batches as
-it takes for their distinct rows to fill the last-level cache twice. Tables that fit the cache altogether stay there in training as well.
+In training every step looks up other rows. Hot rows are in a cache, since the step before looked them up; other rows come from memory. A
+measurement that repeats one batch would find all its rows in the caches, as far as they fit. So a measurement uses as many batches as
+needed for their distinct rows to fill the last-level cache twice. Tables that all fit the cache stay there in training as well.
 
-On a GPU all tables of a fused call are drawn together: a few dozen kernels however many tables there are. Only the random numbers are
-drawn table by table, so that the lookups of a table follow from its work and seed alone.
+On a GPU all tables of a fused call are drawn together, with a few dozen kernels for any number of tables. Only the random numbers are
+drawn table by table, so that the lookups of a table depend only on its work and seed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import torch
 
 FEWEST, MOST = 2, 128
-_MOST_LOOKUPS = 2e6  # of all batches together: what drawing them may take
+_MOST_LOOKUPS = 2e6  # most lookups of all batches together, to limit the time of drawing
 _OF_CACHE, _OF_TABLES = 2.0, 0.9
 _LINE = 64
-_ON_CUDA = 4  # batches in turn; the clock flushes the cache as well
-_GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, stays put over any number of samples
+_ON_CUDA = 4  # number of batches; the clock also flushes the cache
+_GRADIENTS = 0.5e-6, 1.5e-6  # so small that optimizer state, which only grows, never changes noticeably
 
 
 class DeviceCalls:
@@ -40,14 +40,14 @@ class DeviceCalls:
 
     Args:
         works: the device's shards.
-        seeds: one seed per shard, for its batches.
+        seeds: the seed of each shard's batches.
         optimizer: optimizer inside backward.
         backend: builds the calls.
         arena: holds the tables.
 
     Attributes:
         batches: number of batches that the runs go through in turn.
-        spent: seconds spent on building the calls and on drawing the batches.
+        spent: seconds for building the calls and for drawing the batches.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DeviceCalls:
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
 
     def forward(self, batch: int) -> None:
-        """Look up in a batch."""
+        """Look up the rows of a batch."""
         self._outputs = [call.forward(batches[batch]) for call, batches in zip(self._calls, self._batches, strict=True)]
 
     def backward(self, _: int) -> None:
@@ -77,23 +77,23 @@ class DeviceCalls:
             call.backward(outputs, self._gradients_like(position, outputs))
 
     def _gradients_like(self, position: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Gradients of the outputs' shapes, which differ between the batches of a sequence call."""
+        """Gradients with the shapes of the outputs, which differ between the batches of a sequence call."""
         return [self._gradient((position, number), output.detach()) for number, output in enumerate(outputs)]
 
     def _gradient(self, key: tuple[int, int], output: torch.Tensor) -> torch.Tensor:
-        """The gradient of an output: the front of a buffer that has its final size after the first pass over the batches.
+        """The gradient of an output: the front of a buffer, which reaches its final size in the first pass over the batches.
 
-        It is random, as a GPU may be quicker with constant data.
+        It is random, as a GPU may be faster on constant data.
         """
         count = output.numel()
         if key not in self._gradients or self._gradients[key].numel() < count:
-            self._gradients.pop(key, None)  # makes room before more is taken
+            self._gradients.pop(key, None)  # frees the old buffer before the larger one is allocated
             self._gradients[key] = output.new_empty(count).uniform_(*_GRADIENTS)
         return self._gradients[key][:count].view(output.shape)
 
 
 def fresh_batches(works: Sequence[ShardWork], cache_bytes: int) -> int:
-    """The number of batches whose distinct rows fill a cache twice, or are nearly all rows of the tables.
+    """The number of batches after which the distinct rows fill a cache twice, or are nearly all rows of the tables.
 
     Args:
         works: the shards of one device.
@@ -134,12 +134,12 @@ def fused_input(group: KernelGroup, seeds: Sequence[object], device: torch.devic
 
 
 def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.device, batches: int) -> list[FusedInput]:
-    """Batches for all tables of a group; the hot rows of a table are the same in all of them.
+    """Batches for all tables of a group; a table has the same hot rows in all batches.
 
     Args:
         group: the tables.
         seeds: one per table: anything that `numpy.random.SeedSequence` takes.
-        device: where the batches are made: by numpy for a CPU, on the GPU itself for CUDA.
+        device: device of the batches; numpy draws them for a CPU, and a GPU draws its own.
         batches: number of batches.
     """
     if device.type == "cuda":
@@ -178,13 +178,13 @@ def _join(batches: Sequence[FusedInput]) -> FusedInput:
 def draw_batch_on(
     works: Sequence[ShardWork], seeds: Sequence[object], device: torch.device, turn: int = 0
 ) -> FusedInput:
-    """Batches with the distribution of `shardwright.workload.batches.draw_batch`, drawn on `device`, one table after another.
+    """A batch of n tables, table after table, with the distribution of `shardwright.workload.batches.draw_batch`, drawn on `device`.
 
     Args:
-        works: n tables of one fused call: with the same samples, and all of them pooled or none.
+        works: n tables of one fused call: with the same samples, and all pooled or none.
         seeds: n seeds: anything that `numpy.random.default_rng` takes.
         device: torch device that holds and draws the batch; a CPU works too.
-        turn: number of the batch; the hot rows lie at the same ids in all batches of a seed.
+        turn: number of the batch; all batches of a seed have the same hot rows.
     """
     import torch
 
@@ -201,7 +201,7 @@ def draw_batch_on(
 
 
 def _uniform(counts: Sequence[int], generators: Sequence[torch.Generator], device: torch.device) -> torch.Tensor:
-    """`(sum of counts,)` numbers in [0, 1), each table's from its own generator; in fp64, since tables may have 10^9 rows."""
+    """`(sum of counts,)` random numbers in [0, 1), from one generator per table; in fp64, since tables may have 10^9 rows."""
     import torch
 
     drawn = torch.empty(sum(counts), dtype=torch.float64, device=device)
@@ -213,13 +213,13 @@ def _uniform(counts: Sequence[int], generators: Sequence[torch.Generator], devic
 def _draw_ranks(
     works: Sequence[ShardWork], drawn: torch.Tensor, owner: torch.Tensor, device: torch.device
 ) -> torch.Tensor:
-    """`(n,)` hotness ranks of all tables by the inverse of their access profiles.
+    """`(n,)` hotness ranks of all lookups, by inverting the access profiles of their tables.
 
     Args:
         works: the tables.
         drawn: `(n,)` numbers in [0, 1).
         owner: `(n,)` position of each lookup's table.
-        device: where all this lies.
+        device: device of all tensors.
     """
     import torch
 
@@ -234,7 +234,7 @@ def _draw_ranks(
     )
     share, rows, table = torch.from_numpy(curves).to(device)
     edges = torch.from_numpy(np.stack([stops - sizes + 1, stops - 1, [work.rows - 1 for work in works]])).to(device)
-    # One search through all curves, each shifted to an interval of its own; rounding there may at worst miss by one segment.
+    # One search through all curves, each shifted to its own interval; rounding may miss by one segment at most.
     right = torch.searchsorted(share + table, drawn + owner, right=True)
     right = torch.minimum(torch.maximum(right, edges[0][owner]), edges[1][owner])
     low, width = share[right - 1], share[right] - share[right - 1]
@@ -250,7 +250,7 @@ def _draw_offsets(
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> torch.Tensor:
-    """`(tables × samples + 1,)` starts of the bags: as even as can be where pooled, else as chance deals them."""
+    """`(tables × samples + 1,)` starts of the bags: sizes are as even as possible if pooled, else random."""
     import torch
 
     samples, tables = works[0].samples, len(works)

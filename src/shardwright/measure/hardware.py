@@ -1,4 +1,4 @@
-"""This machine's hardware: the fingerprint that sample stores keep, its memory, and the sizes of its caches."""
+"""This machine's hardware: its fingerprint for sample stores, its memory, and the sizes of its caches."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def check_device(kind: str) -> None:
     """Check the name of a kind of device.
 
     Raises:
-        InvalidInput: it is neither "cpu" nor "cuda".
+        InvalidInput: the name is neither "cpu" nor "cuda".
     """
     if kind not in ("cpu", "cuda"):
         raise InvalidInput(f"device is {kind!r}, must be 'cpu' or 'cuda'")
 
 
 def import_torch() -> ModuleType:
-    """The torch package.
+    """Import torch.
 
     Raises:
-        MissingDependency: it is not installed.
+        MissingDependency: torch is not installed.
     """
     try:
         import torch
@@ -39,7 +39,7 @@ def import_torch() -> ModuleType:
 
 
 def require_cuda() -> ModuleType:
-    """The torch package, where there is a CUDA device.
+    """Import torch, and check that there is a CUDA device.
 
     Raises:
         MissingDependency: torch is not installed.
@@ -54,13 +54,13 @@ def require_cuda() -> ModuleType:
 
 
 Fingerprint: TypeAlias = dict[str, str]
-"""Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as text."""
+"""Device kind, processor, cores, backend, and the versions of torch, fbgemm and Python, as texts."""
 
 DECISIVE = ("device_kind", "processor", "cores", "backend", "torch", "fbgemm")
 """The fields in which two fingerprints must agree for their kernel measurements to be comparable."""
 
 MACHINE = ("device_kind", "processor", "cores", "torch")
-"""The same fields for collectives, which use no kernel backend."""
+"""The decisive fields for collectives, which use no kernel backend."""
 
 
 def fingerprint(device_kind: str, backend: str) -> Fingerprint:
@@ -82,7 +82,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str], decisive: S
 
 
 def cpu_model() -> str:
-    """The CPU's model, with family and model number, since virtual machines often tell no more than the maker's name."""
+    """The CPU's model with family and model number, since virtual machines often report only the maker's name."""
     path = Path("/proc/cpuinfo")
     fields: dict[str, str] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -99,13 +99,13 @@ def gpu_model() -> str:
 
 
 def device_memory() -> int:
-    """Bytes of memory of the current CUDA device, used or not; raises as `require_cuda` does."""
+    """Total bytes of memory of the current CUDA device; raises as `require_cuda` does."""
     torch = require_cuda()
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
 
 
 def available_memory() -> int:
-    """Bytes of main memory that can be allocated without swapping, cgroup limits respected."""
+    """Bytes of main memory that can be allocated without swapping, within the limits of the cgroup."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     meminfo = Path("/proc/meminfo")
     for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
@@ -127,17 +127,17 @@ def _installed(*packages: str) -> str:
 
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-COMMON_CACHES = (1 << 20, 32 << 20)  # bytes of L2 and last level, where the system does not tell
+COMMON_CACHES = (1 << 20, 32 << 20)  # bytes of L2 and last level, if the system does not report them
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
-    """Bytes of the L2 and of the last-level cache of this machine's processor; of a GPU, which has two levels, twice the L2.
+    """Bytes of the L2 and of the last-level cache of this machine's processor; for a GPU, whose last level is the L2, the L2 twice.
 
     Args:
         device_kind: "cpu" or "cuda".
 
-    Common sizes are returned if the system does not tell: a cost model of one machine is as good with any sizes.
+    Returns common sizes if the system reports none; a cost model of one machine is equally good with any sizes.
     """
     if device_kind == "cuda":
         import torch
@@ -150,7 +150,7 @@ def cache_bytes(device_kind: str = "cpu") -> tuple[int, int]:
 
 
 def _of_levels(folder: Path) -> tuple[int, int]:
-    """The same from a folder of the kernel's files on the caches of a core."""
+    """L2 and last-level bytes from the kernel's folder of files on a core's caches."""
     sizes: dict[int, int] = {}
     for cache in sorted(folder.glob("index*")):
         try:

@@ -1,4 +1,4 @@
-"""Checks of fused kernels: every kind of call runs on fresh random inputs and poisoned outputs, beside a plain float64 reference."""
+"""Check fused kernels against a plain float64 reference, with fresh random inputs and poisoned outputs for every kind of call."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from shardwright.task.access import AccessProfile
 
 OPTIMIZERS = ("sgd", "rowwise_adagrad")
 OPTIMIZERS_OF_OWN = (*OPTIMIZERS, "adagrad", "adam")
-"""The optimizers that a user's own backend is checked with: all that samples can have."""
+"""The optimizers that a user's own backend is checked with: all that samples may use."""
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-3}
-"""Largest ‖found − reference‖ / ‖reference‖ of a table. In fp32, sums of many thousand gradients of either sign come near it.
+"""Largest allowed ‖found − reference‖ / ‖reference‖ of a table. In fp32, sums of many thousand gradients of both signs come near it.
 Half-precision weights are rounded at random, by up to 2^-10 of their size."""
 
 _RATE = 0.1
@@ -44,12 +44,12 @@ _PAGE = 4096  # an arena gives whole pages
 _BETA1, _BETA2 = 0.9, 0.999
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _BY_ROW = {"sgd": (), "rowwise_adagrad": (True,), "adagrad": (False,), "adam": (False, False)}
-"""Per optimizer and kind of state: whether it is one number a row, or one an element."""
+"""For each optimizer and kind of state: whether the state is one number per row (True) or per element."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One checked call.
+    """The result of checking one call.
 
     Attributes:
         name: description of the call.
@@ -58,9 +58,9 @@ class Check:
         state: relative error of the updated optimizer state; 0 without state.
         untouched: whether rows that no lookup reached kept every bit.
         tolerance: largest relative error that passes.
-        forward_tolerance: likewise for the looked-up values, which are usually fp32 whatever the type of the weights.
-        fault: the error that kept the call from being compared, else empty.
-        refused: why a user's own backend does not build this call, else empty. No sample can be made of such calls.
+        forward_tolerance: largest error of the looked-up values that passes; these are usually fp32 whatever the type of the weights.
+        fault: the error that prevented the comparison, else empty.
+        refused: why a user's own backend does not build this call, else empty. Such calls cannot be measured.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether all errors are small and finite. A refused call is not wrong."""
+        """Whether all errors are small and finite. A refused call passes too."""
         if self.fault or self.refused:
             return not self.fault
         right = self.forward <= self.forward_tolerance and max(self.weights, self.state) <= self.tolerance
@@ -88,7 +88,7 @@ def check_kernels(device: str, backend: str, *, seed: int, samples: int | None =
     Args:
         device: "cpu" or "cuda".
         backend: name of the backend. One of the user's own may refuse calls by raising `MeasurementFailed` in `build`.
-        seed: of the inputs; take a new one each time.
+        seed: seed of the inputs; take a new one each time.
         samples: bags of each table; by default 512, on a GPU 4,096.
     """
     bags, own = samples or _SAMPLES[device], is_own(backend)
@@ -104,7 +104,7 @@ def check_kernels(device: str, backend: str, *, seed: int, samples: int | None =
 def _outcome(
     backend: Backend, group: KernelGroup, optimizer: str, arena: Arena, seed: Sequence[int], *, may_refuse: bool
 ) -> Check:
-    """The check of a group, also if it fails on the way."""
+    """Check a group; an error on the way becomes part of the result."""
     unknown = float("nan")
     name = f"{optimizer}, {group.dtype}, {'pooled' if group.pooled else 'sequences'}, {_widths(group)}"
     nothing = Check(name, unknown, unknown, unknown, False, TOLERANCE[group.dtype], TOLERANCE["fp32"])
@@ -118,12 +118,12 @@ def _outcome(
         return replace(nothing, fault=f"build: {said(error)}")
     try:
         return _checked(call, group, optimizer, arena.device, seed, nothing)
-    except Exception as error:  # this call's fault, and the other calls are still of interest
+    except Exception as error:  # record it, so that the other calls are still checked
         return replace(nothing, fault=said(error))
 
 
 def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> list[ShardWork]:
-    """Tables of all widths from 4 to 256, one row to many, empty bags to long ones. A sequence call holds one width: fewer of these."""
+    """Tables with dims from 4 to 256, one row to many, empty bags to long ones. A sequence call has one dim, so there are fewer dims."""
     dims = (4, 8, 12, 20, 32, 64, 100, 128, 256) if pooled else (4, 64, 64, 128, 128, 256)
     works = []
     for place, dim in enumerate(dims):
@@ -135,7 +135,7 @@ def _works(samples: int, dtype: str, pooled: bool, rng: np.random.Generator) -> 
 
 
 def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) -> Arena:
-    """Room for the tables of a group, full of NaN, so that unwritten elements show."""
+    """An arena for the tables of a group, filled with NaN to reveal unwritten elements."""
     pages = -(-arena_bytes([DeviceWork(group.works, (), optimizer)]) // _PAGE)
     arena = Arena(pages * _PAGE, device)
     arena.take(arena.size_bytes // 4, torch.float32).fill_(float("nan"))
@@ -146,7 +146,7 @@ def _poisoned_arena(group: KernelGroup, optimizer: str, device: torch.device) ->
 def _checked(
     call: FusedCall, group: KernelGroup, optimizer: str, device: torch.device, seed: Sequence[int], named: Check
 ) -> Check:
-    """Run a group once, forward and backward, and compare."""
+    """Run a group once, forward and backward, and compare it with the reference."""
     check_views(group, optimizer, call)
     random = torch.Generator(device).manual_seed(seed[0] + 1000 * seed[1])
     before, state = _randomise(call, random)
@@ -179,15 +179,15 @@ def _checked(
 
 @contextmanager
 def unwritten_is_nan() -> Iterator[None]:
-    """Fill all that torch allocates within, also for kernels in C++, with NaN, so that unwritten elements show.
+    """Fill every tensor that torch allocates in the block with NaN, also in C++ kernels, to reveal unwritten elements.
 
-    This is for the forward pass only: in the backward pass FBGEMM would take another algorithm than the measured one.
+    Use it for the forward pass only: in the backward pass it would make FBGEMM take another algorithm than the measured one.
     """
     memory: Any = torch.utils.deterministic  # torch makes attributes of this module at run time
     filled = memory.fill_uninitialized_memory
     mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*determinis")  # operators that have no such algorithm say so
+        warnings.filterwarnings("ignore", message=".*determinis")  # operators without a deterministic algorithm warn
         torch.use_deterministic_algorithms(True, warn_only=True)
         memory.fill_uninitialized_memory = True
         try:
@@ -198,7 +198,7 @@ def unwritten_is_nan() -> Iterator[None]:
 
 
 def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
-    """Random weights and positive state; both returned in float64, the state by table."""
+    """Set random weights and positive state; return both in float64, the state by table."""
     for weights in call.weights():
         weights.copy_(torch.randn(weights.shape, generator=random, device=weights.device))
     for kind in call.state():
@@ -209,7 +209,7 @@ def _randomise(call: FusedCall, random: torch.Generator) -> tuple[list[torch.Ten
 
 
 def _by_table(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Outputs or gradients by table and in float64, from any layout of a backend."""
+    """Outputs or gradients by table in float64, from any layout that a backend may use."""
     if len(outputs) == 1:
         sizes = [work.dim for work in group.works] if group.pooled else [found.ids.numel() for found in lookups]
         outputs = outputs[0].split(sizes, dim=1 if group.pooled else 0)
@@ -217,7 +217,7 @@ def _by_table(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[
 
 
 def _error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """‖found − expected‖ / ‖expected‖ of the worst table; NaN where one has a NaN."""
+    """‖found − expected‖ / ‖expected‖ of the worst table; NaN if any table has a NaN."""
     errors = [
         float((one - other).norm() / other.norm().clamp_min(1e-30))
         for one, other in zip(found, expected, strict=True)
@@ -263,7 +263,7 @@ def lookups_of(group: KernelGroup, batch: FusedInput) -> list[Lookups]:
 
 
 def looked_up(group: KernelGroup, weights: Sequence[torch.Tensor], lookups: Sequence[Lookups]) -> list[torch.Tensor]:
-    """Per table `(samples, dim)` sums, or `(n, dim)` rows where not pooled, of `(rows, dim)` weights in float64."""
+    """Per table, `(samples, dim)` sums (`(n, dim)` rows if not pooled) of `(rows, dim)` weights in float64."""
     if not group.pooled:
         return [table[found.ids] for table, found in zip(weights, lookups, strict=True)]
     return [
@@ -282,15 +282,15 @@ def updated(
     pooled: bool,
     rate: float,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Weights and state of a table after one step, all in float64: the gradients of a row are summed first ("exact").
+    """Weights and state of a table after one step, in float64; the gradients of a row are summed before the update ("exact").
 
     Args:
-        optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam". Adam is that of a late step, where the bias corrections have gone
-            to 1, and of the rows looked up: state and weights of the others stay.
+        optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam". Adam is as in a late step, when the bias corrections are 1, and updates
+            only the rows looked up: state and weights of other rows stay.
         weights: `(rows, dim)`.
         state: by kind: nothing, `(rows,)` sums of mean squares, `(rows, dim)` sums of squares, or `(rows, dim)` first and second moments.
         found: the lookups.
-        gradient: `(samples, dim)` of the sums, or `(n, dim)` of the rows where not pooled.
+        gradient: `(samples, dim)` gradients of the sums, or `(n, dim)` gradients of the rows if not pooled.
         pooled: whether rows were summed.
         rate: learning rate.
     """
@@ -316,7 +316,7 @@ def check_views(group: KernelGroup, optimizer: str, call: FusedCall) -> None:
     """Check the views of weights and state.
 
     Raises:
-        InvalidInput: one is missing, or has another shape or type than it must have.
+        InvalidInput: a view is missing, or has a wrong shape or type.
     """
     weights = call.weights()
     _count("weights()", len(weights), len(group.works), "tensor for each table")
@@ -334,10 +334,10 @@ def check_views(group: KernelGroup, optimizer: str, call: FusedCall) -> None:
 
 
 def check_outputs(group: KernelGroup, lookups: Sequence[Lookups], outputs: Sequence[torch.Tensor]) -> None:
-    """Check the shapes of what was looked up.
+    """Check the shapes of the outputs of a lookup.
 
     Raises:
-        InvalidInput: one is of another shape than it must have.
+        InvalidInput: an output has a wrong shape.
     """
     dims, sizes = [work.dim for work in group.works], [found.ids.numel() for found in lookups]
     if len(outputs) == 1 and len(dims) > 1:

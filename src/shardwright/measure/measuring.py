@@ -1,9 +1,9 @@
 """The one way to measure works and plans: samples, calibration, tuning and learning by measuring all time kernels through this module.
 
-A *visit* builds a device's work and runs it on fresh batches, with the state of the machine read in between. The time of a work is the
-median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is made again. Works are
-visited in rounds, each in a new random order, so that a slow minute of the machine touches all of them alike. A few fixed works, the
-controls, are visited among them. If they take longer than they once took, the machine is slower, and no cost model is to blame.
+A *visit* builds a device's work and runs it on fresh batches, and reads the state of the machine in between. The time of a work is the
+median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is repeated. Works are
+visited in rounds, each in a new random order, so that a slow minute of the machine affects all works equally. A few fixed works, the
+controls, are visited among them. If the controls take longer than before, the machine is slower, and the cost model is not to blame.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from shardwright.task.units import format_bytes
 Times: TypeAlias = tuple[float, float]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with the number of measurements made, the number wanted, and a few words of detail."""
+"""Progress callback: number of measurements made, number wanted, and a few words of detail."""
 
 MOST_VISITS = 3
-"""Most visits to a work until one is quiet."""
+"""Most visits to a work for each quiet visit that is wanted."""
 
 _CONTROLS = ((2, 20_000, 16, 4.0, 0.0), (8, 40_000, 64, 20.0, 1.05), (20, 30_000, 32, 20.0, 0.8))
 """Tables, rows, dim, pooling factor and skew of each control: small, skewed, and with many lookups."""
@@ -50,16 +50,16 @@ class Controls:
     """Times of the controls.
 
     Attributes:
-        times_ms: forward and backward ms of each control; empty where none was measured.
+        times_ms: forward + backward ms of each control; empty if none was measured.
     """
 
     times_ms: tuple[float, ...] = ()
 
     def slower_than(self, metadata: Mapping[str, str]) -> float | None:
-        """The ratio of the controls' times to those when a cost model was learned on this machine; None if unknown.
+        """The controls' times over their times when a cost model was learned on this machine; None if unknown.
 
         Args:
-            metadata: metadata of the model; `controls` holds the times of then.
+            metadata: metadata of the model; `controls` holds the earlier times.
         """
         try:
             then = [float(part) for part in metadata.get("controls", "").split(",")]
@@ -87,9 +87,9 @@ def control_works(device_kind: str, optimizer: str) -> tuple[DeviceWork, ...]:
     )
 
 
-_MOST_STARTS = 3  # that fail in a row, where a process was measuring before
-_START_AGAIN_S = 10.0  # a driver may need a while to free what a process held that was killed
-_SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and what else the process needs
+_MOST_STARTS = 3  # most failed restarts in a row of a process that ended
+_START_AGAIN_S = 10.0  # a driver may need a while to free the memory of a killed process
+_SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and other memory of the process
 
 
 def settled(visits: Sequence[Visit], quiet: int = 1) -> bool:
@@ -102,7 +102,7 @@ def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
 
     Args:
         visits: the visits, of one process or several.
-        usual_ms: state of the machine to convert times to; by default each visit keeps its process's own.
+        usual_ms: state of the machine to convert times to; by default each visit keeps the usual state of its process.
     """
     counted = [visit for visit in visits if visit.quiet] or [min(visits, key=lambda visit: visit.sentinel)]
     times = [
@@ -115,13 +115,13 @@ def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
 
 
 class Measurer:
-    """A measuring process that starts when it is first needed, and again if it has ended; a context manager that ends it.
+    """A measuring process that starts when it is first needed, and restarts if it has ended; a context manager that ends it.
 
     Args:
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
         arena_bytes: room for the weights and optimizer state of one device.
-        policy: how often batches are run; by default the device's own.
+        policy: how often batches are run; by default the policy of the device.
 
     Attributes:
         spent: seconds by step, over all visits.
@@ -142,7 +142,7 @@ class Measurer:
         """Time a work once.
 
         Raises:
-            MeasurementFailed: it does not fit, a kernel cannot run, or no measuring process can be started.
+            MeasurementFailed: the work does not fit, a kernel cannot run, or no measuring process can be started.
         """
         worker = self.ready()
         began = monotonic()
@@ -153,7 +153,7 @@ class Measurer:
         return visit
 
     def ready(self) -> Worker:
-        """The measuring process, started if need be.
+        """The measuring process; starts it if needed.
 
         Raises:
             MeasurementFailed: it cannot be started. The first start is tried once, a restart several times.
@@ -200,14 +200,14 @@ class Measurements:
 
     Attributes:
         visits: the visits to each work.
-        controls: times of the controls meanwhile.
+        controls: times of the controls in the same period.
     """
 
     visits: Mapping[DeviceWork, Sequence[Visit]]
     controls: Controls = field(default_factory=Controls)
 
     def times(self, work: DeviceWork) -> Times:
-        """Forward and backward ms of a work; zeros for one without shards."""
+        """Forward and backward ms of a work; zeros for a work without shards."""
         return time_of(self.visits[work]) if work.works else (0.0, 0.0)
 
 
@@ -225,14 +225,14 @@ def measure_works(
     """Visit works and controls in rounds, each in a new random order.
 
     Args:
-        works: the works. Equal works are visited once, and those without shards not at all.
-        rounds: quiet visits of each work. A disturbed work is visited again at the end of its round.
-        seconds: begin no further round after this time.
-        seed: of the order.
+        works: the works. Equal works are visited once, and works without shards not at all.
+        rounds: quiet visits to each work. A disturbed work is visited again at the end of its round.
+        seconds: no new round begins after this time.
+        seed: seed of the order.
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called before each visit, and after the last, with those done, those wanted, and what is measured.
+        progress: called before each visit, and after the last, with the visits done, those wanted, and what is measured.
 
     Raises:
         InvalidInput: `rounds` is less than 1, or there is no such device or backend.
@@ -277,10 +277,10 @@ def _round(
 
 
 def check_memory(works: Sequence[DeviceWork]) -> None:
-    """Check that the largest device's tables and batch fit this machine's memory.
+    """Check that the tables and batch of the largest device fit this machine's memory.
 
     Raises:
-        MeasurementFailed: they do not.
+        MeasurementFailed: they do not fit.
     """
     needed = max((work.table_bytes + work.buffer_bytes for work in works), default=0) + _SLACK_BYTES
     free = available_memory()
@@ -297,10 +297,10 @@ class MeasuredPlan:
 
     Attributes:
         plan: the plan.
-        forward_ms: `(devices,)` lookups of each device's shards.
-        backward_ms: `(devices,)` backward of the same, optimizer included.
+        forward_ms: `(devices,)` ms of the lookups of each device's shards.
+        backward_ms: `(devices,)` ms of their backward pass, optimizer included.
         rounds: how often each device was measured.
-        controls: times of the controls meanwhile.
+        controls: times of the controls in the same period.
     """
 
     plan: Plan
@@ -311,12 +311,12 @@ class MeasuredPlan:
 
     @property
     def compute_ms(self) -> float:
-        """Compute time of a step: devices wait for each other after forward and after backward."""
+        """Compute ms of a step: devices wait for each other after forward and after backward."""
         return float(self.forward_ms.max() + self.backward_ms.max())
 
     @property
     def device_ms(self) -> Floats:
-        """`(devices,)` forward and backward time together."""
+        """`(devices,)` forward + backward ms."""
         return self.forward_ms + self.backward_ms
 
 
@@ -333,16 +333,16 @@ def measure_plans(
 ) -> list[MeasuredPlan]:
     """Measure the fused kernels of each device of each plan on this machine.
 
-    The lookups of a table are the same in all plans. Collectives are not measured: every device in turn uses this machine alone.
+    The lookups of a table are the same in all plans. Collectives are not measured, since each device in turn has this machine to itself.
 
     Args:
         plans: plans to compare; their tasks may differ.
         rounds: how often each device's work is rebuilt and measured while the machine is quiet.
-        seconds: begin no further round after this time.
+        seconds: no new round begins after this time.
         seed: seed of the lookups and of the order.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm where it is installed.
-        policy: how often batches are run; by default the device's own.
+        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
+        policy: how often batches are run; by default the policy of the device.
         progress: called before each measurement, and after the last, with those done, those wanted, and what is measured.
 
     Returns:
@@ -371,7 +371,7 @@ def measure_plans(
 
 
 class Printer:
-    """Prints progress on standard error, once a second, where only the measuring packages are installed."""
+    """Prints progress on standard error, once a second; needs only the measuring packages."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None

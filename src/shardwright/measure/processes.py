@@ -1,7 +1,7 @@
-"""Processes that serve requests: JSON documents on their standard input and output, a line each.
+"""Child processes that serve requests: JSON documents, one per line, on standard input and output.
 
-A process ends when its standard input closes, so it never outlives its user. What it or its libraries print besides goes to a log, whose
-last lines say why it ended.
+A process ends when its standard input closes, so it does not outlive its user. Everything else that it or its libraries print goes to a
+log, whose last lines say why it ended.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shardwright.errors import MeasurementFailed
 
 # malloc asks for transparent huge pages; without them, address translation adds noise.
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
-_END_S = 5.0  # a process that has not ended by then hangs in its driver; it is left behind
+_END_S = 5.0  # a process that has not ended by then hangs in its driver, and is left behind
 
 
 class Child:
-    """A Python process that this one has started, and asks; a context manager that ends it.
+    """A Python process that serves this process; a context manager that ends it.
 
     Args:
-        arguments: of Python.
+        arguments: arguments of Python.
         environment: variables that differ from those of this process.
 
     Attributes:
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs and is still used."""
+        """Whether the process runs and was not given up."""
         return not self._given_up and self.process.poll() is None
 
     def send(self, request: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Child:
         stdin.flush()
 
     def line(self, until: float) -> bytes | None:
-        """The next line of the process, or its last incomplete line if it ended; None if neither comes before the time `until`."""
+        """The next line of the process, or its last incomplete line if it ended; None if neither comes before `until` (monotonic time)."""
         descriptor = cast(IO[bytes], self.process.stdout).fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -78,7 +78,7 @@ class Child:
         return line + end
 
     def how_ended(self) -> str:
-        """How the process ended, as in "exited with 1"; waits for that."""
+        """Wait for the process to end; return how it ended, as in "exited with 1"."""
         code = self.process.wait()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
@@ -89,21 +89,21 @@ class Child:
         return f"Its last lines: {' | '.join(last) or '(none)'}"
 
     def kill(self) -> None:
-        """Kill the process. One that hangs in a driver may outlive that, and is not waited for."""
+        """Kill the process. If it hangs in a driver and survives, do not wait for it."""
         self._given_up = True
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=_END_S)
 
     def hang_up(self) -> None:
-        """Close the pipes, whereupon the process ends by itself."""
+        """Close the pipes, so that the process ends by itself."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # what a dead process did not read is still to be flushed
+                with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
                     pipe.close()
 
     def close(self, wait_s: float = _END_S) -> None:
-        """End the process: by force if it has not ended by itself after `wait_s` seconds."""
+        """End the process, by force if it has not ended by itself after `wait_s` seconds."""
         self.hang_up()
         try:
             self.process.wait(timeout=max(0.0, wait_s))
@@ -119,10 +119,10 @@ class Child:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """The reply that a line holds.
+    """Parse a line of reply.
 
     Raises:
-        MeasurementFailed: the reply is that the request cannot be served.
+        MeasurementFailed: the reply says that the request cannot be served.
     """
     reply = cast(dict[str, Any], json.loads(line))
     if "error" in reply:
@@ -133,7 +133,7 @@ def parsed(line: bytes) -> dict[str, Any]:
 def worker_environment() -> dict[str, str]:
     """This process's environment, with huge pages for malloc and this package importable."""
     package_root = str(Path(__file__).parents[2])
-    # An installed package is found anyway, and must not come before the standard library.
+    # An installed package is found anyway, and its folder must not come before the standard library.
     paths = ["" if package_root in site.getsitepackages() else package_root, os.environ.get("PYTHONPATH", "")]
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]
     return {
@@ -144,9 +144,9 @@ def worker_environment() -> dict[str, str]:
 
 
 def take_over_stdout() -> IO[str]:
-    """Within such a process: its original standard output, for replies only; what libraries print goes to standard error instead.
+    """In a child process: return its standard output, for replies only, and redirect what libraries print to standard error.
 
-    Ctrl-C is ignored, since it is for the process that started this one.
+    Ctrl-C is ignored here, since the parent process handles it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Collecting kernel samples on the machines of a Ray cluster: this process draws the sets and writes, the machines measure.
+"""Collect kernel samples on the machines of a Ray cluster: this process draws the sets and writes the store; the machines measure.
 
-Each worker says what hardware it is on, and is then given sets that its kind of hardware has not measured yet, one at a time. It measures
-by the same process, on the same reserved core, as a machine that collects alone.
+Each worker first reports its hardware. Then it gets, one at a time, sets that its kind of hardware has not measured yet. It measures with
+the same process, on a reserved core in the same way, as a machine that collects alone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from shardwright.measure.stock import Collection, CollectSummary, Stock, summari
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker import Worker, WorkerOptions
 
-_MOST_DEATHS = 3  # of workers at one set
+_MOST_DEATHS = 3  # worker deaths at one set before the set is given up
 _MOST_SILENT = 5
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker is on: fingerprint, bytes of its GPU's memory (0 on a CPU), `checks.json` after its checks, and what failed in them."""
+    """A worker's machine: fingerprint, bytes of GPU memory (0 on a CPU), `checks.json` after its checks, and the failed check if any."""
 
     hardware: Fingerprint
     memory: int
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a set could not be measured, and whether the measuring process died of it, so that another try may succeed."""
+    """Why a set could not be measured, and whether the measuring process died, in which case another try may succeed."""
 
     error: str
     died: bool
@@ -61,9 +61,9 @@ class MeasuringNode:
 
     Attributes:
         device: "cpu" or "cuda".
-        backend: its name; None for fbgemm where the machine has it.
-        policy: how often to repeat; None for the device's own.
-        of_machine: says what hardware a worker is on, from device and backend.
+        backend: name of the backend; None for fbgemm if the machine has it.
+        policy: how often to repeat each measurement; None for the policy of the device.
+        of_machine: returns the fingerprint of the worker's machine, from device and backend.
     """
 
     device: str
@@ -73,13 +73,13 @@ class MeasuringNode:
     _worker: Worker | None = None
 
     def facts(self, known: str | None) -> Facts:
-        """What it is on, and how checks of environment and kernels go where they are needed: on GPUs, and for a backend of one's own.
+        """The facts about this machine; on a GPU, and for a user's own backend, checks environment and kernels first.
 
         Args:
             known: the content of an earlier `checks.json`; a machine that passed then is not checked again.
 
         Raises:
-            ShardwrightError: backend, torch or device are missing here.
+            ShardwrightError: backend, torch or device is missing here.
         """
         host, backend, on_gpu = socket.gethostname(), self.backend or default_backend(), self.device == "cuda"
         try:
@@ -93,7 +93,7 @@ class MeasuringNode:
         return Facts(hardware, memory, checks[0], checks[1] and f"{host}: {checks[1]}")
 
     def measure(self, job: tuple[TableSet, int]) -> Visit | Failed:
-        """Visit a set, with so many bytes of room for its tables.
+        """Visit a set. The job is the set and the bytes of room for its tables.
 
         Raises:
             MeasurementFailed: the measuring process cannot start.
@@ -114,7 +114,7 @@ class MeasuringNode:
 
 
 def _checked(known: str | None, device: str, backend: str) -> tuple[str, str]:
-    """The content of `checks.json` after the checks of this machine, and the first that failed."""
+    """Check this machine; return the content of `checks.json` and the first problem, empty if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CHECKS
         if known is not None:
@@ -125,16 +125,16 @@ def _checked(known: str | None, device: str, backend: str) -> tuple[str, str]:
 
 @dataclass
 class Dispatcher:
-    """Workers that are asked, and then given sets: `tell` gives each idle worker its next job, `hear` takes an answer.
+    """Hands jobs to workers, first the question for their facts and then sets: `tell` gives out jobs, `hear` takes an answer.
 
     Attributes:
         pool: the workers.
         folder: the store.
-        collection: what is collected.
+        collection: the collection to measure.
         ahead: whether sets may be drawn before they are needed, which takes a core of this machine.
-        closing: closes the stocks.
-        stocks: the sets of each kind of hardware.
-        stock_of: those of each worker that has said what it is on.
+        closing: closes the stocks at the end.
+        stocks: the stock of sets of each kind of hardware.
+        stock_of: the stock of each worker that has reported its hardware.
     """
 
     pool: Pool[MeasuringNode]
@@ -146,12 +146,12 @@ class Dispatcher:
     stock_of: dict[int, Stock] = field(default_factory=dict)
     _jobs: dict[int, tuple[int, TableSet | None]] = field(default_factory=dict)
     _deaths: Counter[tuple[int, int]] = field(default_factory=Counter)
-    _failed: Counter[int] = field(default_factory=Counter)  # sets in a row that a worker could not measure
+    _failed: Counter[int] = field(default_factory=Counter)  # failed sets in a row of each worker
     _silent: int = 0
     _numbers: count[int] = field(default_factory=count)
 
     def tell(self, *, go_on: bool) -> None:
-        """Give each idle worker its next job; sets only where more are to be measured."""
+        """Give each idle worker its next job; sets only if `go_on`."""
         for worker in self.pool.idle:
             stock = self.stock_of.get(worker)
             if stock is None:
@@ -166,8 +166,8 @@ class Dispatcher:
         """Take the answer to a job, or the news that its worker died.
 
         Raises:
-            ClusterFailed: workers die again and again before they measure.
-            MeasurementFailed: a machine or a sample cannot be measured on, and the collection ends with that.
+            ClusterFailed: several workers in a row died before they could measure.
+            MeasurementFailed: a machine failed its checks, or a sample cannot be measured; this ends the collection.
         """
         worker, drawn = self._jobs.pop(number)
         if drawn is not None:
@@ -189,7 +189,7 @@ class Dispatcher:
 
     @property
     def left(self) -> int:
-        """How many sets are to be visited, by all hardware that is known."""
+        """Number of sets still to be visited, over all known kinds of hardware."""
         return sum(stock.left for stock in self.stocks) + sum(drawn is not None for _, drawn in self._jobs.values())
 
     def _give(
@@ -200,7 +200,7 @@ class Dispatcher:
         self.pool.give(number, method, job, worker=worker)
 
     def _stock(self, facts: Facts) -> Stock:
-        """The sets of a hardware."""
+        """The stock of a machine's kind of hardware; opens a new one for a new kind."""
         for stock in self.stocks:
             if not differences(stock.hardware, facts.hardware):
                 return stock
@@ -211,7 +211,7 @@ class Dispatcher:
         return self.stocks[-1]
 
     def _measured(self, worker: int, drawn: TableSet, answer: Visit | Failed | Lost) -> None:
-        """Keep a visit; return a set to its stock at which a process died, unless too many did."""
+        """Keep a visit; if a process died at the set, return the set to its stock, unless too many died at it."""
         stock = self.stock_of.pop(worker) if isinstance(answer, Lost) else self.stock_of[worker]
         if isinstance(answer, Visit):
             self._failed[worker] = 0
@@ -239,12 +239,12 @@ class Dispatcher:
 
 @dataclass(frozen=True)
 class RemoteSummary:
-    """What a collection on a cluster comes to.
+    """The result of a collection on a cluster.
 
     Attributes:
-        stores: what the store holds now, for each kind of hardware.
-        lost: answers that did not come because a worker died; their work was done again.
-        given_up: workers that were given up, a line each.
+        stores: the summary and the fingerprint of each kind of hardware in the store.
+        lost: number of answers that did not come because a worker died; their work was done again.
+        given_up: one line for each worker that was given up.
     """
 
     stores: Sequence[tuple[CollectSummary, Mapping[str, str]]]
@@ -266,30 +266,30 @@ def collect_on_cluster(
 ) -> RemoteSummary:
     """Measure random sets of tables on the machines of a cluster; call it again, with or without a cluster, to resume.
 
-    This process draws the sets, the same as without a cluster, and alone writes the samples; a visit is in the store as soon as it has
-    heard of it. What a worker was doing when it died is done again by another. Machines whose measurements cannot be compared
-    (`shardwright.measure.hardware.DECISIVE`) measure all samples each; the store keeps them apart.
+    This process draws the same sets as without a cluster, and it alone writes samples. It stores a visit as soon as the answer comes. If a
+    worker dies, another one does its job again. Machines whose measurements are not comparable
+    (`shardwright.measure.hardware.DECISIVE`) each measure all samples; the store keeps them apart.
 
     Args:
-        cluster: where to measure; `Cluster.places` says on how many workers.
+        cluster: the cluster; `Cluster.places` defines the number of workers.
         folder: the store.
         collection: what to measure.
         backend: as for `shardwright.measure.collect.collect`; by default fbgemm on the machines that have it.
-        seconds: stop after this time; by default when all samples are there.
-        policy: how often to repeat each measurement; by default the device's own.
-        progress: called after each answer with the samples measured, those wanted, and how many are to be revisited, of all stores.
-        say: is given a line on each kind of hardware, wherever there are several.
-        of_machine: says what hardware a worker is on, from device and backend; runs there.
+        seconds: stop after this time; by default when all samples are measured.
+        policy: how often to repeat each measurement; by default the policy of the device.
+        progress: called after each answer with the samples measured, those wanted, and how many are to be revisited, over all hardware.
+        say: called with one line for each kind of hardware, if there are several.
+        of_machine: returns the fingerprint of a worker's machine, from device and backend; runs on the worker.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store cannot be used.
+        InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: a machine cannot measure, or a sample cannot be measured; what was measured before is kept.
         ClusterFailed: no worker is left.
     """
     started = monotonic()
     if backend is not None and not is_own(backend):
         check_backend(backend)
-    collection.sets(collection.arena(lambda: 10**9 * 4))  # refuses wrong options before anything starts
+    collection.sets(collection.arena(lambda: 10**9 * 4))  # rejects wrong options before anything starts
     stop_at = started + (math.inf if seconds is None else seconds)
     device, told = collection.device, 1
     state = partial(MeasuringNode, device, backend, policy, of_machine)
@@ -298,7 +298,7 @@ def collect_on_cluster(
         while True:
             going_on = monotonic() < stop_at
             dispatcher.tell(go_on=going_on)
-            # With nothing at work, there is nothing to wait for but workers that are starting, where there is work for them.
+            # If no job runs, only starting workers are worth waiting for, and only if there is work for them.
             if not pool.busy and not (going_on and pool.starting and (dispatcher.left or not dispatcher.stocks)):
                 break
             for number, answer in pool.wait():

@@ -1,8 +1,8 @@
-"""Measured sets as a table, read from a store or from a Parquet file, which is made of stores to be kept and exchanged.
+"""Measured sets as a table, read from a store, or from a Parquet file, the form in which stores are kept and exchanged.
 
-A file has one row per set, and one more, with `repeat` 1, for a random set that was visited again on purpose. Its columns are those of
-`columns()`, but times and lookups have four digits, and reuse bins lie on a logarithmic scale of whole numbers: a file of 1,000 sets takes
-about 0.5 MB. The file's metadata hold the fingerprint of the hardware.
+A file has one row per set, and a second row, with `repeat` 1, for a random set that was visited again on purpose. Its columns are those of
+`columns()`, but times and lookups have four digits, and reuse bins are whole numbers on a logarithmic scale. So a file of 1,000 sets takes
+about 0.5 MB. The metadata of the file hold the fingerprint of the hardware.
 
 `python -m shardwright.measure.samples STORE... -o FILE.parquet` makes one.
 """
@@ -39,10 +39,10 @@ BINS = 17
 
 _FORMAT = 2
 _METADATA_KEY = b"shardwright"
-_STEPS, _OCTAVES = 700, 40  # of the scale: 0.05% at most lie between a number and its step; numbers below 2^-40 are 0
-_LARGEST_RATIO = 100  # most a file may claim to unpack to; real ones stay below 10
+_STEPS, _OCTAVES = 700, 40  # steps per octave (exact to 0.05%), and octaves below 1: numbers below 2^-40 become 0
+_LARGEST_RATIO = 100  # largest unpacked size over file size that a file may claim; real files stay below 10
 _LARGEST_STRING = 2**20
-# Bytes of like significance lie together, which compresses better.
+# In these columns, bytes of equal significance are stored together, which compresses better.
 _SPLIT = ("lookups", "rows", "reuse_rows.list.element", "reuse_lookups.list.element")
 
 
@@ -51,14 +51,14 @@ def columns() -> pa.Schema:
     """The columns of measured sets; one row per set and hardware.
 
     `sample` is a digest of the set's work, so equal sets have equal numbers in all stores. `sentinel` is the state of the machine at the
-    quietest visit. `shards` hold what a cost model sees of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
+    quietest visit. `shards` holds what a cost model sees of each shard; reuse bins are those of `shardwright.task.access.REUSE_EDGES`.
     """
     return _schema(lambda pa: pa.list_(pa.float64(), BINS))
 
 
 @cache
 def _packed_columns() -> pa.Schema:
-    """The columns of a file, in which the lookups of a reuse bin are kept as lookups for each of its rows."""
+    """The columns of a file, which stores the lookups of a reuse bin as lookups per row of the bin."""
     return _schema(lambda pa: pa.list_(pa.uint16(), BINS))
 
 
@@ -103,20 +103,20 @@ def read_samples(
     kinds: Collection[str] | None = None,
     optimizer: str | None = None,
 ) -> pa.Table:
-    """The measured sets of a store or a Parquet file, in the order of their first visit; also while another process collects.
+    """Read the measured sets of a store or a Parquet file, in the order of their first visit, even while another process collects.
 
     The visits to a set are merged into one time (`shardwright.measure.measuring.time_of`). A random set with several quiet visits gets a
-    second row, with `repeat` 1, of the last of them. The two rows tell the noise that no cost model can be better than.
+    second row, with `repeat` 1, for the last quiet visit. The two rows show the noise, which no cost model can beat.
 
     Args:
         path: a store's folder, or a file.
-        hardware: hardware of the sets: a fingerprint, or a part of the name of a processor or backend; None for any one hardware.
+        hardware: hardware of the sets: a fingerprint, or a part of the name of a processor or backend; None if there is only one kind.
         allow_other_hardware: take sets of any hardware, also of several kinds.
         kinds: take sets of these kinds only; by default all but controls.
         optimizer: take sets with this optimizer only.
 
     Raises:
-        InvalidInput: there is no store, none of its sets is like that, or it is of several kinds of hardware; or a value cannot be.
+        InvalidInput: there is no store, no set matches, the sets are of several kinds of hardware, or a value is impossible.
     """
     if Path(path).suffix == ".parquet":
         found, table = read_parquet(path)
@@ -191,7 +191,7 @@ def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool
 
 
 def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit]]:
-    """The visits of each row of a set: of one row, or of two."""
+    """The visits behind each row of a set; a set has one row or two."""
     quiet = [place for place, visit in enumerate(visits) if visit.quiet]
     if kind == "random" and len(quiet) > 1:
         yield visits[: quiet[-1]]
@@ -201,7 +201,7 @@ def _measurements(visits: Sequence[Visit], kind: str) -> Iterator[Sequence[Visit
 
 
 def _shards(blob: object) -> Floats:
-    """The numbers of a set's shards, checked.
+    """Parse and check the numbers of a set's shards.
 
     Raises:
         ValueError: they are damaged.
@@ -215,7 +215,7 @@ def _shards(blob: object) -> Floats:
 
 
 def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
-    """The column `shards` of these sets."""
+    """The column `shards` for these sets."""
     import pyarrow as pa
 
     flat = np.concatenate(sets) if sets else np.zeros((0, COLUMNS))
@@ -248,19 +248,19 @@ def export_parquet(
     kinds: Collection[str] | None = None,
     optimizer: str | None = None,
 ) -> int:
-    """Write the sets of stores or other files, all of one hardware, into a file; returns its number of rows.
+    """Write the sets of stores or other files, all of one kind of hardware, into a file; return its number of rows.
 
     A set that several stores hold is taken from the first one.
 
     Args:
         stores: folders, or files.
-        path: the file.
-        hardware: as of `read_samples`; it must be the same in all stores.
-        kinds: as of `read_samples`.
-        optimizer: as of `read_samples`.
+        path: the file to write.
+        hardware: as for `read_samples`; it must be the same in all stores.
+        kinds: as for `read_samples`.
+        optimizer: as for `read_samples`.
 
     Raises:
-        InvalidInput: a store has no set like that, or they are of several kinds of hardware.
+        InvalidInput: a store has no matching set, or the sets are of several kinds of hardware.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -290,12 +290,12 @@ def export_parquet(
 
 
 def read_parquet(path: str | Path) -> tuple[Fingerprint, pa.Table]:
-    """The hardware and the sets of a file that `export_parquet` wrote, with `columns()`.
+    """Read the hardware and the sets, with `columns()`, of a file that `export_parquet` wrote.
 
-    A footer that claims more than the file can hold is refused before anything is allocated for it.
+    A footer that claims more than the file can hold is rejected before anything is allocated for it.
 
     Raises:
-        InvalidInput: the file is cut short, changed, no file of samples, of another format, or a value is missing in it.
+        InvalidInput: the file is truncated, changed, no file of samples, of another format, or has a missing value.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -341,7 +341,7 @@ def _check_claims(metadata: Any, size: int) -> None:
 
 
 def _check_filled(name: str, column: Any) -> None:
-    """Check that a column and the fields of its lists have no missing value, which would become an arbitrary number."""
+    """Check that a column and the fields of its lists have no missing values, which would become arbitrary numbers."""
     import pyarrow as pa
 
     if column.null_count:
@@ -354,7 +354,7 @@ def _check_filled(name: str, column: Any) -> None:
 
 
 def _packed(table: pa.Table) -> pa.Table:
-    """The table with rounded numbers."""
+    """The table as a file stores it: times and lookups rounded, reuse bins as steps."""
     import pyarrow as pa
 
     lists = table["shards"].combine_chunks()
@@ -379,7 +379,7 @@ def _unpacked(table: pa.Table) -> pa.Table:
 
 
 def _with_shards(table: pa.Table, new: dict[str, Any], schema: pa.Schema, rounding: Any) -> pa.Table:
-    """The table with other fields of its shards, and its times rounded."""
+    """The table with the fields `new` of its shards replaced, in another schema, and with its times rounded if `rounding` is given."""
     import pyarrow as pa
 
     lists = table["shards"].combine_chunks()
@@ -399,7 +399,7 @@ def _bins(column: Any) -> Floats:
 
 
 def _codes(values: Floats) -> Any:
-    """Numbers as steps of a logarithmic scale; 0 for the tiniest."""
+    """Numbers as steps of a logarithmic scale; 0 for numbers below its range."""
     import pyarrow as pa
 
     steps = np.rint((np.log2(np.maximum(values, 2.0**-_OCTAVES)) + _OCTAVES) * _STEPS) + 1
@@ -408,7 +408,7 @@ def _codes(values: Floats) -> Any:
 
 
 def _rounded(values: Floats) -> Floats:
-    """Numbers with four digits."""
+    """Numbers rounded to four digits."""
     return np.array([float(f"{value:.4g}") if math.isfinite(value) else value for value in values.tolist()])
 
 

@@ -1,10 +1,10 @@
-"""Random sets of tables to measure, such as one device might hold, drawn from a pool of real tables.
+"""Random sets of tables to measure, as one device might hold them, drawn from a pool of real tables.
 
-As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. A learned model must hold
-between and beyond the pool's tables: so rows, pooling factors and skew are jittered, some tables are scaled down or have the pooling factor
-of another, and some sets share one dim or an upper bound on it, as tasks do. It must also hold for the shards that searches make: so a
-quarter of the sets has 16 to 60 shards, some shards are random row blocks, and in some sets part of the shards are replicas, which see a
-part of the batch. A `Breadth` says how wide all this ranges.
+As in NeuroShard, each table of the pool may come with any dim (4, 8, … 128), and most sets have 1 to 15 tables. A learned model must be
+valid between and beyond the pool's tables. So rows, pooling factors and skew are jittered, some tables are scaled down or take the pooling
+factor of another table, and some sets share one dim or an upper bound on it, as tasks do. The model must also be valid for the shards that
+searches make. So a quarter of the sets has 16 to 60 shards, some shards are random row blocks, and in some sets part of the shards are
+replicas, which see a part of the batch. A `Breadth` defines all these ranges.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Breadth:
     """Ranges and shares of sampled sets, beyond what a pool of tables gives.
 
     Attributes:
-        batch_sizes: batch sizes; each sample draws one, so a size that is listed twice comes twice as often.
-        optimizers: optimizers inside backward; likewise.
-        sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold nothing else.
+        batch_sizes: batch sizes; each sample draws one, so a size listed twice is drawn twice as often.
+        optimizers: optimizers inside backward; each sample draws one.
+        sequence_share: share of sets with sequences (tables that are not pooled); half of these sets hold only sequences.
         sequence_dim_share: share of the sets with sequences in which all sequences have one dim, and so one fused call.
         largest_dim: dims are 4, 8, … up to this one.
-        fp16_share: share of sets with weights in half precision; in some of these sets only part of the tables.
-        free_share: share of tables drawn from the whole ranges (rows, pooling, skew) in place of the pool.
+        fp16_share: share of sets with weights in half precision; in some of these sets only part of the tables have them.
+        free_share: share of tables drawn from the full ranges (rows, pooling, skew) instead of the pool.
         holders: numbers of devices that share the batch of a replicated table.
-        lookup_bytes: most bytes, about, that the lookups of a set read; it bounds time and memory of a sample.
+        lookup_bytes: approximate limit on the bytes that the lookups of a set read; it bounds time and memory of a sample.
     """
 
     batch_sizes: tuple[int, ...] = (1024,)
@@ -71,14 +71,14 @@ BREADTHS: Mapping[str, Breadth] = {
         lookup_bytes=16e9,
     ),
 }
-"""The breadths by name: "usual" is a CPU's default, "wide" a GPU's."""
+"""The breadths by name: "usual" is the default for CPUs, "wide" for GPUs."""
 
 
 def breadth_named(name: str) -> Breadth:
     """The breadth of this name.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: there is no such breadth.
     """
     if name not in BREADTHS:
         raise InvalidInput(f"space is {name!r}, must be one of {', '.join(BREADTHS)}")
@@ -92,17 +92,17 @@ MAX_ROWS = 10_000_000
 MAX_POOLING = 200.0
 
 _COMMON_DIM_SHARE, _BOUNDED_DIM_SHARE = 0.25, 0.25
-_LARGE_SETS = 5  # beside each USUAL_TABLES sets of 1, 2, … tables
+_LARGE_SETS = 5  # large sets for every USUAL_TABLES sets with 1, 2, … tables
 _SCALED_SHARE, _SMALLEST_SCALE = 0.25, 1e-3
 _MIXED_SHARE = 0.15
 _BLOCK_SHARE, _SMALLEST_BLOCK = 0.15, 1 / 16
-_REPLICATED_SETS, _REPLICA_SHARE = 0.3, 0.5  # of sets; of the shards in these
-_SMALLEST_PART = 8  # samples of the batch that a device sees of a replicated table
-_PURE_SEQUENCES = 0.5  # of the sets with sequences; in the others each table is one or not
-_PURE_FP16 = 0.8  # likewise of the sets with weights in half precision
-_FREE_ROWS, _FREE_POOLING, _FREE_SKEW = (1e2, 1e7), (0.5, MAX_POOLING), (0.0, 1.4)  # of tables that are in no pool
-_UNIFORM_SHARE = 0.15  # of the free tables
-_SHORTEST_READ, _ID_BYTES = 64, 64  # bytes a looked-up row costs at least; ids, and what backward sorts of them
+_REPLICATED_SETS, _REPLICA_SHARE = 0.3, 0.5  # share of sets with replicas; share of replicas among their shards
+_SMALLEST_PART = 8  # fewest samples of the batch that a replica sees
+_PURE_SEQUENCES = 0.5  # share of sets with sequences that hold nothing else; in the others, half of the shards are
+_PURE_FP16 = 0.8  # share of the sets with fp16 weights in which all tables have them
+_FREE_ROWS, _FREE_POOLING, _FREE_SKEW = (1e2, 1e7), (0.5, MAX_POOLING), (0.0, 1.4)  # ranges of tables from no pool
+_UNIFORM_SHARE = 0.15  # share of the free tables with uniform access
+_SHORTEST_READ, _ID_BYTES = 64, 64  # fewest bytes per looked-up row; bytes per lookup of ids and of what backward sorts
 _OUTPUT_BYTES = 4  # FBGEMM returns fp32, whatever the type of the weights
 _ROW_JITTER, _POOLING_JITTER, _SKEW_JITTER = 0.5, 0.3, 0.05  # standard deviations: of logarithms, and of the exponent
 _PAGE = 4096
@@ -110,13 +110,13 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class TableSet:
-    """One sample: shards of one device.
+    """One sample: the shards of one device.
 
     Attributes:
         sample: number of the sample.
-        batch_size: samples of the batch.
+        batch_size: samples in the batch.
         works: the shards.
-        seeds: one per shard, for its lookups.
+        seeds: the seed of each shard's lookups.
         optimizer: optimizer inside backward.
     """
 
@@ -129,13 +129,13 @@ class TableSet:
 
 @dataclass(frozen=True)
 class SampleSpace:
-    """All samples of a collection: sample i follows from the seed and i alone.
+    """All samples of a collection: sample i depends only on the seed and i.
 
     Attributes:
         pool: the tables to draw from.
         seed: seed of the collection.
-        room_bytes: room for weights and optimizer state of a set; the largest tables are cut to fewer rows until they fit.
-        breadth: ranges and shares of all that is drawn.
+        room_bytes: room for weights and optimizer state of a set; the largest tables are cut to fewer rows until the set fits.
+        breadth: ranges and shares of the draws.
     """
 
     pool: Sequence[Table]
@@ -174,7 +174,7 @@ class SampleSpace:
         return TableSet(sample, batch_size, tuple(works), seeds, optimizer)
 
     def _draw_table(self, dim: int, rng: np.random.Generator) -> Table:
-        """A jittered table of the pool, with `dim` columns; some are scaled down, and some get the pooling factor of another."""
+        """A jittered table of the pool with `dim` columns; some tables are scaled down, and some take another table's pooling factor."""
         if _hits(rng, self.breadth.free_share):
             return _draw_free_table(dim, rng)
         table, other = (self.pool[int(index)] for index in rng.integers(len(self.pool), size=2))
@@ -190,7 +190,7 @@ class SampleSpace:
 
 
 def _table_count(seed: int, sample: int) -> int:
-    """Each 20 samples in a row have each count from 1 to 15 once, and five from 16 to 60, in random order."""
+    """Number of tables of a sample: every 20 samples have each count from 1 to 15 once and five from 16 to 60, in random order."""
     block, position = divmod(sample, USUAL_TABLES + _LARGE_SETS)
     rng = np.random.default_rng([seed, block, USUAL_TABLES])
     large = np.exp(rng.uniform(math.log(USUAL_TABLES + 1), math.log(MAX_TABLES + 1), _LARGE_SETS)).astype(int)
@@ -198,19 +198,19 @@ def _table_count(seed: int, sample: int) -> int:
 
 
 def _hits(rng: np.random.Generator, share: float) -> bool:
-    """Whether a draw falls into a share. A share of 0 draws nothing, so that the samples of older stores stay the same."""
+    """Whether a random draw falls into a share. A share of 0 uses no random number, so that samples of older stores stay the same."""
     return share > 0 and bool(rng.random() < share)
 
 
 def _draw_free_table(dim: int, rng: np.random.Generator) -> Table:
-    """A table of no pool: rows and pooling factor are drawn on a logarithmic scale, access from uniform to strongly skewed."""
+    """A table from no pool: rows and pooling factor are drawn on a logarithmic scale, and access from uniform to strongly skewed."""
     rows, pooling = (math.exp(rng.uniform(*np.log(ends))) for ends in (_FREE_ROWS, _FREE_POOLING))
     exponent = 0.0 if rng.random() < _UNIFORM_SHARE else rng.uniform(*_FREE_SKEW)
     return Table("free", round(rows), dim, pooling, access=AccessProfile.zipf(round(rows), float(exponent)))
 
 
 def _draw_dims(count: int, largest: int, rng: np.random.Generator) -> list[int]:
-    """Dims of a set: all equal, or up to a bound that is a power of two, or any."""
+    """Dims of a set: all equal, or bounded by a random power of two, or any."""
     dims = range(4, largest + 1, 4)
     kind = rng.random()
     if kind < _COMMON_DIM_SHARE:
@@ -221,13 +221,13 @@ def _draw_dims(count: int, largest: int, rng: np.random.Generator) -> list[int]:
 
 
 def _as_fp16(tables: Sequence[Table], rng: np.random.Generator) -> list[Table]:
-    """All tables in half precision, or some."""
+    """The tables with fp16 weights: all of them or a random part."""
     pure = rng.random() < _PURE_FP16
     return [replace(table, dtype="fp16") if pure or rng.random() < 0.5 else table for table in tables]
 
 
 def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> ShardWork:
-    """The work of a table, or of a random row block of it: rows and lookups thinned alike."""
+    """The work of a table, or of a random row block with rows and lookups reduced alike."""
     share = float(np.exp(rng.uniform(math.log(_SMALLEST_BLOCK), 0))) if rng.random() < _BLOCK_SHARE else 1.0
     rows = max(1, round(table.rows * share))
     share = rows / table.rows
@@ -236,7 +236,7 @@ def _draw_work(table: Table, batch_size: int, rng: np.random.Generator) -> Shard
 
 
 def _as_sequences(works: Sequence[ShardWork], chosen: Bools, room_bytes: int) -> list[ShardWork]:
-    """The shards, the chosen ones as sequences until their output fills the room."""
+    """The shards; chosen ones become sequences until their outputs fill the room."""
     returned = np.array([work.lookups * work.dim * _OUTPUT_BYTES for work in works])
     fits = np.cumsum(np.where(chosen, returned, 0)) <= room_bytes
     return [
@@ -247,7 +247,7 @@ def _as_sequences(works: Sequence[ShardWork], chosen: Bools, room_bytes: int) ->
 def _with_one_dim(
     works: Sequence[ShardWork], chosen: Bools, room_bytes: int, rng: np.random.Generator
 ) -> list[ShardWork]:
-    """The shards, the chosen ones with the dim of a random one of them, or with the smallest if the weights would not fit otherwise."""
+    """The shards; chosen ones get the dim of a random chosen one, else the smallest dim if the weights would not fit."""
     dims = [work.dim for work, sequence in zip(works, chosen, strict=True) if sequence]
     for dim in (int(rng.choice(dims)), min(dims)) if dims else ():
         alike = [replace(work, dim=dim) if sequence else work for work, sequence in zip(works, chosen, strict=True)]
@@ -257,13 +257,13 @@ def _with_one_dim(
 
 
 def _as_replica(work: ShardWork, holders: int) -> ShardWork:
-    """The shard as one of several replicas that each see a part of the batch."""
+    """The shard as one of several replicas, each of which sees a part of the batch."""
     samples = max(min(work.samples, _SMALLEST_PART), work.samples // holders)
     return replace(work, samples=samples, lookups=work.lookups * samples / work.samples)
 
 
 def _with_fewer_lookups(works: Sequence[ShardWork], most_bytes: float) -> list[ShardWork]:
-    """The shards, those that read most with fewer lookups, so that all lookups together read at most `most_bytes`."""
+    """The shards; those that read most get fewer lookups, so that all lookups together read at most `most_bytes`."""
     read = [work.lookups * (max(work.dim * DTYPE_BYTES[work.dtype], _SHORTEST_READ) + _ID_BYTES) for work in works]
     limit = _even_limit(read, most_bytes)
     return [
@@ -273,7 +273,7 @@ def _with_fewer_lookups(works: Sequence[ShardWork], most_bytes: float) -> list[S
 
 
 def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> list[Table]:
-    """The tables with the largest cut to fewer rows, so that weights and optimizer state fit."""
+    """The tables; the largest are cut to fewer rows, so that weights and optimizer state fit."""
     sizes = [_bytes_of(table, optimizer) for table in tables]
     limit = _even_limit(sizes, room_bytes - 2 * _PAGE * len(tables))
     return [
@@ -283,8 +283,8 @@ def _cut_to_fit(tables: Sequence[Table], optimizer: str, room_bytes: int) -> lis
 
 
 def _even_limit(sizes: Sequence[float], room: float) -> float:
-    """The limit to which larger sizes must be cut so that all fit; infinite if nothing must be cut."""
-    # Fill up smallest first: the n-th smallest may take an even share of what the smaller ones leave.
+    """The limit to which larger sizes must be cut so that all fit; infinite if none must be cut."""
+    # Smallest first: each size may take an even share of the room that the smaller ones leave.
     for position, size in enumerate(sorted(sizes)):
         limit = room / (len(sizes) - position)
         if size > limit:

@@ -1,8 +1,8 @@
-"""The random sets of a collection on one kind of hardware: which are measured, which come next, and a summary of them.
+"""The random sets of a collection on one kind of hardware: which are measured, which come next, and a summary.
 
-New sets come first. A disturbed set is visited again after a minute, since bursts of other programs last minutes. On a GPU, whose noise is
-its own, it is visited again when no new set is left. Every 20th set is visited twice although it was quiet: two visits tell the noise of
-measuring.
+New sets come first. A disturbed set is visited again after a minute, since bursts of other programs last minutes. On a GPU, whose noise
+does not come from other programs, it is visited again when no new set is left. Every 20th set is visited twice even if it was quiet, since
+two visits show the noise of measuring.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardwright.task.table import Table
 from shardwright.task.task import OPTIMIZERS
 
 ARENA_BYTES = 4_000_000_000
-_LARGEST_GPU_ARENA, _GPU_SHARE = 60 * 10**9, 0.45  # the rest is for ids, activations, gradients and what backward sorts
+_LARGEST_GPU_ARENA, _GPU_SHARE = 60 * 10**9, 0.45  # the rest is for ids, outputs, gradients and the sort in backward
 _SPACES = {"cpu": "usual", "cuda": "wide"}
 
 _GPU_SECONDS = 1400.0
@@ -39,21 +39,21 @@ _GPU_SECONDS = 1400.0
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection of kernel samples; sample i follows from the seed and i alone.
+    """A collection of kernel samples; sample i depends only on the options and i.
 
     Attributes:
-        samples: how many samples a store is to hold in the end.
+        samples: number of samples that the store is to hold in the end.
         seed: seed of the sets of tables.
-        space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU.
-        batch_sizes: each sample draws one of these; by default those of the space.
+        space: "usual" or "wide" (see `shardwright.measure.sampling.BREADTHS`); by default "wide" on a GPU, else "usual".
+        batch_sizes: each sample draws one of these; by default the space's sizes.
         device: "cpu" or "cuda".
-        optimizer: optimizer inside backward; by default each sample draws one of those of the space.
+        optimizer: optimizer inside backward; by default each sample draws one of the space's optimizers.
         pool: tables to draw from; by default the "dlrm-2021" pool.
-        sequence_share: share of sets whose tables are not pooled; by default that of the space.
+        sequence_share: share of sets with tables that are not pooled; by default the space's share.
         arena_bytes: room for the weights and optimizer state of a set; by default 4 GB, on a GPU 45% of its memory up to 60 GB.
 
     Raises:
-        InvalidInput: an option breaks a rule.
+        InvalidInput: an option is out of range.
     """
 
     samples: int
@@ -76,10 +76,10 @@ class Collection:
             raise InvalidInput(f"optimizer is {self.optimizer!r}, must be one of {', '.join(OPTIMIZERS)}")
 
     def arena(self, memory: Callable[[], int] = device_memory) -> int:
-        """Room for the tables of a sample, in bytes. The default is the same for all GPUs of one kind.
+        """Room for the tables of a sample, in bytes. All GPUs of one kind get the same default.
 
         Args:
-            memory: returns the bytes of memory of the GPU; called only if they matter.
+            memory: returns the bytes of memory of the GPU; called only if needed.
         """
         if self.arena_bytes:
             return self.arena_bytes
@@ -88,10 +88,10 @@ class Collection:
         return min(_LARGEST_GPU_ARENA, int(_GPU_SHARE * memory()) // 10**9 * 10**9)
 
     def sets(self, arena_bytes: int) -> SampleSpace:
-        """The samples, which all fit an arena of this size.
+        """The space of samples, all of which fit an arena of this size.
 
         Raises:
-            InvalidInput: an option breaks a rule.
+            InvalidInput: an option is out of range.
         """
         pool = self.pool
         if pool is None:
@@ -101,7 +101,7 @@ class Collection:
         return SampleSpace(tuple(pool), self.seed, arena_bytes - arena_bytes // 100, self._breadth(arena_bytes))
 
     def _breadth(self, arena_bytes: int) -> Breadth:
-        """The named breadth with the given options in place of its own; smaller devices get smaller batches too."""
+        """The named breadth with the given options; on smaller devices, the lookups of a sample are bounded too."""
         named = breadth_named(self.space or _SPACES[self.device])
         bounded = min(named.lookup_bytes, arena_bytes / 3)
         return replace(
@@ -116,10 +116,10 @@ class Collection:
 def seconds_or_default(seconds: float | None, device: str) -> float | None:
     """The time limit of a command in seconds: the given one or the device's default; None for no limit.
 
-    A GPU is paid for by time, so there is a default limit on cuda.
+    On cuda there is a default limit, since a GPU is paid for by time.
 
     Raises:
-        InvalidInput: the time is no number above 0.
+        InvalidInput: the time is not above 0.
     """
     if seconds is not None and not seconds > 0:
         raise InvalidInput(f"--seconds is {seconds}, must be greater than 0; inf is no limit")
@@ -127,7 +127,7 @@ def seconds_or_default(seconds: float | None, device: str) -> float | None:
 
 
 def request_digest(space: SampleSpace, arena_bytes: int) -> str:
-    """A digest of all that the number of a set depends on; it tells collections apart."""
+    """A digest of everything that defines the sets by number; different collections have different digests."""
     asked = {
         "seed": space.seed,
         "optimizer": space.breadth.optimizers[0],
@@ -139,7 +139,7 @@ def request_digest(space: SampleSpace, arena_bytes: int) -> str:
 
 
 REPEAT_EVERY = 20
-"""Every 20th set is visited a second time, so that the noise of measuring is known."""
+"""Every 20th set is visited a second time to show the noise of measuring."""
 
 AGAIN_AFTER_S = 60.0
 
@@ -153,15 +153,15 @@ class Stock:
 
     Args:
         folder: the store.
-        hardware: fingerprint of the machine that measures.
-        collection: what is collected.
+        hardware: fingerprint of the measuring machine.
+        collection: the collection.
         arena_bytes: room for the tables of a set.
         ahead: whether a thread draws sets before they are needed; it must not share caches with the measured kernels.
 
     Attributes:
-        visits: the visits to each set, by its number.
-        failures: the reasons of sets that could not be measured, by number; on a GPU they are not tried again.
-        measured: visits that were tried.
+        visits: the visits to each set, by number.
+        failures: why sets could not be measured, by number; on a GPU these sets are not tried again.
+        measured: number of visits that were tried.
         spent: seconds by step.
     """
 
@@ -187,7 +187,7 @@ class Stock:
 
     @property
     def left(self) -> int:
-        """Number of sets that are to be visited."""
+        """Number of sets that are still to be visited."""
         return len(self._new) + len(self._again)
 
     @property
@@ -196,7 +196,7 @@ class Stock:
         return len(self._new)
 
     def take(self) -> int:
-        """Take the next set from the queue; returns its number."""
+        """Take the next set from the queue; return its number."""
         waited = not self.on_gpu and self._again and self._again[0][0] <= monotonic()
         return self._again.popleft()[1] if waited or not self._new else self._new.popleft()
 
@@ -205,7 +205,7 @@ class Stock:
         self._new.appendleft(number)
 
     def draw(self, number: int, ahead: int = 0) -> TableSet:
-        """Draw a set, and begin to draw the next `ahead` new ones."""
+        """Draw a set, and start drawing the next `ahead` new sets."""
         for coming in islice(self._new, ahead) if self._pool else ():
             if coming not in self._coming and self._pool:
                 self._coming[coming] = self._pool.submit(self._space.draw, coming)
@@ -213,7 +213,7 @@ class Stock:
         return drawn.result() if drawn else self._space.draw(number)
 
     def keep(self, drawn: TableSet, visit: Visit) -> None:
-        """Store a visit; the set returns to the queue if it needs another."""
+        """Store a visit; the set returns to the queue if it needs another visit."""
         number = drawn.sample
         self._store.add(work_of(drawn), visit, kind=KIND, label=self._label(number), batch_size=drawn.batch_size)
         self.visits[number].append(visit)
@@ -248,7 +248,7 @@ class Stock:
         return f"{self._prefix}{number}"
 
     def _numbered(self, labelled: Mapping[str, T]) -> dict[int, T]:
-        """The entries of this collection's sets, by number."""
+        """The entries that belong to sets of this collection, by number."""
         numbers = {label: label.removeprefix(self._prefix) for label in labelled if label.startswith(self._prefix)}
         return {int(number): labelled[label] for label, number in numbers.items() if number.isdecimal()}
 
@@ -259,7 +259,7 @@ def work_of(drawn: TableSet) -> DeviceWork:
 
 
 def to_revisit(stocks: Sequence[Stock]) -> str:
-    """A few words on the sets that are to be visited again; empty if there are none."""
+    """A phrase with the number of sets to visit again; empty if there are none."""
     count = sum(stock.left - stock.unseen for stock in stocks)
     return f"{count} to be visited again" if count else ""
 
@@ -272,14 +272,14 @@ class CollectSummary:
         folder: the store.
         samples: samples of this collection in the store.
         measured: visits made by this call.
-        seconds: time this call took.
+        seconds: duration of this call.
         disturbed: share of the samples without a quiet visit.
         repeat_median: median relative difference of forward + backward time between two visits to a sample; NaN without such pairs.
-        repeat_mean: mean of the same.
+        repeat_mean: mean of these differences.
         wanted: samples that were asked for; 0 if unknown.
         failed: samples that were given up, by this and earlier calls.
         spent: seconds of this call by step.
-        failure: why the first of the failed samples was given up.
+        failure: why the first failed sample was given up.
     """
 
     folder: Path
@@ -322,7 +322,7 @@ def _repeat(visits: Sequence[Visit]) -> tuple[float, float] | None:
 
 
 def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Median and mean of |a - b| / mean(a, b) over pairs of measurements of the same; NaN without any."""
+    """Median and mean of |a - b| / mean(a, b) over pairs of measurements of the same work; NaN without pairs."""
     if not pairs:
         return math.nan, math.nan
     one, other = np.array(pairs).T
@@ -331,7 +331,7 @@ def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def summary_text(summary: CollectSummary) -> str:
-    """A few lines for people on what a call did and what the store holds."""
+    """A summary for users: what a call did and what the store holds."""
     rate = summary.measured / summary.seconds
     lines = [
         f"{summary.samples} samples in {summary.folder}; {summary.measured} measurements in {summary.seconds:.0f} s ({rate:.1f} a second)",
@@ -346,7 +346,7 @@ def summary_text(summary: CollectSummary) -> str:
 
 
 def spent_lines(summary: CollectSummary) -> list[str]:
-    """The time of a call by step, a line each, the longest first."""
+    """One line for each step of a call with the time it took, the longest first."""
     if not summary.measured:
         return []
     steps = dict(summary.spent) | {"all else": summary.seconds - sum(summary.spent.values())}

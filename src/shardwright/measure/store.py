@@ -1,13 +1,13 @@
-"""The sample store: one SQLite file with all that was measured, of one machine or several.
+"""The sample store: one SQLite file with all measurements, of one machine or several.
 
     samples/samples.sqlite
 
-A *work* is what a device does (`DeviceWork`), found again by a digest of its shards, seeds and optimizer. A *set* is a work with the
-reason why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label says what it belongs to. One
-work may be several sets. Every *visit* to a work is a row, with the hardware that it was made on.
+A *work* is what a device does (`DeviceWork`); a digest of its shards, seeds and optimizer identifies it. A *set* is a work with the reason
+why it was measured: its kind is "random", "task", "policy", "pair", "control" and so on, and its label names what it belongs to. One work
+may be several sets. Every *visit* to a work is a row with the hardware that it was made on.
 
-Each visit is committed at once, to SQLite's write-ahead log. A process that is killed loses only the visit under way, and no visit is
-stored twice. Several processes may write to one store and read from it. Visits are ordered as they came, whatever the clock says.
+Each visit is committed at once, to SQLite's write-ahead log. A killed process loses only its current visit, and no visit is stored twice.
+Several processes may write to one store and read from it. Visits are ordered as they arrived, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from shardwright.sharding.work import columns_of
 NAME = "samples.sqlite"
 
 _VERSION = 1
-_APPLICATION = 0x53574B53  # tells a sample store from other SQLite files
+_APPLICATION = 0x53574B53  # distinguishes a sample store from other SQLite files
 _PATIENCE_S = 60.0
-_LARGEST_VALUE = 2**24  # bytes of one value in the file: a set of 60 shards takes 20 kB
+_LARGEST_VALUE = 2**24  # most bytes of one value in the file; a set of 60 shards takes 20 kB
 _SCHEMA = """
 CREATE TABLE hardware(id INTEGER PRIMARY KEY, decisive TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL);
 CREATE TABLE works(id INTEGER PRIMARY KEY, optimizer TEXT NOT NULL, batch_size INTEGER NOT NULL, shards BLOB NOT NULL);
@@ -56,9 +56,9 @@ class SampleStore:
     """A sample store, open for writing; a context manager.
 
     Args:
-        folder: made if it does not exist.
-        hardware: fingerprint of the machine that measures.
-        decisive: fields in which other hardware must agree for its measurements to count as this one's.
+        folder: folder of the store; made if it does not exist.
+        hardware: fingerprint of the measuring machine.
+        decisive: fields of the fingerprint; machines that agree in them count as the same hardware.
 
     Raises:
         InvalidInput: the folder cannot be written to, or its file is no sample store, damaged, or of another release.
@@ -91,11 +91,11 @@ class SampleStore:
         """Store a visit durably.
 
         Args:
-            work: what was measured.
-            visit: its times.
-            kind: why it was measured.
-            label: what it belongs to.
-            batch_size: samples of the batch; by default those of the work's largest shard.
+            work: the measured work.
+            visit: times of the work.
+            kind: why the work was measured.
+            label: name of what the set belongs to.
+            batch_size: samples in the batch; by default the most samples of any shard of the work.
         """
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
         with self._writing():
@@ -111,7 +111,7 @@ class SampleStore:
             self._db.execute("INSERT OR REPLACE INTO failures VALUES(?, ?, ?)", row)
 
     def visits(self, work: DeviceWork) -> list[Visit]:
-        """The visits to a work on this hardware, in the order in which they came."""
+        """The visits to a work on this hardware, in the order in which they arrived."""
         with _told(self._path):
             rows = self._db.execute(
                 "SELECT * FROM visits WHERE work = ? AND hardware = ? ORDER BY id", (work_id(work), self._hardware)
@@ -119,7 +119,7 @@ class SampleStore:
             return [visit_of(row) for row in rows]
 
     def usual_ms(self) -> float | None:
-        """The machine's state that times are converted to: the median of its visits' usual states; None without visits."""
+        """The state to convert times to: the median usual state over the visits on this hardware; None without visits."""
         with _told(self._path):
             states = self._db.execute("SELECT usual_ms FROM visits WHERE hardware = ?", (self._hardware,)).fetchall()
         return float(np.median(states)) if states else None
@@ -142,7 +142,7 @@ class SampleStore:
         return found
 
     def failures(self) -> dict[str, str]:
-        """The reasons of sets that could not be measured on this hardware, by label."""
+        """Why sets could not be measured on this hardware, by label."""
         with _told(self._path):
             rows = self._db.execute(
                 "SELECT label, error FROM sets JOIN failures USING(work) WHERE hardware = ?", (self._hardware,)
@@ -150,12 +150,12 @@ class SampleStore:
             return dict(rows.fetchall())
 
     def add_collective(self, collection: str, sample: int, repeat: int, document: Mapping[str, Any]) -> None:
-        """Store a measured collective, unless it is there.
+        """Store a measured collective, unless the store has it already.
 
         Args:
-            collection: digest of the collection, which the sample's number depends on.
+            collection: digest of the collection, within which samples are numbered.
             sample: number of the sample.
-            repeat: number of its measurement.
+            repeat: number of the measurement of this sample.
             document: the row.
         """
         row = (self._hardware, collection, sample, repeat, json.dumps(document))
@@ -176,7 +176,7 @@ class SampleStore:
             )
 
     def close(self) -> None:
-        """Close the file, which holds everything already."""
+        """Close the file; everything is already committed."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -187,7 +187,7 @@ class SampleStore:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction that takes its lock at once, so that two writers wait for each other and neither fails."""
+        """Run a block in a transaction that locks at once, so that two writers wait for each other and neither fails."""
         with _told(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -219,7 +219,7 @@ class SampleStore:
         return int(found)
 
     def _named(self, work: DeviceWork, kind: str, label: str, batch_size: int | None) -> int:
-        """The number of a work, which is added to the store as a set of this kind and label if need be."""
+        """The number of a work; adds the work, and the set of this kind and label, if the store lacks them."""
         number = work_id(work)
         if not self._db.execute("SELECT 1 FROM works WHERE id = ?", (number,)).fetchone():
             batch = batch_size or max((one.samples for one in work.works), default=0)
@@ -230,7 +230,7 @@ class SampleStore:
 
 
 def visit_of(row: Sequence[Any]) -> Visit:
-    """The visit of a row of the table `visits`."""
+    """Convert a row of the table `visits`."""
     _, _, _, forward, backward, batches, sentinel, usual, measured_at = row
     return Visit(float(forward), float(backward), int(batches), float(sentinel), float(usual), float(measured_at))
 
@@ -245,7 +245,7 @@ def work_id(work: DeviceWork) -> int:
 
 
 def hardware_of(db: sqlite3.Connection, table: Literal["visits", "collectives"]) -> list[tuple[int, Fingerprint]]:
-    """Number and fingerprint of each hardware with rows in a table, in the order of its first measurement."""
+    """Number and fingerprint of each kind of hardware with rows in a table, in the order in which the store first saw it."""
     chosen = {
         "visits": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM visits) ORDER BY id",
         "collectives": "SELECT id, fingerprint FROM hardware WHERE id IN (SELECT hardware FROM collectives) ORDER BY id",
@@ -262,17 +262,17 @@ def chosen_hardware(
     allow_other: bool,
     decisive: Sequence[str] = DECISIVE,
 ) -> list[int]:
-    """The numbers of the hardware whose measurements are taken.
+    """Choose the hardware whose measurements to take; return its number.
 
     Args:
         where: the store, for messages.
-        found: number and fingerprint of each hardware in the store.
-        wanted: a fingerprint, or a part of the name of a processor or backend; None for the only hardware.
-        allow_other: take all.
+        found: number and fingerprint of each kind of hardware in the store.
+        wanted: a fingerprint, or a part of the name of a processor or backend; None if there is only one kind.
+        allow_other: take all kinds; return all numbers.
         decisive: fields in which fingerprints must agree.
 
     Raises:
-        InvalidInput: no hardware is like that, or several are.
+        InvalidInput: no hardware matches, or several kinds do.
     """
     if allow_other:
         return [number for number, _ in found]
@@ -295,7 +295,7 @@ def chosen_hardware(
 
 @contextmanager
 def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
-    """Open a store for reading, also while others write to it.
+    """Open a store for reading, even while other processes write to it.
 
     Raises:
         InvalidInput: there is no store, or its file is foreign, damaged, or of another release.
@@ -306,13 +306,13 @@ def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
         raise InvalidInput(
             f"{folder}: is no sample store ({NAME} is missing); make one with: shardwright collect -o {folder}"
         )
-    # SQLite puts files beside the store for as long as it is read, and removes them only where it may write.
+    # SQLite keeps files beside the store while it is read, and can remove them only if it may write there.
     writable = os.access(folder, os.W_OK) and os.access(path, os.W_OK)
     mode = "mode=rw" if writable else "mode=ro" if not is_missing(f"{path}-wal") else "mode=ro&immutable=1"
     with _told(path):
         db = _connected(path, f"{path.absolute().as_uri()}?{mode}")
         try:
-            if _is_empty(db):  # of a process that was killed before it had made its tables
+            if _is_empty(db):  # its process was killed before it had made the tables
                 raise InvalidInput(f"{folder}: holds no samples; collect some: shardwright collect -o {folder}")
             _check(db, path)
             db.execute("PRAGMA query_only = ON")
@@ -335,7 +335,7 @@ def fingerprint_of(text: object) -> Fingerprint:
 
 
 def _connected(path: Path, address: str) -> sqlite3.Connection:
-    """A connection that trusts nothing in the file."""
+    """Open a connection that trusts nothing in the file."""
     if not is_missing(path) and not path.is_file():
         raise InvalidInput(f"{path}: is no file; name another folder")
     db = sqlite3.connect(address, uri=True, timeout=_PATIENCE_S, isolation_level=None)
@@ -345,7 +345,7 @@ def _connected(path: Path, address: str) -> sqlite3.Connection:
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
-    """Switch the file to a write-ahead log. SQLite does not wait for another process that switches it at the same time, so this does."""
+    """Switch the file to a write-ahead log. This waits for another process that switches it at the same time, as SQLite does not."""
     given_up = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -362,7 +362,7 @@ def _is_empty(db: sqlite3.Connection) -> bool:
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    """Check that the file is a sample store of this release, and holds nothing that acts."""
+    """Check that the file is a sample store of this release without triggers or views."""
     (application,), (version,) = (
         db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )

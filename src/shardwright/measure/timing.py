@@ -1,18 +1,18 @@
-"""Timing of one device: the parts of a step run on its batches in turn, each batch several times.
+"""Time one device: run the parts of a step on its batches in turn, each batch several times.
 
 The runs of a measurement go through its batches (see `shardwright.measure.fused`), pass after pass. So a run finds in the caches what a
 step of training finds there: the hot rows, and nothing that only its own batch looks up. On a CPU the shortest pass of each batch counts,
-since noise from other programs only adds time. On CUDA the median pass counts, by device events, as in the papers. The reported time is the
-mean over the batches.
+since noise from other programs only adds time. On CUDA the median pass counts, timed by device events, as in the papers. The reported time
+is the mean over the batches.
 
-Other programs (on a virtual machine: other tenants) share caches and memory, and slow kernels down for some milliseconds or minutes. The
-sentinel, a small fixed kernel, tells the state of the machine before, after and every few runs between. The time of each run is converted
+Other programs (on a virtual machine: other tenants) share caches and memory, and slow kernels down for milliseconds or minutes. A small
+fixed kernel, the sentinel, measures the machine's state before, after, and every few runs in between. The time of each run is converted
 to the machine's usual state, so that measurements of different minutes can be compared:
 
     time at the usual state = time · (usual sentinel time / sentinel time now) ^ 0.7
 
-The exponent is between those of kernels that compute (0.3) and of kernels that wait for memory (1.4). With it, timings of the same set
-agreed best on a machine with noisy neighbours. Times of two processes are converted to one state in the same way before they are compared.
+The exponent lies between that of kernels that compute (0.3) and that of kernels that wait for memory (1.4). With 0.7, timings of the same
+set agreed best on a machine with noisy neighbours. Times of two processes are converted to one state in the same way before a comparison.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class TimingPolicy:
     """How often the batches of a measurement are run.
 
     Attributes:
-        statistic: which of the passes over a batch counts.
-        warm_up: runs that are not counted.
+        statistic: the pass over a batch that counts: "minimum" or "median".
+        warm_up: number of runs that are not counted.
         passes: fewest runs of each batch.
         runs: fewest runs of all batches together.
-        time_limit_s: longest time of the counted runs; at least one run is counted.
+        time_limit_s: time limit of the counted runs; at least one run is counted.
     """
 
     statistic: Statistic = "minimum"
@@ -79,11 +79,11 @@ class Clock(Protocol):
     """Times the parts of a run on one kind of device."""
 
     def time(self, parts: Sequence[Part], run: int) -> list[float]:
-        """Milliseconds that each of the parts takes, called in turn with the number of the run."""
+        """Call the parts in turn with the number of the run; return the milliseconds of each."""
 
 
 class CpuClock:
-    """Wall-clock time."""
+    """Times parts by the wall clock."""
 
     def time(self, parts: Sequence[Part], run: int) -> list[float]:
         """Milliseconds of each part."""
@@ -95,11 +95,11 @@ class CpuClock:
 
 
 class HeadStart:
-    """The time that a device idles before a part, so that the host has enqueued all of the part when the device begins.
+    """The time that a device idles before a part, so that the host has enqueued the whole part when the device begins.
 
     A fused call is a dozen kernels, and the host needs some tenths of a millisecond to enqueue them. Without a head start, the time of a
-    small call would be the host's. The head start is 1.5 times the second longest of the host's last times. It covers the longest part of
-    a run; and one long stop of the host does not lengthen it.
+    small call would be the host's. The head start is 1.5 times the second longest of the host's recent times. So it covers the longest
+    part of a run, and one long stop of the host does not lengthen it.
     """
 
     _LEAST_MS, _MOST_MS, _MARGIN, _LATELY = 0.1, 20.0, 1.5, 8
@@ -119,11 +119,11 @@ class HeadStart:
 
 
 class CudaClock:
-    """Device events around each part, with the L2 cache flushed before.
+    """Times parts by device events, and flushes the L2 cache before each part.
 
-    Flushing reads a buffer twice the size of the cache: were it written, the timed kernels would have to write its lines back. Then the
-    device idles on purpose until the host has enqueued the part (see `HeadStart`), so that the events time the kernels and the gaps
-    between them, but not the host.
+    Flushing reads a buffer twice the size of the cache; it does not write, as the timed kernels would then write the lines back. Then the
+    device idles until the host has enqueued the part (see `HeadStart`), so that the events time the kernels and the gaps between them,
+    but not the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -132,7 +132,7 @@ class CudaClock:
         self._device = device
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
         self._flushed = torch.zeros(2 * cache // 4, dtype=torch.float32, device=device)
-        self._sum = torch.empty((), dtype=torch.float32, device=device)  # reading has to have a result
+        self._sum = torch.empty((), dtype=torch.float32, device=device)  # reading needs a result
         self._head_start = HeadStart()
         self._cycles_a_ms = self._measured_cycles()
 
@@ -160,7 +160,7 @@ class CudaClock:
         torch.cuda._sleep(int(milliseconds * self._cycles_a_ms))
 
     def _measured_cycles(self) -> float:
-        """Clock cycles a millisecond, of a device that is awake."""
+        """Clock cycles per millisecond of a device that is awake."""
         import torch
 
         cycles = 20_000_000
@@ -179,7 +179,7 @@ def clock_of(device: torch.device) -> Clock:
 
 
 class Machine(Protocol):
-    """A machine whose state can be read, as a `Sentinel` does it."""
+    """Reads the state of a machine, as `Sentinel` does."""
 
     @property
     def usual_ms(self) -> float:
@@ -193,7 +193,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Steady:
-    """A machine whose state is not read: times stay what they are."""
+    """A machine of constant state, so that times are not converted."""
 
     usual_ms: float = 1.0
 
@@ -222,16 +222,16 @@ class Timing:
 
 
 def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machine: Machine, batches: int = 1) -> Timing:
-    """Run the parts of a step on one batch after another, pass after pass.
+    """Time the parts of a step on one batch after another, pass after pass.
 
-    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so the host's time for it says nothing
-    about the next ones.
+    The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time says nothing about later
+    runs.
 
     Args:
         parts: functions of the number of the batch, called one after another in each run.
         clock: the clock that times them.
         policy: how often the batches are run.
-        machine: the machine whose state is read meanwhile.
+        machine: reads the state of the machine between runs.
         batches: number of batches.
     """
     began = perf_counter()
@@ -263,30 +263,30 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machin
 
 
 SENTINEL_BYTES = 128 * 2**20
-"""Room for a sentinel."""
+"""Bytes of the sentinel's buffer."""
 
 _SENTINEL_DIM = 64
 _WINDOWS = {"cpu": 16, "cuda": 1}
 _SENTINEL_BAG = 16
-_READINGS_KEPT = 5_000  # minutes of measuring: longer than the bursts of other tenants
-_FIRST_READINGS = 20  # readings before anything is measured
+_READINGS_KEPT = 5_000  # some minutes of measuring: longer than the bursts of other tenants
+_FIRST_READINGS = 20  # number of readings before anything is measured
 _SENTINEL_RUNS = 2
 _ELASTICITY = 0.7
 
 
 def at_state(ms: float, measured: float, wanted: float) -> float:
-    """Milliseconds of a kernel at another state of the machine; states are sentinel times."""
+    """Convert the milliseconds of a kernel from state `measured` to state `wanted`; states are sentinel times."""
     return ms * float((wanted / measured) ** _ELASTICITY)
 
 
 class Sentinel:
-    """A small fixed kernel that tells the machine's state: a pooled lookup of all rows of a window, in random order, twice.
+    """A small fixed kernel that measures the machine's state: a pooled lookup of all rows of a window in random order, twice.
 
-    On a CPU each run has the next window, of 8 MiB, of a large buffer. The window was not touched for so long that the first pass reads
-    main memory and the second one the last-level cache, whatever a sample left in the caches.
+    On a CPU each run uses the next window, of 8 MiB, of a large buffer. The window has long been untouched, so the first pass reads main
+    memory and the second pass the last-level cache, whatever a sample left in the caches.
 
     Attributes:
-        usual_ms: median time before anything was measured: the state that times are converted to.
+        usual_ms: median time before anything was measured; times are converted to this state.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:
@@ -322,5 +322,5 @@ class Sentinel:
         return found
 
     def beyond_usual(self, state_ms: float) -> float:
-        """A state over the median of the last 5,000 readings."""
+        """The ratio of a state to the median of the last 5,000 readings."""
         return state_ms / float(np.median(self._readings))

@@ -1,7 +1,7 @@
-"""The measuring process and its client: a `Worker` starts the process, and asks it for visits.
+"""The measuring process and its client: a `Worker` starts the process and requests visits.
 
-Measuring has a process of its own, so that it runs on one pinned core with huge pages and one thread, whatever its user does, and so that
-a kernel that crashes takes nothing else with it.
+Measuring has its own process for two reasons: it runs on one pinned core with huge pages and one thread, whatever its user does; and a
+kernel that crashes harms nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WorkerOptions:
         device: "cpu" or "cuda".
         backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName", which the process imports.
         arena_bytes: room for the weights and optimizer state of one device.
-        policy: how often batches are run; None for the device's own.
+        policy: how often batches are run; None for the policy of the device.
     """
 
     device: str
@@ -55,11 +55,11 @@ class Worker(Child):
 
     Attributes:
         answer_limit_s: longest time of an answer by kind of device. A kernel that hangs on a GPU never ends, nor does the process that
-            waits for it. Kernels of a CPU end, but one run of a large device may take minutes.
+            waits for it. Kernels on a CPU end, but one run of a large device may take minutes.
         start_limit_s: longest time to load libraries and fill the arena.
 
     Raises:
-        MeasurementFailed: the process cannot start: no such device, backend or room for the arena.
+        MeasurementFailed: the process cannot start: there is no such device or backend, or no room for the arena.
     """
 
     answer_limit_s: ClassVar[Mapping[str, float]] = {"cpu": 1200.0, "cuda": 120.0}
@@ -75,7 +75,7 @@ class Worker(Child):
             raise
 
     def visit(self, work: DeviceWork) -> Visit:
-        """Time the fused calls of one device's shards, once; the same work always gets the same batches.
+        """Time the fused calls of one device's shards once; the same work always gets the same batches.
 
         Raises:
             MeasurementFailed: the kernel cannot run, or the process ended or did not answer in time.
@@ -88,7 +88,7 @@ class Worker(Child):
         return Visit(**self._read(self.answer_limit_s[self._options.device], "answer"))
 
     def _read(self, limit_s: float, what: str) -> dict[str, Any]:
-        """The next reply; a process that does not reply in time is ended."""
+        """Read the next reply; kill the process if it does not reply in time."""
         line = self.line(monotonic() + limit_s)
         if line is None:
             self.kill()
@@ -111,7 +111,7 @@ class Worker(Child):
 class ReservedCore:
     """One core for one measuring process, reserved by a lock that the kernel releases when the process ends.
 
-    Cores are tried last first: the first one usually serves the interrupts. When all are taken, the last one is shared.
+    The last core is tried first, since the first core usually serves the interrupts. If all are taken, the last core is shared.
 
     Attributes:
         number: the core.
@@ -128,7 +128,7 @@ class ReservedCore:
                 break
 
     def pin(self) -> None:
-        """Run this process on the core alone, before other programs where that is allowed."""
+        """Run this process only on the core, with the highest priority if that is allowed."""
         os.sched_setaffinity(0, {self.number})
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, -20)
@@ -150,7 +150,7 @@ class Session:
         self._policy = options.policy or TimingPolicy.of(where.type)
 
     def visit(self, work: DeviceWork) -> Visit:
-        """Build the tables, draw the batches, warm up, and time them. The caller repeats a disturbed visit.
+        """Build the tables, draw the batches, warm up, and time the calls. The caller repeats a disturbed visit.
 
         Raises:
             MeasurementFailed: the arena or the memory beside it is too small, or the backend cannot run this.
@@ -172,7 +172,7 @@ def main() -> None:
     policy = TimingPolicy(**given["policy"]) if given["policy"] else None
     options = WorkerOptions(given["device"], given["backend"], given["arena_bytes"], policy)
     replies = take_over_stdout()
-    core = ReservedCore() if options.device == "cpu" else None  # kept, and so reserved, as long as the process lives
+    core = ReservedCore() if options.device == "cpu" else None  # this variable keeps the core reserved
     try:
         torch = import_torch()
         if core is not None:
@@ -197,7 +197,7 @@ def _answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _refusals_said(device: torch.device) -> Iterator[None]:
-    """Turn the errors of a set that does not fit, or that the kernels refuse, into `MeasurementFailed`: the next set may run."""
+    """Turn the errors of a set that does not fit or that the kernels refuse into `MeasurementFailed`, since the next set may run."""
     import torch
 
     try:
@@ -207,7 +207,7 @@ def _refusals_said(device: torch.device) -> Iterator[None]:
             f"the batch does not fit beside the arena ({_first_line(error)}); use a smaller arena, or smaller batches"
         ) from error
     except RuntimeError as error:
-        wait_for(device)  # raises, and so ends the process, where the device is lost
+        wait_for(device)  # raises if the device is lost, which ends the process
         raise MeasurementFailed(
             f"the kernels cannot run this set ({_first_line(error)}); leave it out, or use another backend"
         ) from error
@@ -218,7 +218,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _try_lock(path: Path) -> IO[bytes] | None:
-    """The open, locked file; None if another process has locked it or it cannot be made."""
+    """Open and lock a file; None if another process has locked it or it cannot be made."""
     try:
         handle = os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb")
     except OSError:

@@ -1,9 +1,9 @@
-"""Training NeuroShard's three networks as in the paper: Adam at 1e-3, batches of 512, 80/10/10, the best validation epoch kept.
+"""Train NeuroShard's three networks as in the paper: Adam at 1e-3, batches of 512, an 80/10/10 split, the best validation epoch.
 
-The tables that samples are drawn from are augmented as in the paper, when they are measured: each table of the pool may come with any dim
-of 4, 8, … 128 (see `shardwright.measure.sampling`). The loss differs: the paper's is the squared error in ms; the mean of the
-absolute relative error is the default here, because times span three decades. On 8,000 sets measured on a CPU it left a mean error of
-4.9% on test sets, the squared error 7.5%, and even the squared error of the times came out lower. `loss="mse"` is the paper's.
+As in the paper, measuring augments the tables: each table of the pool may come with any dim of 4, 8, … 128 (see
+`shardwright.measure.sampling`). The loss differs: the paper uses the squared error in ms (`loss="mse"`), while the default here is the
+mean absolute relative error, because times span three decades. On 8,000 sets measured on a CPU, its mean error on test sets was 4.9%
+against 7.5% with the squared error; even the squared error of the times was lower.
 
 Shape suffixes: b samples, s tables of a set, f features, d devices.
 """
@@ -52,21 +52,21 @@ class ComputeNetwork(nn.Module):
         self.head = Stack((LATENT, HEAD_HIDDEN, 1))
 
     def forward(self, x_bsf: Tensor, inside_bs: Tensor) -> Tensor:
-        """`(b, 1)` ms; `inside_bs` is 0 in the padding."""
+        """`(b, 1)` ms of b sets; `inside_bs` is 1 for tables and 0 in the padding."""
         sums = (torch.relu(self.encoder(x_bsf)) * inside_bs[..., None]).sum(dim=1)
         times: Tensor = self.head(sums)
         return times
 
 
 class CommunicationNetwork(Stack):
-    """`(b, d)` ms in an all-to-all, from `(b, f)` sizes and delays."""
+    """`(b, d)` ms of an all-to-all, from `(b, f)` sizes and delays."""
 
     def __init__(self, inputs: int, devices: int) -> None:
         super().__init__((inputs, *SIZES, devices))
 
 
 def exported(network: nn.Module, prefix: str = "") -> Weights:
-    """A network's arrays, for numpy."""
+    """The arrays of a network as numpy arrays."""
     return {prefix + name: value.detach().numpy().astype(np.float32) for name, value in network.named_parameters()}
 
 
@@ -80,9 +80,9 @@ class NeuroShardOptions(Options):
     Attributes:
         epochs: passes over the training samples.
         batch: samples per update.
-        learning_rate: of Adam.
+        learning_rate: learning rate of Adam.
         loss: "relative", or "mse" as in the paper.
-        seed: of the split, the initial weights and the order of the batches.
+        seed: seed of the split, the initial weights and the order of the batches.
     """
 
     epochs: int = whole(1000)
@@ -94,12 +94,12 @@ class NeuroShardOptions(Options):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a network is trained on.
+    """The samples that a network is trained on.
 
     Attributes:
-        inputs: tensors of n rows each, the network's arguments.
+        inputs: the network's arguments, tensors of n rows each.
         times: `(n, out)` measured ms.
-        kind: how errors count.
+        kind: the kind of loss.
     """
 
     inputs: tuple[Tensor, ...]
@@ -126,7 +126,7 @@ def _fitted(
     options: NeuroShardOptions,
     progress: Progress | None,
 ) -> _Network:
-    """The network that `make` builds, as it was after its best validation epoch."""
+    """Train the network that `make` builds; return it as it was after its best validation epoch."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(options.seed)
         fit: Fit[_Network] = Fit(options.epochs, options.batch, options.learning_rate, options.seed)
@@ -138,13 +138,13 @@ _LEAST_STD = 1e-3
 
 @dataclass(frozen=True)
 class ComputeAccuracy:
-    """Errors of the compute network on sets held out, of forward + backward ms.
+    """Errors of the compute network on held-out sets, of forward + backward ms.
 
     Attributes:
         sets: number of sets.
         mean_error: mean absolute relative error.
         median_error: median absolute relative error.
-        mse: mean squared error, ms², the paper's figure.
+        mse: mean squared error in ms², the paper's figure.
         spearman: rank correlation of predicted and measured times.
         by_tables: mean error by range of the number of shards in the set.
         repeat_error: mean relative difference of a set measured twice; None without repeats.
@@ -162,9 +162,9 @@ class ComputeAccuracy:
 def train_compute(
     samples: Samples, options: NeuroShardOptions, progress: Progress | None = None
 ) -> tuple[NeuroShardModel, ComputeAccuracy]:
-    """Train the compute network; the model has no communication networks and no metadata yet.
+    """Train the compute network; the returned model has no communication networks and no metadata yet.
 
-    The split is that of `shardwright.cost.training` with the same seed, so errors of both models are of the same sets.
+    The split is that of `shardwright.cost.training` with the same seed, so the errors of both models are over the same sets.
 
     Raises:
         InvalidInput: there are fewer than 50 sets.
@@ -181,7 +181,7 @@ def train_compute(
 
 
 def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samples) -> ComputeAccuracy:
-    """Errors on the first measurements in `held_out`; repeat noise from `everything`."""
+    """Errors on the first measurements in `held_out`, and repeat noise from `everything`."""
     errors = accuracy(partial(predict, model), held_out, everything)
     first = held_out.select(held_out.repeat == 0)
     squared = (predict(model, first).sum(axis=1) - first.times.sum(axis=1)) ** 2
@@ -190,7 +190,7 @@ def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samp
 
 
 def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> TrainingData:
-    """Features `(n, s, 21)` and, 1 or 0 in the padding, `(n, s)`; times `(n, 1)`."""
+    """Features `(n, s, 21)`, mask `(n, s)` (1 for tables, 0 in the padding), and times `(n, 1)`."""
     x = torch.tensor((table_features(samples.works) - mean) / std, dtype=torch.float32)
     counts = samples.shard_counts
     slot = np.arange(counts.max())[None, :]
@@ -207,11 +207,11 @@ _PASSES = {"forward": FORWARD, "backward": BACKWARD}
 
 @dataclass(frozen=True)
 class TrainedCommunication:
-    """Communication networks and what they do on the test collectives.
+    """Communication networks and their errors on the test collectives.
 
     Attributes:
-        networks: for every number of devices that was measured.
-        errors: by label of the collectives, as in "4 devices", and by pass: "all_to_all_forward", "all_to_all_backward".
+        networks: the networks for every measured number of devices.
+        errors: errors by label of the collectives, as in "4 devices", and by pass: "all_to_all_forward", "all_to_all_backward".
     """
 
     networks: CommunicationNetworks
@@ -224,12 +224,12 @@ def train_communication(
     """Train a forward and a backward network for each number of devices.
 
     Args:
-        parts: measured collectives, one entry for each number of devices; kinds other than all_to_all are left out.
+        parts: measured collectives, one entry for each number of devices; kinds other than all_to_all are ignored.
         options: how to train; the split is that of `shardwright.cost.links.split` with the same seed.
         progress: called after every epoch of every network.
 
     Raises:
-        InvalidInput: a number of devices comes with several numbers of hosts, or with fewer than 50 all-to-alls.
+        InvalidInput: there are no all-to-alls, fewer than 50 for a number of devices, or several numbers of hosts for one.
     """
     found = [part for part in (p.of_kind(ALL_TO_ALL) for p in parts) if len(part)]
     _check(found)
@@ -273,7 +273,7 @@ def _check(parts: Sequence[Collectives]) -> None:
 
 
 def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: Progress | None) -> Weights:
-    """Arrays of one network."""
+    """Train one network; return its arrays."""
     train, valid, _ = links.split(part, options.seed)
     raw = _inputs(train, name)
     mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
@@ -292,7 +292,7 @@ def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: P
 
 
 def _inputs(part: Collectives, name: str) -> Floats:
-    """`(n, 2 D)` or, of the backward pass, `(n, D)`: MB of values, and ms of delay from the first to start."""
+    """Forward pass: `(n, 2 D)` MB of values, then delays in ms from the first start. Backward pass: `(n, D)` MB of values."""
     sizes = megabytes(part.dims, part.batch_size[:, None])
     if name == "backward":
         return sizes

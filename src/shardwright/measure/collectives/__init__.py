@@ -1,8 +1,8 @@
-"""Collectives measured for real: processes with torch.distributed (gloo on CPUs, NCCL on GPUs), into the sample store.
+"""Measure collectives between processes with torch.distributed (gloo on CPUs, NCCL on GPUs) into the sample store.
 
-sampling.py    what is measured, and the bytes that it puts on the links: sample i follows from the seed and i alone
-rank.py        one rank: joining a group, timing collectives with the others, and the program of a process
-group.py       the ranks of this machine as processes: started, asked, watched, ended; what happens when one hangs or dies
-collect.py     a collection, from start to summary; rows of the store, and reading them
-torchrun.py    the same inside a group that torchrun started, on several hosts
+sampling.py    the samples to measure, and their bytes on the links; sample i depends only on the seed and i
+rank.py        one rank: join a group, time collectives with the other ranks, and the program of its process
+group.py       the ranks of this machine as processes: start, ask, watch and end them, and restart after a rank hangs or dies
+collect.py     a collection from start to summary; write and read rows of the store
+torchrun.py    collect inside a group that torchrun started, on several hosts
 """

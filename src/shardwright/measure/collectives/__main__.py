@@ -1,4 +1,4 @@
-"""The command line `python -m shardwright.measure.collectives`, also under torchrun; it needs torch, numpy and pyarrow only."""
+"""The command line `python -m shardwright.measure.collectives`, also under torchrun; needs only torch, numpy and pyarrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.measure.measuring import Printer
 
 @telling_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line, for machines where only the measuring packages are installed; returns the exit code."""
+    """The command line, for machines with only the measuring packages; returns the exit code."""
     options = vars(_parser().parse_args(arguments))
     policy = RunPolicy(options.pop("warm_up"), options.pop("runs"))
     summary = collect_as_started(options.pop("folder"), policy=policy, progress=Printer(), **options)

@@ -1,6 +1,6 @@
-"""Collecting collectives into the sample store, resuming where an earlier process stopped; the rows of the store, and reading them.
+"""Collect collectives into the sample store, resuming where an earlier process stopped; write and read rows of the store.
 
-A sample that could not be measured is a row without times: it is not tried again, and readers do not see it.
+A sample that could not be measured is a row without times: it is not tried again, and readers do not see it by default.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Measure = Callable[[CollectiveSample], DeviceTimes | None]
 
 _REPEAT_AFTER = 10  # samples between a sample and its repeat
 
-# By kind of device: batch sizes; largest buffer of the other kinds; bandwidth and latency that start delays are scaled with.
+# By kind of device: batch sizes, largest buffer of kinds other than all-to-all, bandwidth and latency that scale start delays.
 _DEFAULTS = {
     "cpu": ((512, 1024, 2048, 4096), 64 * 2**20, 1e9, 0.5),
     "cuda": ((8192, 16_384, 32_768, 65_536), 1024 * 2**20, 200e9, 0.05),
@@ -59,9 +59,9 @@ class Collection:
 
     Attributes:
         folder: the store.
-        samples: how many samples the store is to hold in the end.
+        samples: number of samples that the store is to hold in the end.
         space: the samples.
-        hosts: hosts of the ranks, each with as many ranks in a row.
+        hosts: number of hosts; each holds the same number of consecutive ranks.
         device: "cpu" or "cuda".
         policy: how often a collective is run.
     """
@@ -80,7 +80,7 @@ class Collection:
             raise InvalidInput(f"hosts is {self.hosts}, must be a divisor of the {self.space.world} ranks")
 
     def request(self) -> dict[str, Any]:
-        """All that the samples of a number depend on."""
+        """All options that samples depend on, besides their number."""
         space = self.space
         return {
             "seed": space.seed,
@@ -94,11 +94,11 @@ class Collection:
 
     @property
     def digest(self) -> str:
-        """A digest that tells collections apart."""
+        """A digest of the request; different collections have different digests."""
         return hashlib.sha256(json.dumps(self.request(), sort_keys=True).encode()).hexdigest()[:12]
 
     def open_store(self) -> SampleStore:
-        """The store, for writing."""
+        """Open the store for writing."""
         return SampleStore(self.folder, fingerprint(self.device, group_backend(self.device)), MACHINE)
 
 
@@ -115,7 +115,7 @@ def new_collection(
     pool: Sequence[Table] | None = None,
     policy: RunPolicy | None = None,
 ) -> Collection:
-    """A collection with the device's defaults for options that are not given; see `collect_collectives`."""
+    """Make a collection, with the device's defaults for missing options; see `collect_collectives`."""
     group_backend(device)
     if pool is None:
         from shardwright.workload.generators import table_pool
@@ -136,8 +136,8 @@ def collect_collectives(
 ) -> CollectivesSummary:
     """Measure collectives between processes of this machine into a sample store; call it again to resume after any interruption.
 
-    Sample i follows from the seed and i alone. Every 20th sample is measured a second time, ten samples later. A sample that hangs is
-    skipped, and one during which a rank ends is tried once more. Skipped samples are counted, and not tried again by later calls.
+    Sample i depends only on the seed and i. Every 20th sample is measured a second time, ten samples later. A sample that hangs is
+    skipped. If a rank ends during a sample, the sample is tried once more. Skipped samples are counted, and later calls skip them too.
 
     All ranks run on this machine. With more than one host, the store records which ranks share a host, but the links between hosts are
     loopback too. For links between real hosts see `shardwright.measure.collectives.torchrun`.
@@ -149,8 +149,8 @@ def collect_collectives(
         group: options of the group; by default from the collection and the timeout.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store cannot be used.
-        MeasurementFailed: the group cannot be started or fails again and again; what was measured before is kept.
+        InvalidInput: an option is out of range, or the store cannot be used.
+        MeasurementFailed: the group cannot be started, or fails too often in a row; earlier measurements are kept.
     """
     check_timeout(timeout_s)
     options = group or GroupOptions(collection.space.world, collection.device, collection.policy, timeout_s)
@@ -161,20 +161,20 @@ def collect_collectives(
 
 
 def check_timeout(seconds: float) -> None:
-    """Check the longest time of a sample.
+    """Check the timeout of a sample.
 
     Raises:
-        InvalidInput: it is not a finite number above 0.
+        InvalidInput: the timeout is not a finite number above 0.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"timeout is {seconds} s, must be positive")
 
 
 def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:
-    """Measure what the store lacks; returns the number of measurements that succeeded.
+    """Measure what the store lacks; return the number of measurements that succeeded.
 
-    A sample that was given up is stored as soon as a later one succeeds, or the collection ends. It is not stored if the collection ends
-    because the group fails again and again, since then the samples are not to blame.
+    A sample that was given up is stored as soon as a later one succeeds or the collection ends. It is not stored if the collection ends
+    because the group failed too often in a row, since then the samples are not to blame.
     """
     wanted = list(_schedule(collection.samples))
     settled = store.collectives(collection.digest)
@@ -219,8 +219,8 @@ def _keep(held: list[tuple[int, int, dict[str, Any]]], collection: Collection, s
 def schema() -> pa.Schema:
     """Columns of collectives; one row per measurement.
 
-    Lists have one entry per device, in order of rank. `bytes` is the device's own input buffer; `sent_*` and `received_*` are the bytes on
-    its links inside its host and between hosts (see `Volumes`) in the forward pass. `delays_ms` are the start delays before
+    Lists have one entry per device, in order of rank. `bytes` is the size of the device's own input buffer. `sent_*` and `received_*` are
+    the bytes on its links inside its host and between hosts (see `Volumes`) in the forward pass. `delays_ms` are the start delays before
     the forward pass. `dims` and `backward_ms` are empty for kinds other than all_to_all.
     """
     import pyarrow as pa
@@ -256,21 +256,21 @@ def read_collectives(
     allow_other_hardware: bool = False,
     skipped: bool = False,
 ) -> pa.Table:
-    """All measured collectives of a store, in order of sample and repeat; also while another process is still collecting.
+    """Read all measured collectives of a store, in order of sample and repeat, even while another process collects.
 
     Args:
         folder: the store.
-        hardware: hardware of the samples, the kernel backend aside: a fingerprint, or a part of a processor's name; None for any one
-            machine.
+        hardware: hardware of the samples, whatever the kernel backend: a fingerprint, or a part of a processor's name; None if there
+            is only one kind.
         allow_other_hardware: take samples of any machine, also of several machines.
         skipped: also take samples that could not be measured.
 
     Returns:
         A table with the columns of `schema()`, one row per sample and repeat; samples of several collections are numbered
-        one after another.
+        consecutively.
 
     Raises:
-        InvalidInput: there is no store or no measured collective, or the hardware is not what was asked for.
+        InvalidInput: there is no store or no measured collective, or the hardware does not match.
     """
     import pyarrow as pa
 
@@ -306,7 +306,7 @@ def read_collectives(
 
 
 def volumes_of(sample: CollectiveSample, hosts: int) -> Volumes:
-    """The bytes of a sample, of the forward pass for all-to-all."""
+    """The volumes of a sample; for all-to-all, of the forward pass."""
     if sample.kind == ALL_TO_ALL:
         return all_to_all_volumes(sample.batch_size, sample.dims, hosts)
     gathers, reduces = sample.kind in (ALL_GATHER, ALL_REDUCE), sample.kind in (REDUCE_SCATTER, ALL_REDUCE)
@@ -314,7 +314,7 @@ def volumes_of(sample: CollectiveSample, hosts: int) -> Volumes:
 
 
 def row_of(sample: CollectiveSample, hosts: int, backend: str, times: DeviceTimes | None, runs: int) -> dict[str, Any]:
-    """The store's row of a sample; without times it is that of a skipped one."""
+    """The store's row of a sample; without times, the row of a skipped sample."""
     volumes = volumes_of(sample, hosts)
     sent, received = volumes.sent.tolist(), volumes.received.tolist()
     return {
@@ -343,7 +343,7 @@ def keys_of(table: pa.Table) -> list[tuple[int, int]]:
 
 
 def step_ms(table: pa.Table) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """`(rows,)` ms until the last device is done, of both passes together."""
+    """`(rows,)` ms until the last device is done, both passes added."""
     columns = (table[name].to_pylist() for name in ("forward_ms", "backward_ms"))
     return np.array([max(forward) + max(backward, default=0.0) for forward, backward in zip(*columns, strict=True)])
 
@@ -354,13 +354,13 @@ class CollectivesSummary:
 
     Attributes:
         folder: the store.
-        samples: measured samples in the store, repeats not counted.
-        skipped: samples in the store that hung or ended the group, repeats not counted.
+        samples: measured samples in the store, without repeats.
+        skipped: samples in the store that hung or ended the group, without repeats.
         measured: measurements made by this call.
-        seconds: time this call took.
-        repeat_median: median relative difference between a sample and its repeat, of the time until the last device is done; NaN
+        seconds: duration of this call.
+        repeat_median: median relative difference between a sample and its repeat, in the time until the last device is done; NaN
             without repeats.
-        repeat_mean: mean of the same.
+        repeat_mean: mean of these differences.
     """
 
     folder: Path

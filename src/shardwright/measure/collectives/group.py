@@ -1,6 +1,6 @@
-"""The ranks of a group as processes of this machine: they are started, asked, watched, ended, and started anew after a failure.
+"""The ranks of a group as processes of this machine: start, ask, watch and end them, and restart them after a failure.
 
-A rank that hangs or dies costs a restart or at worst a sample, never the collection.
+A rank that hangs or dies costs a restart, or at worst a sample, but never the collection.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from shardwright.measure.collectives.rank import DeviceTimes, RunPolicy
 from shardwright.measure.collectives.sampling import CollectiveSample
 from shardwright.measure.processes import Child, parsed
 
-_LOOK_S = 0.2  # how often the ranks are looked at while one waits
-_LAST_WORDS_S = 5.0  # after rank 0 fell silent, time for it to end and so to say why
-_LEAVE_S = 1.0  # when the group is over or one rank ended, time for the others to end by themselves
+_LOOK_S = 0.2  # interval of checks of the ranks during a wait
+_LAST_WORDS_S = 5.0  # after rank 0 fell silent: time for it to end, which shows why
+_LEAVE_S = 1.0  # after the group or one rank ended: time for the other ranks to end by themselves
 
 RANK_PROGRAM = ("-m", "shardwright.measure.collectives.rank")
 
 
 class GroupFailed(Exception):
-    """The group did not measure a sample; it must be started anew. The message says why."""
+    """The group failed to measure a sample and must be restarted. The message says why."""
 
 
 class GroupHung(GroupFailed):
@@ -43,7 +43,7 @@ class GroupOptions:
         device: "cpu" or "cuda" (one GPU a rank).
         policy: how often a collective is run.
         timeout_s: longest time of a sample.
-        start_timeout_s: longest time from the start of the processes to the group's readiness.
+        start_timeout_s: longest time from the start of the processes until the group is ready.
         program: arguments of Python that run a rank.
     """
 
@@ -82,7 +82,7 @@ class RankGroup:
         """Measure a sample.
 
         Raises:
-            GroupHung: it took too long.
+            GroupHung: the sample took too long.
             GroupFailed: a rank ended.
             MeasurementFailed: the sample cannot be measured here.
         """
@@ -97,7 +97,7 @@ class RankGroup:
             what: purpose of the request, for the error message.
 
         Raises:
-            GroupHung: it took too long.
+            GroupHung: the request took too long.
             GroupFailed: a rank ended.
             MeasurementFailed: the request cannot be served here.
         """
@@ -107,7 +107,7 @@ class RankGroup:
         return self._read(self._options.timeout_s, what)
 
     def close(self) -> None:
-        """End all ranks: waiting ones end by themselves, others by force."""
+        """End all ranks: ranks that wait end by themselves, others are killed."""
         for rank in self._ranks:
             rank.hang_up()
         stop = monotonic() + _LEAVE_S
@@ -131,16 +131,16 @@ class RankGroup:
             "timeout_s": options.timeout_s,
             "meeting_file": str(Path(self._folder.name) / "meeting"),
         }
-        # All ranks are on this machine: nothing of this needs another network interface.
+        # All ranks are on this machine, so the loopback interface suffices.
         loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         return Child(*options.program, json.dumps(settings), environment=loopback)
 
     def _read(self, timeout_s: float, what: str) -> dict[str, Any]:
-        """The next reply of rank 0; all ranks are watched meanwhile."""
+        """Read the next reply of rank 0, and watch all ranks meanwhile."""
         stop, first = monotonic() + timeout_s, self._ranks[0]
         while (line := first.line(min(stop, monotonic() + _LOOK_S))) is None:
             if any(rank.process.poll() is not None for rank in self._ranks):
-                line = first.line(monotonic())  # its last reply may have come just now
+                line = first.line(monotonic())  # the last reply may have just arrived
                 break
             if monotonic() >= stop:
                 raise GroupHung(f"the group of {self._options.world} ranks took longer than {timeout_s:g} s {what}")
@@ -149,9 +149,9 @@ class RankGroup:
         return parsed(line)
 
     def _ended(self) -> GroupFailed:
-        """The rank that is the cause, how it ended, and its last lines.
+        """The error to raise: which rank is the cause, how it ended, and its last lines.
 
-        A rank that a signal ended counts as the cause before one that failed, which it may have taken along.
+        A rank that a signal ended is the likelier cause, since other ranks may have failed because of it.
         """
         now = monotonic()
         stop, settled = now + _LAST_WORDS_S, now + _LEAVE_S
@@ -168,13 +168,13 @@ class RankGroup:
 
 
 MOST_FAILURES = 5
-"""Failures in a row from which on the machine is to blame, not a sample."""
+"""This many failures in a row are the machine's fault, not a sample's."""
 
-_TRIES = 2  # of a sample during which a rank ends; one that hangs is not tried again, since that costs another timeout
+_TRIES = 2  # tries of a sample during which a rank ends; a sample that hangs is not tried again, since that costs another timeout
 
 
 class Runner:
-    """Measures samples in a group that is started anew when it fails; a context manager that ends it.
+    """Measures samples in a group, and restarts the group when it fails; a context manager that ends it.
 
     Args:
         options: options of the group.
@@ -187,7 +187,7 @@ class Runner:
         self._failures = 0
 
     def measure(self, sample: CollectiveSample) -> DeviceTimes | None:
-        """The times of a sample; None if it hung, or if a rank ended each time.
+        """Measure a sample; None if it hung, or if a rank ended in every try.
 
         Raises:
             MeasurementFailed: the group failed too often in a row, or cannot measure here.

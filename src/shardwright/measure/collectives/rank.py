@@ -1,14 +1,14 @@
-"""One rank of a group of torch.distributed: joining the group, timing collectives with the other ranks, and the program of a process.
+"""One rank of a torch.distributed group: join the group, time collectives with the other ranks, and the program of a process.
 
-A rank's time goes from its own start, after its delay, to its own end; so it holds the wait for ranks that start later, as in NeuroShard.
+A rank's time runs from its own start, after its delay, to its own end. So it includes the wait for later ranks, as in NeuroShard.
 
-Where gloo has no algorithm of its own, torch makes the call of others: its reduce-scatter is an all-reduce of the whole buffer, and each
-rank keeps its part (ProcessGroupGloo). Programs on gloo get that, so that is what is measured. The store names the bytes that have
-to travel (`sampling.Volumes`), so these times look like those of links half as fast.
+If gloo lacks an algorithm, torch composes the call from others: reduce-scatter becomes an all-reduce of the whole buffer, and each rank
+keeps its part (ProcessGroupGloo). Programs on gloo run this, so this is measured. The store records the bytes that have to travel
+(`sampling.Volumes`), so these times look like those of links half as fast.
 
-The program reads samples from standard input, one JSON document a line, and measures them with the other ranks. Rank 0 answers each one on
+The program reads samples from standard input, one JSON document per line, and measures them with the other ranks. Rank 0 answers each on
 standard output. A rank ends when its standard input closes. A rank that is stuck then ends itself some time after its sample's timeout, so
-that none outlives the process that started it for long.
+it does not outlive its parent process for long.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from shardwright.measure.processes import reply, take_over_stdout
 if TYPE_CHECKING:
     import torch
 
-_MARGIN_NS = 1_000_000  # from the latest rank's arrival to the common start: time for the agreement to reach everyone
-_SPIN_NS = 200_000  # the end of a wait, where cores abound: sleeping is exact to about 60 µs only
+_MARGIN_NS = 1_000_000  # from the last rank's arrival to the common start, so that the agreement reaches all ranks
+_SPIN_NS = 200_000  # spin at the end of a wait if there are enough cores, since sleep is exact only to about 60 µs
 _LOOK_S = 0.02
-_GRACE_S = 10.0  # after the timeout, by which the process that started this one should have ended it
+_GRACE_S = 10.0  # after the timeout; by then the parent process should have ended this one
 
 
 @dataclass(frozen=True)
 class RunPolicy:
-    """How often a collective is run; NeuroShard's numbers.
+    """How often a collective is run; the defaults are NeuroShard's.
 
     Attributes:
         warm_up: runs that are not counted.
@@ -68,11 +68,11 @@ class RunPolicy:
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Medians of one sample.
+    """Median times of one sample.
 
     Attributes:
-        forward_ms: `(devices,)` ms of the collective; for all-to-all, of the forward pass with the start delays.
-        backward_ms: `(devices,)` ms of the backward all-to-all; empty for the other kinds.
+        forward_ms: `(devices,)` ms of the collective; for all-to-all, of the forward pass with start delays.
+        backward_ms: `(devices,)` ms of the backward all-to-all; empty for other kinds.
     """
 
     forward_ms: tuple[float, ...]
@@ -81,13 +81,13 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class Member:
-    """This process as a rank of a group that exists.
+    """This process as a rank of an existing group.
 
     Attributes:
-        rank: its number.
-        world: ranks.
-        device: device of its buffers.
-        local_world: ranks on this machine. If all ranks are, they agree on a start by the machine's clock; else a barrier starts them.
+        rank: number of this rank.
+        world: number of ranks.
+        device: device of this rank's buffers.
+        local_world: ranks on this machine. If that is all ranks, they agree on a start by the machine's clock; else a barrier starts them.
     """
 
     rank: int
@@ -124,7 +124,7 @@ class Member:
         return float(begin.elapsed_time(end))
 
     def _common_start(self) -> int:
-        """The time of the common start, by this machine's monotonic clock in ns. No rank gets it before all have asked."""
+        """The common start in ns of this machine's monotonic clock. No rank gets it before all ranks have asked."""
         import torch
         import torch.distributed as dist
 
@@ -134,7 +134,7 @@ class Member:
         return arrived + _MARGIN_NS if self.local_world == self.world else monotonic_ns()
 
     def _wait_until(self, instant: int) -> None:
-        """Sleep, and spin at the end unless that would take a core from a rank that is already exchanging."""
+        """Sleep until an instant, and spin at the end unless that would take a core from another rank."""
         spin = _SPIN_NS if 2 * self.local_world <= (os.cpu_count() or 1) else 0
         left = instant - monotonic_ns() - spin
         if left > 0:
@@ -158,8 +158,8 @@ class Passes:
     """The calls of one sample on one rank.
 
     Attributes:
-        forward: the collective; for all-to-all, that of the forward pass.
-        backward: the all-to-all of the backward pass; None for the other kinds.
+        forward: runs the collective; for all-to-all, the forward pass.
+        backward: runs the all-to-all of the backward pass; None for other kinds.
         outputs: buffers that the calls write, one for each pass.
     """
 
@@ -169,7 +169,7 @@ class Passes:
 
 
 def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """The calls of a sample on one rank of an existing group. Every input value is the number of the rank that sends it."""
+    """Build the calls of a sample on one rank of an existing group. Every input value is the number of the sending rank."""
     if sample.kind == ALL_TO_ALL:
         return _all_to_all(sample, rank, world, device)
     import torch
@@ -188,7 +188,7 @@ def build_passes(sample: CollectiveSample, rank: int, world: int, device: torch.
 
 
 def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.device) -> Passes:
-    """The forward pass sends this rank's columns of all samples and receives all columns of its samples; backward is the reverse."""
+    """Build an all-to-all: forward sends this rank's columns of all samples and receives all columns of its own; backward reverses it."""
     import torch
     import torch.distributed as dist
 
@@ -207,7 +207,7 @@ def _all_to_all(sample: CollectiveSample, rank: int, world: int, device: torch.d
 
 
 def _named(name: str, older: str) -> Callable[..., Any]:
-    """A function of torch.distributed by its present name, or by its name before torch 2.13."""
+    """A function of torch.distributed by its current name, or by its name before torch 2.13."""
     import torch.distributed as dist
 
     found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
@@ -235,16 +235,16 @@ def joined_group(
     timeout_s: float,
     meeting_file: Path | None = None,
 ) -> Iterator[Member]:
-    """Join a group as a rank, and leave it at the end.
+    """Join a group as a rank for the duration of a block.
 
     Args:
-        device_kind: "cpu" or "cuda", where rank i of a machine takes its GPU i.
+        device_kind: "cpu" or "cuda"; on cuda, rank i of a machine takes GPU i.
         rank: number of this process in the group.
-        world: ranks.
+        world: number of ranks.
         local_rank: number of this process on this machine.
         local_world: ranks on this machine.
         timeout_s: a collective that takes longer fails.
-        meeting_file: new file through which ranks of one machine find each other; None for MASTER_ADDR and MASTER_PORT.
+        meeting_file: new file through which ranks of one machine find each other; None to use MASTER_ADDR and MASTER_PORT.
 
     Raises:
         MeasurementFailed: the device is missing.
@@ -279,9 +279,9 @@ def joined_group(
 
 
 def _settle_on_core(local_rank: int) -> None:
-    """Keep this process and the threads it will start on one core, before other programs where that is allowed.
+    """Keep this process and its future threads on one core, with the highest priority if that is allowed.
 
-    Ranks that wander from core to core differ by twice as much from one measurement of the same sample to the next.
+    If ranks move between cores, two measurements of the same sample differ by twice as much.
     """
     cores = sorted(os.sched_getaffinity(0), reverse=True)
     os.sched_setaffinity(0, {cores[local_rank % len(cores)]})
@@ -290,11 +290,11 @@ def _settle_on_core(local_rank: int) -> None:
 
 
 def fresh_store(rank: int, world: int, timeout_s: float) -> Any:
-    """A store of torch.distributed, at MASTER_ADDR and MASTER_PORT, that holds nothing of earlier starts.
+    """A torch.distributed store, at MASTER_ADDR and MASTER_PORT, without keys of earlier starts.
 
-    torchrun keeps one store of keys for all its restarts, and gloo leaves the addresses of ended processes in it: ranks of a second start
-    would connect to those. The number of starts is no remedy, since torchrun counts it on each host by itself. So the ranks agree on a
-    name that is new, and meet under it.
+    torchrun keeps one store of keys for all its restarts, and gloo leaves the addresses of ended processes in it: restarted ranks would
+    connect to those. The number of restarts cannot serve as a prefix, since torchrun counts it on each host separately. So the ranks agree
+    on a new name and meet under it.
 
     Args:
         rank: number of this process.
@@ -313,7 +313,7 @@ def fresh_store(rank: int, world: int, timeout_s: float) -> Any:
 def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
     """Agree on a new name with all living ranks; rank 0 chooses it.
 
-    Every other rank asks under a key of its own choice, which only a living rank 0 can answer. It answers until all ranks know the name.
+    Every other rank asks with a random key, which only a living rank 0 can answer. Rank 0 answers until all ranks know the name.
 
     Args:
         store: a store that may hold keys of earlier starts.
@@ -344,7 +344,7 @@ def new_name(store: Any, rank: int, world: int, timeout_s: float) -> str:
 
 
 def _answered(store: Any, other: int, name: str) -> bool:
-    """Answer a rank that asks; returns whether it knows the name already."""
+    """Answer a rank that asks; return whether it already knows the name."""
     if store.check([f"shardwright/knows/{name}/{other}"]):
         return True
     if store.check([f"shardwright/asks/{other}"]):
@@ -394,7 +394,7 @@ def _serve(options: dict[str, Any], replies: IO[str], program: Answer) -> None:
 
 
 def answer(member: Member, request: dict[str, Any], policy: RunPolicy) -> dict[str, Any]:
-    """Measure a sample; returns the reply of rank 0."""
+    """Measure a sample; return the reply of rank 0."""
     sample = CollectiveSample(**request)
     return asdict(member.measure(sample, policy))
 

@@ -1,19 +1,19 @@
 """Random collectives to measure: the exchanges of devices with random sets of tables, and plain collectives of random sizes.
 
-The all-to-all samples are NeuroShard's (Zha et al., MLSys 2023, section 3.2): a random set of tables, each with any dim, is placed by
-a greedy of random quality, which gives the dim sums of the devices; and every device starts with a random delay. The other kinds
-have sizes spread evenly over the decades.
+The all-to-all samples are NeuroShard's (Zha et al., MLSys 2023, section 3.2). A greedy of random quality places a random set of tables,
+each with any dim, which gives the dim sums of the devices; every device starts with a random delay. The other kinds have sizes spread
+evenly over the decades.
 
-A collective puts these bytes on the links of each device, inside its host and between hosts, with D devices on h hosts of p, and a
-whole buffer of N bytes:
+A collective puts the following bytes on the links of each device, inside its host and between hosts. There are D devices on h hosts of p
+devices, and a whole buffer has N bytes:
 
-- all-to-all: device d holds dim_d columns of all B samples and sends those of the B / D samples of every other device; 4 bytes a value.
-- all-gather (from N / D bytes a device to N) and reduce-scatter (the reverse): hierarchical, (p - 1) / p N inside the host and
+- all-to-all: device d holds dim_d columns of all B samples, and sends every other device those of its B / D samples; 4 bytes per value.
+- all-gather (from N / D bytes per device to N) and reduce-scatter (the reverse): hierarchical, (p - 1) / p N inside the host and
   (h - 1) / h N / p between hosts; with one host, (D - 1) / D N.
-- all-reduce of N bytes: one after the other, so twice that.
+- all-reduce of N bytes: a reduce-scatter and then an all-gather, so twice that.
 
-The latter are the volumes of the usual ring algorithms (Thakur et al., 2005, "Optimization of Collective Communication Operations in
-MPICH"), whatever the library does inside: a time is always compared with the bytes that have to travel.
+The last three are the volumes of the usual ring algorithms (Thakur et al., 2005, "Optimization of Collective Communication Operations in
+MPICH"), whatever the library does internally: a time is always compared with the bytes that have to travel.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from shardwright.measure.sampling import DIMS, USUAL_TABLES
 from shardwright.task.table import Table
 
 VALUE_BYTES = 4
-"""fp32, in which embeddings and their gradients travel."""
+"""Bytes of an fp32 value; embeddings and their gradients travel as fp32."""
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """Bytes of one collective, of the forward pass for all-to-all; its backward pass sends what the forward pass received.
+    """Bytes of one collective; for all-to-all, of the forward pass (its backward pass sends what the forward pass received).
 
     Attributes:
-        buffer: `(devices,)` size of the device's own input buffer.
-        sent: `(2, devices)` sent inside the host and between hosts, without what stays on the device.
-        received: `(2, devices)` received likewise.
+        buffer: `(devices,)` bytes of the device's own input buffer.
+        sent: `(2, devices)` bytes sent inside the host, and between hosts; bytes that stay on the device do not count.
+        received: `(2, devices)` bytes received inside the host, and between hosts.
     """
 
     buffer: Ints
@@ -49,7 +49,7 @@ class Volumes:
 
 
 def samples_of(batch_size: int, devices: int) -> list[int]:
-    """Samples of a batch that belong to each device; the first devices get one more if the batch does not divide."""
+    """Number of samples of each device; the first devices get one more if the batch does not divide evenly."""
     share, rest = divmod(batch_size, devices)
     return [share + (device < rest) for device in range(devices)]
 
@@ -60,7 +60,7 @@ def all_to_all_volumes(batch_size: int, dims: Sequence[int], hosts: int) -> Volu
     Args:
         batch_size: samples over all devices.
         dims: `(devices,)` dim sums.
-        hosts: hosts, each with as many devices in a row.
+        hosts: number of hosts; each holds the same number of consecutive devices.
     """
     devices = len(dims)
     moved = VALUE_BYTES * np.outer(dims, samples_of(batch_size, devices)).astype(np.int64)  # from device, to device
@@ -75,14 +75,14 @@ def all_to_all_volumes(batch_size: int, dims: Sequence[int], hosts: int) -> Volu
 
 
 def ring_volumes(elements: int, devices: int, hosts: int, *, gathers: bool, reduces: bool) -> Volumes:
-    """The volumes of an all-gather, a reduce-scatter, or both one after the other: an all-reduce.
+    """The volumes of an all-gather, a reduce-scatter, or an all-reduce, which is both.
 
     Args:
-        elements: values in the whole buffer.
-        devices: devices.
-        hosts: hosts of as many devices each.
-        gathers: every device ends with the whole buffer.
-        reduces: every device starts with a whole buffer, and the buffers are added up.
+        elements: number of values in the whole buffer.
+        devices: number of devices.
+        hosts: number of hosts, with the same number of devices each.
+        gathers: whether every device ends with the whole buffer.
+        reduces: whether every device starts with a whole buffer, and the buffers are added up.
     """
     whole, per_host = VALUE_BYTES * elements, devices // hosts
     passes = gathers + reduces
@@ -96,8 +96,8 @@ def ring_volumes(elements: int, devices: int, hosts: int, *, gathers: bool, redu
 ALL_TO_ALL, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE = "all_to_all", "reduce_scatter", "all_gather", "all_reduce"
 KINDS = (ALL_TO_ALL, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE)
 
-_ALL_TO_ALL_SHARE = 4  # of so many samples in a row, all but one are all-to-all where other kinds are wanted too
-_MOST_NOISE = 2.0  # standard deviation of the logarithm of a table's cost, in the worst greedy
+_ALL_TO_ALL_SHARE = 4  # of this many consecutive samples, all but one are all-to-all if other kinds are wanted too
+_MOST_NOISE = 2.0  # standard deviation of the logarithm of a table's cost in the worst greedy
 _NO_DELAY_SHARE = 0.1
 _MOST_DELAY = 4.0  # longest delay of a sample, as a multiple of the collective's nominal time
 _SMALLEST_BYTES = 1024
@@ -126,15 +126,15 @@ class CollectiveSample:
 
 @dataclass(frozen=True)
 class CollectiveSpace:
-    """All samples of a collection: sample i follows from the seed and i alone.
+    """All samples of a collection: sample i depends only on the seed and i.
 
     Attributes:
         pool: the tables to draw from.
         world: devices.
         seed: seed of the collection.
         batch_sizes: batch sizes to draw from.
-        kinds: kinds to measure; all-to-all gets three of four samples if there are other kinds.
-        max_bytes: largest buffer of the other kinds.
+        kinds: kinds to measure; three of four samples are all-to-all if there are other kinds.
+        max_bytes: largest buffer of kinds other than all-to-all.
         nominal_bandwidth: bytes per second of the nominal time, which sets the scale of the start delays.
         nominal_latency_ms: latency of the nominal time.
     """
@@ -183,16 +183,16 @@ class CollectiveSpace:
         return others[turn % len(others)] if others and position == _ALL_TO_ALL_SHARE - 1 else ALL_TO_ALL
 
     def _draw_elements(self, rng: np.random.Generator) -> int:
-        """Values of a whole buffer: even over the decades, and the same number for each device."""
+        """Number of values in a whole buffer: spread evenly over the decades, and a multiple of the number of devices."""
         size = math.exp(rng.uniform(math.log(_SMALLEST_BYTES), math.log(self.max_bytes)))
         return max(1, round(size / VALUE_BYTES / self.world)) * self.world
 
     def _draw_dims(self, rng: np.random.Generator) -> tuple[int, ...]:
         """Dim sums of the devices after a greedy of random quality.
 
-        It places tables by a cost dim x pooling^u x noise, largest first, on the device with the lowest sum. With u = 0 and no noise it
-        evens out the dims, as a plan that minds communication does. With u = 1 it is the heuristic `lookup`. Noise makes it worse, up to
-        a random placement.
+        The greedy places tables by a cost dim x pooling^u x noise, largest first, on the device with the lowest sum. With u = 0 and no
+        noise it evens out the dims, as a plan that considers communication does. With u = 1 it is the heuristic `lookup`. Noise makes it
+        worse, up to a random placement.
         """
         count = int(rng.integers(self.world, USUAL_TABLES * self.world + 1))
         bound = 2 ** int(rng.integers(2, 8))
@@ -208,7 +208,7 @@ class CollectiveSpace:
         return tuple(int(dim) for dim in rng.permutation(dims))
 
     def _draw_delays(self, batch_size: int, dims: Sequence[int], rng: np.random.Generator) -> tuple[float, ...]:
-        """Start delays. In some samples they are all zero, so that these show the collective alone."""
+        """Start delays; all zero in some samples, so that those show the collective alone."""
         largest = max(samples_of(batch_size, self.world)) * sum(dims) * VALUE_BYTES
         nominal_ms = self.nominal_latency_ms + largest / self.nominal_bandwidth * 1e3
         longest = nominal_ms * rng.uniform(0, _MOST_DELAY)

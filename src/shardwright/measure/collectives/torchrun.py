@@ -1,11 +1,11 @@
-"""Collecting inside a group that torchrun started, on one or several hosts.
+"""Collect inside a group that torchrun started, on one or several hosts.
 
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29500 --max-restarts 10
         -m shardwright.measure.collectives -o samples/ --device cuda
 
-(one line). Every process is a rank; rank 0 writes the store. Name a folder that all hosts share where torchrun may give rank 0 to another
-host after a restart. A rank that hangs in a sample ends itself after the timeout; torchrun then ends the others, and with
-`--max-restarts` starts all of them anew. The sample is noted in the store's folder; after the second time, it is skipped and counted.
+(one line). Every process is a rank; rank 0 writes the store. If torchrun may give rank 0 to another host after a restart, name a folder
+that all hosts share. A rank that hangs in a sample ends itself after the timeout; torchrun then ends the other ranks, and with
+`--max-restarts` restarts all of them. The sample is noted in the store's folder; after its second failure it is skipped and counted.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Place:
     """Place of this process in a group that torchrun started.
 
     Attributes:
-        rank: its number.
-        world: ranks on all hosts.
-        local_rank: its number on this host.
-        local_world: ranks on this host.
+        rank: number of this process.
+        world: number of ranks on all hosts.
+        local_rank: number of this process on this host.
+        local_world: number of ranks on this host.
     """
 
     rank: int
@@ -60,12 +60,12 @@ class Place:
 
     @property
     def hosts(self) -> int:
-        """Hosts of the group."""
+        """Number of hosts of the group."""
         return self.world // self.local_world
 
 
 def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place | None:
-    """The place that torchrun gave to this process in its environment; None if it did not start it.
+    """The place that torchrun's environment variables give to this process; None if torchrun did not start it.
 
     Raises:
         InvalidInput: the hosts have different numbers of ranks.
@@ -84,7 +84,7 @@ def place_of_this_process(environment: Mapping[str, str] | None = None) -> Place
 def collect_in_group(
     collection: Collection, place: Place, *, timeout_s: float = 60.0, progress: Progress | None = None
 ) -> CollectivesSummary | None:
-    """Measure collectives with the other processes of the group; each must call this with the same arguments.
+    """Measure collectives with the other processes of the group; every process must call this with the same arguments.
 
     Args:
         collection: what to measure; `world` must be the group's.
@@ -96,7 +96,7 @@ def collect_in_group(
         The summary on rank 0, None on the others.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store cannot be used.
+        InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: the ranks were started with different options or on different hardware.
     """
     check_timeout(timeout_s)
@@ -128,21 +128,21 @@ def collect_as_started(
     progress: Progress | None = None,
     **options: Any,
 ) -> CollectivesSummary | None:
-    """Measure collectives in the group in which torchrun started this process, else between processes of this machine.
+    """Measure collectives in the group if torchrun started this process, else between processes of this machine.
 
     Args:
         folder: the store.
         world: ranks; by default the group's, else 2.
-        hosts: hosts that the ranks stand for; by default the group's, else 1.
+        hosts: number of hosts that the ranks represent; by default the group's, else 1.
         timeout_s: longest time of a sample.
         progress: called after each measurement.
-        **options: of `new_collection`.
+        **options: options of `new_collection`.
 
     Returns:
         The summary; None on ranks that torchrun numbered above 0.
 
     Raises:
-        InvalidInput: an option breaks a rule, or the store cannot be used.
+        InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: the collectives cannot be measured.
     """
     place = place_of_this_process()
@@ -184,13 +184,13 @@ def _lead(collection: Collection, member: Member, timeout_s: float, progress: Pr
 
 
 def _follow(collection: Collection, member: Member, timeout_s: float) -> None:
-    """The other ranks: measure the announced samples, until rank 0 ends it."""
+    """The other ranks: measure the announced samples until rank 0 announces the end."""
     while (number := _announce(_END, member)) != _END:
         _within(timeout_s, member, collection.space.draw(number), collection)
 
 
 def _within(timeout_s: float, member: Member, sample: CollectiveSample, collection: Collection) -> DeviceTimes:
-    """The times of a sample. A process that hangs is ended with a trace, whatever it hangs in."""
+    """Measure a sample. If it takes too long, end this process with a traceback, wherever it hangs."""
     faulthandler.dump_traceback_later(timeout_s, exit=True)
     try:
         return member.measure(sample, collection.policy)
@@ -199,7 +199,7 @@ def _within(timeout_s: float, member: Member, sample: CollectiveSample, collecti
 
 
 def _announce(number: int, member: Member) -> int:
-    """Broadcast the number of rank 0; returns it on every rank."""
+    """Broadcast the number that rank 0 passes; return it on every rank."""
     import torch
     import torch.distributed as dist
 
@@ -209,7 +209,7 @@ def _announce(number: int, member: Member) -> int:
 
 
 def _check_agreement(collection: Collection, member: Member) -> None:
-    """Check that all ranks measure the same on the same kind of machine."""
+    """Check that all ranks have the same options on the same kind of machine."""
     import torch
     import torch.distributed as dist
 
@@ -227,7 +227,7 @@ def _check_agreement(collection: Collection, member: Member) -> None:
 
 
 class Attempts:
-    """Notes on disk on the sample that is being measured, so that samples that end the whole group are known afterwards.
+    """Notes on disk about the sample that is being measured, so that a restarted group knows which samples ended it.
 
     Args:
         folder: the store.
@@ -242,11 +242,11 @@ class Attempts:
         self._measured: int | None = None
 
     def failed(self, sample: int) -> int:
-        """The number of times that the group ended while it measured this sample."""
+        """How often the group ended while it measured this sample."""
         return self._failures.get(sample, 0)
 
     def begin(self, sample: int) -> None:
-        """Note that a sample is about to be measured; unless `end` follows, it has failed once more."""
+        """Note that a sample is about to be measured; if no `end` follows, this counts as a failure."""
         self._measured = sample
         self._write({**self._failures, sample: self.failed(sample) + 1})
 
@@ -258,7 +258,7 @@ class Attempts:
             self._write(self._failures)
 
     def forget(self) -> None:
-        """Remove all notes, since the store holds all samples, also the skipped ones."""
+        """Remove all notes, since the store now holds all samples, also the skipped ones."""
         self._failures = {}
         self._write({})
 
