@@ -132,8 +132,9 @@ def _summary(found: Sequence[Found]) -> tuple[str, tuple[str, ...], Rows]:
     differences = np.array([predicted_ms(r) / r["communication_ms"] - 1 for _, rs in found for r in rs if measured(r)])
     losses = max((loss_difference(r) for _, rs in found for r in rs if measured(r)), default=float("nan"))
     caption = (
-        f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, predicted "
-        f"communication differs from measured by {np.median(np.abs(differences)):.1%} (median), {np.abs(differences).max():.1%} at most; "
+        f"flexshard against row_wise that sends every looked-up row (none/whole). Over all {differences.size} plans below, communication "
+        f"predicted with fitted links and the latencies of all exchanges differs from measured by {np.median(np.abs(differences)):.1%} "
+        f"(median), {np.abs(differences).max():.1%} at most; "
         f"{(np.abs(differences) <= 0.15).mean():.0%} of the plans are within 15%. Losses differ by at most {losses:.1e}."
     )
     return caption, heads, rows

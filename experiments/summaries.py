@@ -11,6 +11,11 @@ from experiments.experiment import Row, Value
 from experiments.rows import VERSION
 
 NOTHING = "–"
+REDESIGNS = (
+    "`autoshard` and `dreamshard` are redesigns on the papers' networks (docs/concepts/learned.md lists the departures), so their figures "
+    "are not those of the papers' methods."
+)
+"""For every page that shows learned strategies beside a paper's figures."""
 _DRAWS = 2000
 
 

@@ -59,9 +59,11 @@ def verdict(rows: Sequence[Row], system: str) -> str:
         return ""
     tasks = sum(row["part"] == SEARCH and (row["system"], row["variant"]) == (system, FULL) for row in rows)
     sentences = [f"**`{system}`**, {tasks} tasks; change of the step without the part, geometric mean."]
-    sentences += [f"What matters: {', '.join(matters)}."] if matters else []
-    sentences += [f"What matters by less than {_NOTABLE:.1%}, or not for sure: {', '.join(little)}."] if little else []
-    sentences += [f"Better without: {', '.join(better)}."] if better else []
+    sentences += [f"These lengthen the step: {', '.join(matters)}."] if matters else []
+    sentences += (
+        [f"These change it by less than {_NOTABLE:.1%}, or not for sure: {', '.join(little)}."] if little else []
+    )
+    sentences += [f"These shorten it: {', '.join(better)}."] if better else []
     return " ".join(sentences)
 
 

@@ -13,7 +13,7 @@ from experiments.experiment import Page, ResultTable, Row
 from experiments.learned.policy_training import LEARNERS
 from experiments.learned.tasks import BATCH, DIM, POOL
 from experiments.pages import panels
-from experiments.summaries import NOTHING, cell, conditions
+from experiments.summaries import NOTHING, REDESIGNS, cell, conditions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,8 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
         f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
         "training differ by up to 2% in mean cost (page learned_curves), so that a loss below that says nothing.",
         "**What differs from the papers.** They measure on GPUs, with other batch sizes and kernels, so that their losses and these "
-        "compare in kind only.",
+        "compare in kind only. Moving a policy to another number of devices is DreamShard's claim, for 2 to 8 devices; 16 are beyond it. "
+        + REDESIGNS,
     ]
 
 

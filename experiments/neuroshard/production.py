@@ -67,12 +67,12 @@ WORLDS = (
     World(
         "cpu",
         1024,
-        "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts; cost model learned from kernels",
+        "CPU cores, 16 GB each, 10 GB/s inside a host and 5 GB/s between hosts",
     ),
     World(
         "a100",
         65_536,
-        "A100s, 68 GB each, 208 GB/s inside a host and 25 GB/s between hosts; cost model from published figures",
+        "A100s, 68 GB each, with the links of the preset a100-8",
     ),
 )
 

@@ -11,7 +11,8 @@ from experiments.entrants import TORCHREC
 from experiments.experiment import Page, ResultTable, Row, Value
 from experiments.neuroshard.comparisons import CASE, compared, failure_table, gaps, success, with_cases
 from experiments.neuroshard.production import DEVICES_PER_HOST, FILL, HOSTS, MAX_DIM, WORLDS
-from experiments.summaries import NOTHING, cell, conditions, grouped, in_order, mean_interval, with_interval
+from experiments.rows import VERSION
+from experiments.summaries import NOTHING, REDESIGNS, cell, conditions, grouped, in_order, mean_interval, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,11 +116,23 @@ def _of_world(world: str, rows: Sequence[Row], names: Sequence[str]) -> ResultTa
         cells.append((name, len(tried), success(tried, name), *own))
     about = next(one.about for one in WORLDS if one.name == world)
     caption = (
-        f"`{world}`: {about}. Embedding cost and step in ms over the tasks that all placed, with `torchrec` apart; gap: (step − bound) / "
+        f"`{world}`: {about}; cost model {_priced_by(rows)}. Embedding cost and step in ms over the tasks that all placed, with `torchrec` "
+        "apart; gap: (step − bound) / "
         "bound; balance: cheapest over costliest device; cut: tables in several blocks; means. Search: median seconds."
     )
     heads = ("strategy", "tried", "placed", "embedding cost", "step", "gap", "balance", "cut", "search")
     return ResultTable(caption, heads, cells)
+
+
+def _priced_by(rows: Sequence[Row]) -> str:
+    """The cost model of the rows, by their versions: learned from kernels, made of published figures, or bytes over stated bandwidth."""
+    versions = " ".join(str(row.get(VERSION, "")) for row in rows)
+    kinds = {
+        "model ": "learned from kernels",
+        "published ": "of published figures",
+        "analytic ": "bytes over stated bandwidth",
+    }
+    return " and ".join(text for mark, text in kinds.items() if mark in versions)
 
 
 def _whole_tables(world: str, rows: Sequence[Row]) -> str | None:
@@ -147,9 +160,10 @@ def _text(whole_tables: Sequence[str]) -> list[str]:
         "tables are made up and all times are predicted. So only the ratios to `random` can be set side by side, and they need not "
         "agree. The throughput of a training step with its dense part is not predicted here.",
         "`autoshard`, `dreamshard` and `dreamshard+` place by policies learned for CPUs; there is none for A100s, where they are left "
-        "out. Strategies that place whole tables cut one that fits no device, as few times as possible. `neuroshard` has the published "
-        "options: at most 10 column splits. Tables that fit no device are cut before these, which the paper's search does not do, and "
-        "are not counted; [neuroshard-published](neuroshard-published.md) runs it without them.",
+        "out. Strategies that place whole tables cut one that fits no device, as few times as possible. `neuroshard` has the "
+        "paper's N, K, L and M, with at most 10 column splits. Tables that fit no device are cut before these and not counted, which the "
+        "paper's search does not do; [neuroshard-published](neuroshard-published.md) runs it without such cuts.",
+        REDESIGNS,
         *whole_tables,
     ]
 

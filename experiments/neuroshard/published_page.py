@@ -43,13 +43,15 @@ def made_page(rows: Sequence[Row]) -> Page:
 
 def _text() -> list[str]:
     return [
-        "The strategy `neuroshard` differs from the paper in one thing that helps it: tables that fit no device are cut before its beam "
-        "begins, and its ten splits do not count these cuts. Here it runs without (`free_cuts=False`), on tasks whose tables all fit a "
-        "device, so that ten halvings can do. Its score is the paper's, the embedding cost: the largest, over devices, of kernels and both "
+        "One thing that helps the strategy `neuroshard` is off here: cuts of tables that fit no device, which come before its beam and do "
+        "not count among its ten splits (`free_cuts=False`). All tables of the tasks fit a device, so that ten halvings can do. What else "
+        "differs from the paper is listed in docs/concepts/search.md. Its score is the paper's, the embedding cost: the largest, over "
+        "devices, of kernels and both "
         f"exchanges together. `{BY_STEP}` is the same search by the step: the sum over the phases of the slowest device of each.",
         "The paper's three networks predict the kernels of a device, the forward and the backward all-to-all. They were trained on this "
         "machine: the kernels are those of `data/costs`, the collectives were measured for this page among processes of one machine while "
-        f"other programs ran, with {EPOCHS} epochs. So repeats of a collective differ much, and the networks' errors are about as large. "
+        f"other programs ran, with {EPOCHS} epochs. So repeats of a collective differ much: compare each network's error with that of its "
+        "repeats. "
         "Everything else is predicted by the bundled CPU model and stated bandwidths.",
     ]
 

@@ -25,6 +25,8 @@ TRIES = 64
 class AutoShard:
     """Placement by the learned policy of [autoshard] (see `policy`). It regards no communication and makes no column splits.
 
+    The policy is a redesign; it places as published only if learned with `preset=published`.
+
     Attributes:
         policy: file of the policy; None for the policy that is bundled for the task's device.
         name: name of the strategy.

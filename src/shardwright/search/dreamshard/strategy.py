@@ -102,6 +102,8 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
 class DreamShard:
     """Greedy placement by a DreamShard policy [dreamshard]; the cost model is not used.
 
+    The policy is a redesign; it places as published only if learned with `preset=published`.
+
     Attributes:
         policy: file of a policy; by default the bundled policy for the task's device type.
         name: name of the strategy.

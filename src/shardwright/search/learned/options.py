@@ -107,8 +107,7 @@ class AutoShardOptions(LearningOptions):
 class DreamShardOptions(LearningOptions):
     """How DreamShard learns.
 
-    On tasks of 50 unseen tables on 4 devices, the paper's values train in 20 s and close a tenth of the distance from the best heuristic
-    to the bound. The defaults here train in under two minutes and close half of it.
+    The defaults are not the paper's values, which `preset=published` takes; `benchmarks/learned_published.py` compares both.
 
     Attributes:
         iterations: rounds; each collects costs, updates the cost network and updates the policy.
