@@ -23,8 +23,9 @@ __all__ = ["Rnn", "RnnOptions"]
 class Rnn:
     """Device placement by a sequence-to-sequence network (Mirhoseini et al., ICML 2017), after the RNN baseline of DreamShard.
 
-    It has three advantages over that baseline (see `training`), and its reward is the cost model's step. Each search trains anew; nothing is
-    learned beforehand, and nothing is kept. The search returns the cheapest plan that training drew, which need not be the trained network's own plan. The strategy needs torch.
+    It has three advantages over that baseline (see `training`), and its reward is the cost model's step. Each search trains anew: nothing
+    is learned beforehand or kept. The search returns the cheapest plan that training drew, which need not be the trained network's own.
+    The strategy needs torch.
 
     Attributes:
         options: how long and how to train.
