@@ -61,7 +61,7 @@ def text(scale: Scale, seeds: int, quick: bool) -> list[str]:
         "DreamShard the step, AutoShard the kernels of the slowest device. Below the matrix the same for the bundled policy, the best "
         "sorted heuristic of the column, random placement and `certified`, and how far the target's policy itself lies above the proven "
         "bound.",
-        f"**How policies are trained here.** Costs come from the bundled CPU cost model. AutoShard: {scale.autoshard.steps:,} steps; "
+        f"**How policies are trained here.** Costs come from the CPU cost model bundled then. AutoShard: {scale.autoshard.steps:,} steps; "
         f"DreamShard: {scale.dreamshard.iterations} iterations of {scale.dreamshard.cost_updates} cost updates and "
         f"{scale.dreamshard.policy_updates} policy updates. The bundled policies learned from 130 tasks of mixed sizes, AutoShard's with "
         f"1,000,000 steps. Policies of {seeds} seed{'s' if seeds > 1 else ''}; the interval is over tasks alone. Three seeds of the same "
