@@ -25,7 +25,8 @@ from experiments.summaries import NOTHING, cell, conditions, grouped
 _NOTABLE = 0.005  # share by which a step must become longer or shorter for a part to matter
 
 _INTRODUCTION = (
-    "NeuroShard's tasks (10 to 59 tables on 4 devices, 20 to 119 on 8; max dim 32 and 128; batch 1,024), priced by the then bundled model of "
+    "NeuroShard's tasks (10 to 59 tables on 4 devices, 20 to 119 on 8; max dim 32 and 128; batch 1,024), priced by the then bundled model "
+    "of "
     "CPU kernels. Each search runs as it is and without one part; every plan is judged by the same fused costs, whatever it was searched "
     "with. Costs are `step_ms`; the paper's cost, the largest device's sum, is beside it."
 )

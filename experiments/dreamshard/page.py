@@ -228,7 +228,8 @@ def text(rows: Sequence[Row], groups: Groups, tasks: int) -> list[str]:
         "(seen), the other half no policy has met (unseen); no task was part of a training. Wanted are "
         f"{tasks} tasks of each half and setting; {RNN} trains on every task by itself and gets the first ones only. "
         f"{versions}.",
-        "**What differs from the paper.** Costs are those of the CPU cost model bundled then, trained on kernels measured on a CPU, where the "
+        "**What differs from the paper.** Costs are those of the CPU cost model bundled then, trained on kernels measured on a CPU, where "
+        "the "
         "paper measures on GPUs: milliseconds compare with each other here and with nothing there. The paper trains a policy for each "
         "setting; here one bundled policy of each strategy, trained on tasks of 10 to 109 tables on 2 to 16 devices, places all. "
         f"{REDESIGNS} "
