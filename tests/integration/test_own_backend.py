@@ -97,7 +97,7 @@ def test_samples_are_made_by_the_own_backend_and_stay_apart(folder: Path) -> Non
 
 def test_no_sample_is_made_by_kernels_that_are_wrong(folder: Path) -> None:
     store = folder / "samples"
-    with pytest.raises(MeasurementFailed, match=r"something else than the reference: sgd, fp32, pooled.*checks\.json"):
+    with pytest.raises(MeasurementFailed, match=r"results differ from the reference: sgd, fp32, pooled.*checks\.json"):
         collected(store, "kernels_of_mine:Doubled")
     assert [path.name for path in store.iterdir()] == ["checks.json"]
     kernels = json.loads((store / "checks.json").read_text())["kernels"]

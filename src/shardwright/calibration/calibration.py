@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import Group, Set, fitted_task
-from shardwright.calibration.visits import Observed, Visitor, calibration_lock, earlier_samples
+from shardwright.calibration.visits import Observed, Visitor, calibration_lock, check_minutes, earlier_samples
 from shardwright.cost.accuracy import Accuracy
 from shardwright.cost.adapting import FEWEST_SETS, Recipe, Validated, error_of, recipes, validated
 from shardwright.cost.choice import cache_folder, keep_model, path_for, task_digest
@@ -58,10 +57,8 @@ _HALVES, _FOLDS = 2, 4
 _EFFORT = 0.5  # effort of every training except the last
 _FEW = 60  # with fewer sets, more training effort gains nothing
 _LAST_TRAINING = 4.5  # duration of the last training over the one before: it has more folds and updates
-_RESERVE, _MOST_RESERVE_S = (
-    0.2,
-    15.0,
-)  # share of the time, and most seconds, kept for the last training until a first training shows how long one takes
+# Share of the time, and most seconds, kept for the last training until a first training shows how long one takes.
+_RESERVE, _MOST_RESERVE_S = 0.2, 15.0
 _FEWEST_CHOSEN = 10
 _AGAIN = 3  # for this many sets, at most one disturbed set is visited again
 
@@ -130,10 +127,9 @@ def calibrate(
     kind = device or ("cpu" if task is None or task.topology.device == "cpu" else "cuda")
     check_device(kind)
     limit = MINUTES[kind] if minutes is None else minutes
-    if not (math.isfinite(limit) and limit > 0):
-        raise InvalidInput(f"minutes is {limit:g}, must be a finite number greater than 0")
+    check_minutes(limit)
     if not 0 < aim < 1:
-        raise InvalidInput(f"aim is {aim:g}, must be a share between 0 and 1, as in 0.05")
+        raise InvalidInput(f"aim is {aim:g}, must be an error between 0 and 1, such as 0.05 for 5%")
     machine = fingerprint(kind, default_backend())
     here = device_type(machine)
     if task is not None and task.topology.device != here:
@@ -183,7 +179,7 @@ def _calibrated(
         covered = _coverage(task, machine, optimizer, batch_size, curriculum.kinds)
         result = _with_model(result, run, covered, path_for(covered, machine))
     else:
-        few = f"{len(observed)} sets are too few for a model, which needs {FEWEST_SETS}: calibrate again to go on"
+        few = f"only {len(observed)} sets were measured and a model needs {FEWEST_SETS}; run the same command again to continue"
         result = replace(result, notes=(*result.notes, few))
     return replace(result, seconds=monotonic() - began)
 
@@ -212,7 +208,7 @@ def _with_model(result: Calibration, run: Calibrating, covered: dict[str, str], 
         slower=controls.slower_than(older.metadata) if older is not None else None,
     )
     if older is not None and not _better(found, older, samples, result.new_sets):
-        kept = f"the model of before predicts the new sets better, and is kept: {older.name}"
+        kept = f"the earlier model predicts the new sets better and is kept: {older.name}"
         return replace(result, path=path, notes=(*result.notes, kept))
     keep_model(model, path)
     return replace(result, path=path)

@@ -23,7 +23,7 @@ import numpy as np
 
 from shardwright.calibration.moves import Moves
 from shardwright.calibration.sets import fitted_task
-from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock
+from shardwright.calibration.visits import Candidate, Comparison, Visitor, calibration_lock, check_minutes
 from shardwright.cost.choice import cache_folder, resolve_cost_model
 from shardwright.cost.correction import CorrectedModel, corrected, with_cut_price
 from shardwright.cost.files import device_type
@@ -127,8 +127,7 @@ def tune(
         MeasurementFailed: this machine has no such device, or the first plan cannot be measured.
         KeyboardInterrupt: Ctrl-C was pressed before the first plan was measured; later, Ctrl-C returns the best plan so far.
     """
-    if isinstance(minutes, bool) or not (math.isfinite(minutes) and minutes > 0):
-        raise InvalidInput(f"minutes is {minutes:g}, must be a finite number greater than 0")
+    check_minutes(minutes)
     kind = device or ("cpu" if task.topology.device == "cpu" else "cuda")
     check_device(kind)
     machine = fingerprint(kind, default_backend())

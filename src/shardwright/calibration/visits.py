@@ -106,7 +106,8 @@ class Visits:
             self._failures += 1
             if self._failures >= _MOST_FAILED:
                 raise MeasurementFailed(
-                    f"{self._failures} sets in a row could not be measured, the last: {error}"
+                    f"{self._failures} sets in a row could not be measured, the last: {error}; check the backend with "
+                    "'python -m shardwright.measure.checks -o FOLDER'"
                 ) from error
             if kind == "control" and not self._visits:
                 raise
@@ -177,6 +178,13 @@ def earlier_samples(store: SampleStore, optimizer: str, batch_size: int) -> Samp
     return samples_of(table) if table.num_rows else None
 
 
+def check_minutes(minutes: float) -> None:
+    """Check a time limit; raises InvalidInput unless it is a finite number above 0."""
+    if isinstance(minutes, bool) or not 0 < minutes < math.inf:
+        shown = str(minutes) if isinstance(minutes, bool) else f"{minutes:g}"
+        raise InvalidInput(f"minutes is {shown}, must be a finite number greater than 0")
+
+
 @contextmanager
 def calibration_lock(folder: Path) -> Iterator[None]:
     """Lock out other calibrations on this machine; the kernel releases the lock when the process ends, even by a crash.
@@ -196,7 +204,7 @@ def calibration_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidInput(
-                "another calibration is under way on this machine, and two would disturb each other: wait until it ends"
+                "another calibration or tuning is running on this machine, and two would disturb each other: wait until it ends"
             ) from None
         yield
 
@@ -299,9 +307,10 @@ class Comparison(Visits):
 
     def samples(self) -> tuple[list[DeviceWork], Floats, Floats]:
         """All n works of plans, their `(n, 2)` ms, and the `(n, 2)` standard errors in ms."""
-        works = [work for work, visits in self._visits.items() if visits and work not in set(self.controls)]
+        controls, noise = set(self.controls), self._noise()
+        works = [work for work, visits in self._visits.items() if visits and work not in controls]
         times = np.array([self.time(work) for work in works]).reshape(-1, 2)
-        return works, times, np.array([self._error(work) for work in works]).reshape(-1, 2) * times
+        return works, times, np.array([self._error(work, noise) for work in works]).reshape(-1, 2) * times
 
     def time(self, work: DeviceWork) -> tuple[float, float]:
         """As in `Visits`, but for a work that this command did not visit, the time comes from earlier commands."""
@@ -330,18 +339,18 @@ class Comparison(Visits):
         prior = 4  # the assumed noise counts as much as this many visits
         return np.maximum(np.sqrt((squares + prior * _FIRST_NOISE**2) / (freedom + prior)), _LEAST_NOISE)
 
-    def _error(self, work: DeviceWork) -> Floats:
-        """`(2,)` standard error of a work's time, as a share of the time."""
+    def _error(self, work: DeviceWork, noise: Floats) -> Floats:
+        """`(2,)` standard error of a work's time, as a share of the time; `noise` is that of a visit."""
         count = max(1, sum(visit.quiet for visit in self._known(work)))
-        found: Floats = self._noise() * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
+        found: Floats = noise * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
         return found
 
     def _steps(self, candidate: Candidate) -> Floats:
         """`(draws,)` random step ms within the noise of the measurements; a work gets the same draws in every plan."""
-        drawn = np.zeros((_DRAWS, len(candidate.works), 2))
+        drawn, noise = np.zeros((_DRAWS, len(candidate.works), 2)), self._noise()
         for device, work in enumerate(candidate.works):
             if work.works:
                 if work not in self._normal:
                     self._normal[work] = np.random.default_rng(work_id(work)).standard_normal((_DRAWS, 2))
-                drawn[:, device] = np.array(self.time(work)) * (1 + self._error(work) * self._normal[work])
+                drawn[:, device] = np.array(self.time(work)) * (1 + self._error(work, noise) * self._normal[work])
         return candidate.step_ms(drawn)

@@ -65,7 +65,7 @@ class UserModel:
 
     def learned_on(self, machine: Fingerprint) -> bool:
         """Whether the model was learned on this hardware with these libraries."""
-        return self.metadata.get("hardware", "").startswith(_decisive(machine))
+        return f"{self.metadata.get('hardware', '')}, ".startswith(f"{_decisive(machine)}, ")
 
 
 def cache_folder() -> Path:

@@ -203,5 +203,7 @@ def _wanted_arrays(header: dict[str, str]) -> set[str]:
     if header.get("features") != json.dumps([FEATURES, SCALES]):
         raise InvalidInput("the model was trained on other features than this version computes; train it again")
     if "head" not in header:
-        raise InvalidInput("the header names no head; train the model again with this version")
+        raise InvalidInput(
+            "the model file does not say which head it has ('convex' or 'mlp'); train the model again with this version"
+        )
     return set(SHAPES)

@@ -284,7 +284,7 @@ def own_backend(name: str) -> Backend:
         backend = found()
     except Exception as error:
         raise InvalidInput(
-            f"backend: {name} cannot be made ({said(error)}); it is called without arguments, so give its own defaults"
+            f"backend: {name} could not be created ({said(error)}); its constructor must work without arguments"
         ) from error
     if not isinstance(getattr(backend, "name", None), str):
         raise InvalidInput(
@@ -322,7 +322,7 @@ def _class(name: str) -> type[Any]:
     path, _, attribute = name.partition(":")
     if path == "__main__":
         raise InvalidInput(
-            "backend: '__main__' is another module in each process; put the class into a module of its own, and name that"
+            "backend: a class in '__main__' cannot be imported by measuring processes; move it into a module and name that"
         )
     try:
         module = import_module(path)

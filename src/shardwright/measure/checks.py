@@ -157,8 +157,8 @@ def _wrong(checks: Sequence[Check], backend: str) -> list[str]:
     if all(check.refused for check in checks):
         return [f"backend {backend} refuses every call, the first with: {checks[0].refused}"]
     return [
-        f"kernels compute something else than the reference: {check.name}{f' ({check.fault})' if check.fault else ''}; "
-        "collect nothing before that is understood"
+        f"results differ from the reference: {check.name}{f' ({check.fault})' if check.fault else ''}; do not collect: use another "
+        "backend or version of FBGEMM, or report it"
         for check in checks
         if not check.passed
     ]

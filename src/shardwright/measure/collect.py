@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         help="stop after this time; the same command again goes on (default none, on cuda 1400; inf for none)",
     )
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the samples")
     add("--space", choices=tuple(BREADTHS), help="how wide to sample (default: wide on cuda, else usual)")
     add(
         "--batch-size",

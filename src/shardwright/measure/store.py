@@ -284,9 +284,9 @@ def chosen_hardware(
         return [alike[0][0]]
     there = "; ".join(", ".join(f"{key} {one.get(key)}" for key in decisive) for _, one in found)
     problem = (
-        "its measurements are of several kinds of hardware or software"
+        "holds measurements of several kinds of hardware or software"
         if alike
-        else "measured on other hardware or software than is asked for"
+        else "holds no measurements of the hardware or software asked for"
     )
     raise InvalidInput(
         f"{where}: {problem}; it has: {there}. Name a processor or backend with --hardware, or take all with --allow-other-hardware"
@@ -378,8 +378,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 def _refuse_older(folder: Path) -> None:
     if is_missing(folder / NAME) and not is_missing(folder / "identity.json"):
         raise InvalidInput(
-            f"{folder}: is a store of an earlier release, whose times are of one batch repeated and do not go with those measured now; "
-            "collect again into another folder"
+            f"{folder}: is from an earlier release, which timed one batch again and again; such times cannot be mixed with new ones: "
+            "collect into another folder"
         )
 
 

@@ -93,7 +93,7 @@ class Worker(Child):
         if line is None:
             self.kill()
             raise MeasurementFailed(
-                f"the measuring process gave no sign of its {what} within {limit_s:g} s and was ended: a kernel or the driver may hang; "
+                f"the measuring process sent no {what} within {limit_s:g} s and was ended: a kernel or the driver may hang; "
                 f"leave this set out, or look at the device. {self.last_words()}"
             )
         if not line.endswith(b"\n"):

@@ -113,7 +113,7 @@ def test_two_at_once_are_refused(cache_folder, visitor):
     cache_folder.mkdir()
     with (cache_folder / f"calibrating-{platform.node()}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InvalidInput, match="another calibration is under way"):
+        with pytest.raises(InvalidInput, match="another calibration or tuning is running"):
             calibrate(visitor=visitor)
 
 
@@ -122,6 +122,7 @@ def test_two_at_once_are_refused(cache_folder, visitor):
     [
         ({"minutes": 0}, "minutes is 0"),
         ({"minutes": -1}, "minutes is -1"),
+        ({"minutes": True}, "minutes is True"),
         ({"minutes": float("nan")}, "minutes is nan"),
         ({"aim": 0}, "aim is 0"),
         ({"device": "abacus"}, "device is 'abacus'"),

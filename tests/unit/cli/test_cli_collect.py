@@ -223,7 +223,7 @@ def test_under_torchrun_the_group_is_joined_and_rank_0_speaks(cli, tmp_path, mon
         (["--collectives", "--world", "1"], "world is 1, must be at least 2"),
         (["--collectives", "--world", "3", "--hosts", "2"], "hosts is 2, must be a divisor of the 3 ranks"),
         (["--collectives", "--kind", "broadcast"], "must be one or more of all_to_all"),
-        (["--collectives", "--timeout", "0"], "timeout is 0.0 s, must be positive"),
+        (["--collectives", "--timeout", "0"], "timeout is 0.0 s, must be a finite number greater than 0"),
         (["--collectives", "--runs", "0"], "runs"),
         (["--collectives", "--device", "tpu"], "device is 'tpu'"),
         (["--collectives", "--batch-size", "1"], "batch_sizes"),

@@ -16,6 +16,7 @@ from shardwright.cost.choice import (
 )
 from shardwright.cost.files import provenance, unlike
 from shardwright.errors import InvalidInput
+from shardwright.measure.hardware import DECISIVE
 from shardwright.task import Topology
 from shardwright.testing.tasks import task_of
 from tests.unit.cli.models import linear_model
@@ -72,6 +73,12 @@ def test_a_model_that_does_not_cover_the_task_gives_way_to_one_that_does(cache_f
 def test_a_model_behind_other_hardware_or_libraries_is_not_taken(cache_folder):
     kept("other", hardware="device_kind cpu, processor Other CPU, cores 2, backend fbgemm, torch 2, fbgemm 1")
     assert best_user_model(TASK) is None
+    machine = machine_with("cpu")
+    mine = ", ".join(f"{key} {machine[key]}" for key in DECISIVE)
+    kept("patched", hardware=f"{mine}.post1")
+    assert best_user_model(TASK) is None
+    kept("mine", hardware=mine)
+    assert resolve_cost_model(None, TASK).name == "mine"
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-7], lambda data: b"x" * 100])

@@ -53,7 +53,7 @@ def test_a_telling_name_is_that_of_the_weights(trained, model_file):
         ({"kind": "policy"}, "kind 'policy'"),
         ({"features": json.dumps(["rows"])}, "other features"),
         ({"head": "cubic"}, "head is 'cubic'"),
-        ({"head": None}, "names no head"),
+        ({"head": None}, "does not say which head"),
     ],
 )
 def test_another_header_is_refused(model_file, header, says):

@@ -92,7 +92,7 @@ def test_a_module_of_the_user_is_imported(written: Callable[[str], str]) -> None
         ("shardwright.nowhere:Mine", "no module 'shardwright.nowhere'"),
         ("shardwright.measure.embedding_bag:Nothing", "does not exist in .*, which defines EmbeddingBagBackend, EmbeddingBagCall"),
         ("shardwright.measure.embedding_bag:_sgd", "_sgd is no class"),
-        ("shardwright.measure.embedding_bag:EmbeddingBagCall", "cannot be made .TypeError.*called without arguments"),
+        ("shardwright.measure.embedding_bag:EmbeddingBagCall", "could not be created .TypeError.*without arguments"),
         ("collections:Counter", "has no `name`"),
     ],
 )  # fmt: skip

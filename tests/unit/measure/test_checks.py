@@ -110,7 +110,7 @@ def test_wrong_kernels_fail_the_check_and_are_checked_again(
     assert module.main([*arguments, "3"]) == 1
     said = capsys.readouterr().out
     assert "WRONG sgd, fp32" in said
-    assert "problem: kernels compute something else than the reference: sgd, fp32" in said
+    assert "problem: results differ from the reference: sgd, fp32" in said
     assert module.main([*arguments, "4"]) == 0
     assert len(checked) == 2
 
@@ -171,6 +171,6 @@ def test_a_faulty_call_is_said_with_its_fault(
     assert module.main(["-o", str(tmp_path), "--backend", OWN]) == 1
     said = capsys.readouterr().out
     assert "WRONG faulty" in said
-    assert "problem: kernels compute something else than the reference: faulty (IndexError: row 7 of 5)" in said
+    assert "problem: results differ from the reference: faulty (IndexError: row 7 of 5)" in said
     with pytest.raises(MeasurementFailed, match=r"faulty \(IndexError: row 7 of 5\).*checks\.json"):
         require_checked(tmp_path, "cpu", OWN)

@@ -75,7 +75,7 @@ def test_several_kinds_of_hardware_are_told_apart(tmp_path: Path) -> None:
     assert read_samples(tmp_path, hardware="Slide")["label"].to_pylist() == ["a:2", "a:3"]
     assert read_samples(tmp_path, hardware=HERE).num_rows == 3
     assert read_samples(tmp_path, allow_other_hardware=True).num_rows == 5
-    with pytest.raises(InvalidInput, match="measured on other hardware or software than is asked for"):
+    with pytest.raises(InvalidInput, match="holds no measurements of the hardware or software asked for"):
         read_samples(tmp_path, hardware=HERE | {"torch": "3"})
     assert [found["processor"] for found in fingerprints(tmp_path)] == ["abacus", "slide rule"]
 

@@ -133,7 +133,8 @@ def _fitted(
         return fit(make(), data, valid, progress)[0]
 
 
-_LEAST_STD = 1e-3
+# Least standard deviations of features and of volumes: what is constant in training is not divided by 0.
+_LEAST_STD, _LEAST_VOLUME_STD = 1e-3, 1e-6
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,6 @@ def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> Training
 
 
 FEWEST_COLLECTIVES = 50
-_LEAST_STD = 1e-6
 _PASSES = {"forward": FORWARD, "backward": BACKWARD}
 
 
@@ -276,7 +276,7 @@ def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: P
     """Train one network; return its arrays."""
     train, valid, _ = links.split(part, options.seed)
     raw = _inputs(train, name)
-    mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_STD)
+    mean, std = raw.mean(axis=0), np.maximum(raw.std(axis=0), _LEAST_VOLUME_STD)
     data, checked = (
         TrainingData(
             (torch.tensor((_inputs(half, name) - mean) / std, dtype=torch.float32),),

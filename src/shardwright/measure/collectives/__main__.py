@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-o", "--output", dest="folder", required=True, help="the sample store (a folder)")
     parser.add_argument("-n", "--samples", type=int, default=2000, help="samples the store is to hold (default 2000)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the samples")
     parser.add_argument("--world", type=int, help="ranks to start (default 2; under torchrun its own)")
     parser.add_argument("--hosts", type=int, help="hosts the ranks stand for (default 1; under torchrun its own)")
     parser.add_argument(

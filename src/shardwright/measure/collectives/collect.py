@@ -167,7 +167,7 @@ def check_timeout(seconds: float) -> None:
         InvalidInput: the timeout is not a finite number above 0.
     """
     if not 0 < seconds < float("inf"):
-        raise InvalidInput(f"timeout is {seconds} s, must be positive")
+        raise InvalidInput(f"timeout is {seconds} s, must be a finite number greater than 0")
 
 
 def measure_all(collection: Collection, store: SampleStore, measure: Measure, progress: Progress | None) -> int:
@@ -296,12 +296,14 @@ def read_collectives(
             raise ValueError(str(error)) from error
     taken = table if skipped else table.filter(np.asarray(table["runs"].to_numpy() > 0))
     if not taken.num_rows:
-        why = (
-            f"all {len(rows)} collectives were skipped; find out why they hang or fail"
-            if rows
-            else "holds no collectives"
+        if rows:
+            raise InvalidInput(
+                f"{folder}: all {len(rows)} collectives were skipped because they hung or failed; collect into another folder with fewer "
+                "ranks or a longer --timeout"
+            )
+        raise InvalidInput(
+            f"{folder}: holds no collectives; collect some: shardwright collect --collectives -o {folder}"
         )
-        raise InvalidInput(f"{folder}: {why}, and collect some: shardwright collect --collectives -o {folder}")
     return taken
 
 

@@ -157,7 +157,7 @@ class CollectiveSpace:
             raise InvalidInput(f"seed is {self.seed}, must not be negative")
         if not self.batch_sizes or any(size < self.world for size in self.batch_sizes):
             raise InvalidInput(
-                f"batch_sizes: {list(self.batch_sizes)} must be at least one size, each at least the {self.world} devices"
+                f"batch_sizes is {list(self.batch_sizes)}, must not be empty, with each size at least {self.world}, the number of devices"
             )
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or not self.kinds:

@@ -81,7 +81,7 @@ def test_sizes_of_the_other_kinds_spread_over_the_decades() -> None:
         ({"pool": ()}, "pool: is empty"),
         ({"world": 1}, "world is 1, must be at least 2"),
         ({"seed": -1}, "seed is -1"),
-        ({"batch_sizes": (512, 3)}, r"batch_sizes: \[512, 3\] must be at least one size, each at least the 4 devices"),
+        ({"batch_sizes": (512, 3)}, r"batch_sizes is \[512, 3\], must not be empty, with each size at least 4"),
         ({"batch_sizes": ()}, "batch_sizes"),
         ({"kinds": ("broadcast",)}, "kinds: .*broadcast.* must be one or more of all_to_all"),
         ({"kinds": ()}, "kinds"),
