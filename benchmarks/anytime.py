@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import shardwright as sw
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.errors import InfeasibleTask
 from shardwright.search.neuroshard import NeuroShard
@@ -74,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         tables.append((f"{count} tables on {devices} devices, {options.tasks} tasks.", HEADS, rows))
         print(tables[-1], flush=True)
-    command = " ".join(["python -m benchmarks.anytime", *(sys.argv[1:] if arguments is None else arguments)])
-    write_results("anytime", "Step time against search time", tables, command)
+    write_results("anytime", "Step time against search time", tables, command_of("anytime", arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

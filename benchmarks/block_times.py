@@ -3,7 +3,7 @@
 A block's time here is what it adds to an otherwise empty device: forward and backward kernels beyond an empty launch, and its own
 bytes over the links in both passes, without latency. A *way* cuts a table into equal blocks: the whole table; columns, halved down to
 multiples of 4; 2, 4, 8, … row blocks, up to the number of devices (at least 16); a replica on every device. Constraints and the memory
-of the roomiest device limit the ways. Two facts about a task follow:
+of the roomiest device limit the ways; replicas must fit the smallest device too. Two facts about a task follow:
 
 - A table *binds* if the block of its finest way takes at least half (`HALF`) of the step. A device then holds at most one such block,
   whatever a search does.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from shardwright.cost import CostModel
 from shardwright.cost.score import communication_ms, served_bytes
-from shardwright.sharding.memory import buffer_bytes, optimizer_bytes
+from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 from shardwright.task import Table, Task
@@ -98,9 +98,8 @@ def _ways(task: Task, table: Table) -> list[tuple[Shard, int]]:
 
 
 def _fits(task: Task, shard: Shard) -> bool:
-    work = shard_work(task, shard)
-    size = work.weight_bytes + optimizer_bytes(task.optimizer, work.rows, work.dim) + buffer_bytes(work)
-    return bool(size <= max(task.topology.memory_bytes))
+    room = task.topology.memory_bytes
+    return shard_bytes(task, shard) <= (max(room) if len(shard.devices) == 1 else min(room))
 
 
 def _links_ms(task: Task, shard: Shard, work: ShardWork) -> float:

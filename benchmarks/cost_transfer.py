@@ -10,7 +10,6 @@ shows an unknown machine without calibration, and the later rows show what measu
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from shardwright.cost.accuracy import accuracy, predict
 from shardwright.cost.adapting import recipes
 from shardwright.cost.dataset import Floats, Samples, join, pairs_of, samples_of
@@ -47,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with one_thread():
             rows = list(_rows(first, others, options.sizes, options.seeds))
         tables.append((f"{hardware['processor']}: {first.num_rows} sets, {file.name}", COLUMNS, rows))
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python -m benchmarks.cost_transfer {given}".rstrip()
+    command = command_of("cost_transfer", arguments)
     write_results("cost_transfer", "Costs on a machine that no model knows", tables, command)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
 
 import shardwright as sw
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.search.exact.formulation import EACH_PHASE, Effort, all_ways, solve
 from shardwright.workload import paper_tasks
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"of, where its gap is at most {PROVEN:.2%}; tasks that it did not prove within {options.limit:g} s are left out, and counted. The "
         "bound is the one that `certified` gives with its plan; it stops at a gap of 1%."
     )
-    command = " ".join(["python -m benchmarks.exact_gaps", *(sys.argv[1:] if arguments is None else arguments)])
+    command = command_of("exact_gaps", arguments)
     tables = [(caption, HEADS, rows)]
     if options.losses:
         losses = [

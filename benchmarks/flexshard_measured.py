@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shlex
 import sys
 import tempfile
 import time
@@ -82,10 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--journal" in words:  # a path of this machine
         place = words.index("--journal")
         del words[place : place + 2]
-    given = shlex.join(words)
-    flexshard_page.write_page(
-        wanted, journal.one("calibration"), f"python -m benchmarks.flexshard_measured {given}".rstrip()
-    )
+    command = results_table.command_of("flexshard_measured", words)
+    flexshard_page.write_page(wanted, journal.one("calibration"), command)
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -93,7 +90,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log", help="file of `user item` lines, in time order per user")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--devices-per-host", type=int, default=2)
-    parser.add_argument("--rate", default="100mbit", help="of every host's link, each way (default 100mbit)")
+    parser.add_argument(
+        "--rate", default="100mbit", help="rate of every host's link, in each direction (default 100mbit)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each plan is visited (default 3)")
     parser.add_argument(
         "--steps", type=int, default=2, help="instrumented steps of a visit, and as many others (default 2)"

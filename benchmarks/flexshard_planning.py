@@ -3,14 +3,13 @@
     python -m benchmarks.flexshard_planning [--tables 500] [--repeats 3]
 
 Writes results/flexshard_planning.md. Every table has 10 million rows and its own access profile; memory is a multiple of the rows of a
-row-wise plan. A search finds the bound, the boundaries and the blocks; scoring and checking the plan follow and are timed separately.
-Times are medians. Processor time stands beside wall time, since the machine may be shared.
+row-wise plan. A search finds the bound, the boundaries and the blocks. Scoring the communication of its plan is timed apart, and checking
+the plan is not timed. Times are medians. Processor time stands beside wall time, since the machine may be shared.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from experiments.flexshard.sequence_models import EXCHANGES, cluster, model, task_of, with_memory
 
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from shardwright.search.flexshard import tier_plan
 from shardwright.task import Task, Topology
 
@@ -52,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows.append(
         ["8 × 8, unequal memory", next(iter(EXCHANGES)), "1.2 to 1.3", *figures(unequal(task), options.repeats)]
     )
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
     write_results(
         "flexshard_planning",
         "Planning tiers",
@@ -74,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows,
             )
         ],
-        f"python -m benchmarks.flexshard_planning {given}".rstrip(),
+        command_of("flexshard_planning", arguments),
     )
 
 

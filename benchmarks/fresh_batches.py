@@ -8,7 +8,6 @@ Random sets of tables are timed three times in a row in one process: on fresh ba
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -50,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"Forward and backward of {len(quiet)} random sets of tables, of {len(found)}: those during which the machine was quiet. Fresh: as "
         f"many batches as fill the last-level cache ({cache_bytes()[1] >> 20} MiB) twice. The last column is the same set timed twice."
     )
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python -m benchmarks.fresh_batches {given}".rstrip()
+    command = results_table.command_of("fresh_batches", arguments)
     results_table.write_results(
         "fresh_batches", "Fresh batches against one repeated", [(caption, heads, rows)], command
     )

@@ -58,7 +58,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     first.set_defaults(run=prepare)
     first.add_argument("folder", type=Path)
     first.add_argument(
-        "--tasks", type=int, default=24, help="of either kind: with pooled tables, and with sequence tables too"
+        "--tasks", type=int, default=24, help="number of tasks with pooled tables only, and again with sequence tables"
     )
     first.add_argument("--least", type=int, default=LEAST, help="plans that each strategy must have")
     first.add_argument("--devices", type=int, default=4)
@@ -78,7 +78,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     second.add_argument("--backend", choices=("fbgemm", "embedding_bag"))
     second.add_argument("--rounds", type=int, default=3)
     second.add_argument("--seconds", type=float, default=500.0)
-    second.add_argument("--runs", type=int, help="count so many runs a measurement, whatever their spread")
+    second.add_argument("--runs", type=int, help="count exactly this many runs per measurement")
     third = steps.add_parser("page", help="write the page and the Parquet file")
     third.set_defaults(run=page)
     third.add_argument("folder", type=Path)
@@ -157,7 +157,7 @@ def check_policies(entrants: dict[str, Strategy], device: str) -> None:
     if without:
         files = " and ".join(f"{name}.safetensors" for name in sorted({learner(name) for name in without}))
         print(
-            f"error: {', '.join(without)}: no policy for device '{device}' is bundled, and each strategy must have one; learn {files} "
+            f"error: {', '.join(without)}: no policy is bundled for device '{device}', and each strategy must have one; learn {files} "
             "with 'shardwright learn' (scripts/README.md) and name their folder with --policies, or choose others with --strategies",
             file=sys.stderr,
         )
@@ -284,7 +284,7 @@ def measurements(folder: Path, requests: Requests, results: Results, model: Path
         measured = MeasuredPlan(scored(plan, loaded) if loaded else plan, times[:, 0], times[:, 1], results.rounds)
         found.append(Measurement(plan.task.topology.devices, int(path.stem.split("-")[0]), measured))
     if not found:
-        sys.exit("no plan was measured completely: measure on")
+        sys.exit("no plan has all its devices measured; run 'measure' again with more --seconds")
     return found
 
 

@@ -8,7 +8,6 @@ A store made by `scripts/collect_gpu.sh` has the copy bandwidth in its checks.js
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,13 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ceiling = 1e9 * options.ceiling if options.ceiling else measured_ceiling(options.stores)
     found = joined([roofline_of(read_samples(store), ceiling) for store in options.stores])
     draw(found, options.name)
-    given = " ".join(sys.argv[1:] if arguments is None else map(str, arguments))
     hardware = fingerprints(options.stores[0])[0]
     results_table.write_results(
         options.name,
         f"Fused lookups against copy bandwidth on {hardware['processor']}",
         [size_table(found), *(batch_table(found, phase) for phase in range(2))],
-        f"python -m benchmarks.gpu_roofline {given}",
+        results_table.command_of("gpu_roofline", arguments),
         f"{hardware['processor']}, torch {hardware['torch']}, FBGEMM {hardware['fbgemm']}",
     )
 

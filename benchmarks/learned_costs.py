@@ -10,7 +10,6 @@ In a simulated world the pre-trained model is the world itself, so its error is 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if again is not None:
             said["second measurement"] = true_outputs(again[index])
         cases.append(Case(balanced, held(each), true_outputs(true[index]), said))
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(cases, options, world.name, f"python benchmarks/{NAME}.py {given}".rstrip())
+    write_page(cases, options, world.name, results_table.command_of(NAME, arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,8 +87,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--networks", nargs="+", default=["dreamshard", "autoshard"], choices=["dreamshard", "autoshard"]
     )
-    parser.add_argument("--dreamshard", type=Path, metavar="POLICY", help="by default the bundled one")
-    parser.add_argument("--autoshard", type=Path, metavar="POLICY", help="likewise")
+    parser.add_argument(
+        "--dreamshard", type=Path, metavar="POLICY", help="policy of dreamshard; by default the bundled one"
+    )
+    parser.add_argument(
+        "--autoshard", type=Path, metavar="POLICY", help="policy of autoshard; by default the bundled one"
+    )
     return parser.parse_args(arguments)
 
 

@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in journal.rows
         if versions.get(row["strategy"]) == row["version"] and int(row["seed"]) < options.seeds
     ]
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/{NAME}.py {given}".rstrip()
+    command = results_table.command_of(NAME, arguments)
     page = tables(rows, validation, f"{options.tasks} tasks {options.setting.name}", training.description)
     results_table.write_results(NAME, "Learning curves", page, command)
     for strategy in options.strategies:

@@ -9,7 +9,6 @@ plan takes one visit a round, at about two visits a second; --estimate says how 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -46,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[Setting, list[Measurement]] = {setting: [] for setting in options.settings}
     for (setting, number, _), result in zip(placed, measured, strict=True):
         found[setting].append(Measurement(setting.devices, number, result))
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(found, options, f"python benchmarks/{NAME}.py {given}".rstrip())
+    write_page(found, options, results_table.command_of(NAME, arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

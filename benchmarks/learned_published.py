@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "half of the tables. Mean predicted cost of what each places: of dreamshard the step, of autoshard the slowest device's kernels."
     )
     columns = ("strategy", "method", "training, s", "mean cost, ms", "placed")
-    command = f"python -m benchmarks.{NAME} {' '.join(sys.argv[1:] if arguments is None else arguments)}".rstrip()
+    command = results_table.command_of(NAME, arguments)
     results_table.write_results(NAME, "Learned strategies as published", [(note, columns, rows)], command)
 
 

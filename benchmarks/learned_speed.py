@@ -9,7 +9,6 @@ replacement from the test half of the pool. Compiled code and policy are loaded 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from experiments.learned.tasks import BATCH, DIM, Setting, halves, whole
 from benchmarks import learned_strategies
 from benchmarks.learned_strategies import entrants
 from benchmarks.neuroshard_speed import median_times
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from shardwright.cost import CostModel, cost_model_for
 from shardwright.task import Task
 from shardwright.workload import random_task
@@ -44,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "task to its arrays, which every policy needs."
     )
     heads = ("strategy", "made with", "tables × devices", "call, ms", "CPU ms", "features, ms")
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/{NAME}.py {given}".rstrip()
-    write_results(NAME, "Inference of learned policies", [(caption, heads, rows)], command)
+    write_results(NAME, "Inference of learned policies", [(caption, heads, rows)], command_of(NAME, arguments))
 
 
 def drawn(setting: Setting, number: int) -> Task:

@@ -15,7 +15,9 @@ def add_options(parser: ArgumentParser, names: tuple[str, ...] = NAMES) -> None:
     parser.add_argument(
         "--dreamshard", type=Path, metavar="POLICY", help="policy of both dreamshards; by default the bundled one"
     )
-    parser.add_argument("--autoshard", type=Path, metavar="POLICY", help="likewise")
+    parser.add_argument(
+        "--autoshard", type=Path, metavar="POLICY", help="policy of autoshard; by default the bundled one"
+    )
     parser.add_argument(
         "--time-limit", type=float, default=5.0, help="seconds a search of certified, neuroshard and dreamshard+"
     )

@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = [
         Measurement(devices, number, result) for (devices, number, _), result in zip(placed, measured, strict=True)
     ]
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(found, model, options, f"python -m benchmarks.plans_measured {given}".rstrip())
+    write_page(found, model, options, results_table.command_of("plans_measured", arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.scaling_points import peak_memory
+
 Integers = npt.NDArray[np.int64]
 
 ROWS_AT_ONCE = 1 << 18
@@ -94,12 +96,6 @@ def profile_here(path: str) -> dict[str, Any]:
     tables = result.tables()
     seconds = time.perf_counter() - begin
     return {"events": result.lookups, "tables": len(tables), "seconds": seconds, "peak_bytes": peak_memory()}
-
-
-def peak_memory() -> int:
-    """Return the most bytes this process had in memory; getrusage would count its parent's too."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def profile_apart(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ TorchRec's planner gets pooling factors.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import shardwright as sw
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
 from benchmarks.torchrec_quality import HOSTS
 from shardwright.cost import CostModel, PublishedModel, score
 from shardwright.cost.features import Floats, WorkArrays
@@ -68,7 +67,7 @@ class StatedModel:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a search")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per search")
     parser.add_argument("--public", nargs="*", default=list(HOSTS), choices=list(HOSTS))
     options = parser.parse_args(arguments)
     made_up = paper_tasks(options.tasks, devices=8, seed=11, batch_size=65_536, device="h100")
@@ -80,8 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Steps are geometric means over those of `certified` under the same model. Shards and tables cut are medians and means over tasks; "
         "the narrowest block is of a table wider than itself."
     )
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python -m benchmarks.published_plans {given}".rstrip()
+    command = command_of("published_plans", arguments)
     write_results("published_plans", "Plans for GPUs, by two models", [(caption, HEADS, rows)], command)
 
 

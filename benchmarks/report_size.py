@@ -13,7 +13,6 @@ import argparse
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,8 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.cluster_tasks import cluster_task
-from benchmarks.results_table import write_results
+from benchmarks.results_table import command_of, write_results
+from benchmarks.scaling_points import size_of
 from shardwright.report import entry_of, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -103,31 +103,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         take_what_if(options.what_if, options.time_limit)
         return
     rows = [row(*size, strategy, options) for size in options.sizes for strategy in options.strategies]
-    command = "python -m benchmarks.report_size " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = command_of("report_size", arguments)
     caption = (
         "Tasks of `benchmarks/cluster_tasks.py` (heavy tail, H100). A cell is a table on a device. Open: from the start of the "
         f"navigation until the second frame after the page has run, median of {options.runs} fresh tabs in headless Chromium. A frame "
         "takes 16.7 ms at 60 Hz. A pointer move finds the cell and fills its note. In What if? a piece is carried over a cell; a change "
         "prices the plan, and the step with the piece on every device, and draws the section; medians of ten."
     )
-    write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command.strip())
+    write_results("report_size", "Size of the report", [(caption, HEADS, rows)], command)
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, metavar="TxD", help="tables and devices")
+    parser.add_argument("--sizes", nargs="+", type=size_of, default=SIZES, metavar="TxD", help="tables and devices")
     parser.add_argument("--strategies", nargs="+", default=["greedy", "certified"])
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
     parser.add_argument("--runs", type=int, default=5, help="how often each page is opened")
     parser.add_argument("--picture", type=Path, help="only take a picture of a report, as PNG")
     parser.add_argument("--what-if", type=Path, help="only take a picture of its section What if?, as PNG")
     return parser.parse_args(arguments)
-
-
-def size(text: str) -> tuple[int, int]:
-    """Tables and devices from a text such as 200x16."""
-    tables, devices = text.split("x")
-    return int(tables), int(devices)
 
 
 def row(tables: int, devices: int, strategy: str, options: argparse.Namespace) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +14,12 @@ from experiments.pages import commit, markdown
 from shardwright.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def command_of(program: str, arguments: Sequence[object] | None) -> str:
+    """Return the command that runs a program of this folder; without arguments, with those of this process."""
+    given = sys.argv[1:] if arguments is None else map(str, arguments)
+    return shlex.join(["python", "-m", f"benchmarks.{program}", *given])
 
 
 def write_results(

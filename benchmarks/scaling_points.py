@@ -1,8 +1,9 @@
-"""The result type of `search_scaling.py`; a light module, since the processes that measure memory import it."""
+"""Sizes, peak memory and the result type of `search_scaling.py`; a light module, since processes that measure memory import it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 Size = tuple[int, int]
 
@@ -32,3 +33,15 @@ class Point:
     gap: float | None
     within: float
     end: str
+
+
+def size_of(text: str) -> Size:
+    """Return tables and devices of a text such as 200x16."""
+    tables, devices = text.split("x")
+    return int(tables), int(devices)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process had in memory; getrusage would count its parent's too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

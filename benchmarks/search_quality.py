@@ -27,6 +27,7 @@ from benchmarks.quality_tables import (
     strategy_table,
     worst_table,
 )
+from benchmarks.scaling_points import size_of
 from benchmarks.search_outcome import BATCH, RIVALS, Outcome, Search
 from shardwright.files import write_atomically
 from shardwright.task import Task
@@ -42,7 +43,7 @@ PROOFS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
-    command = "python -m benchmarks.search_quality " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    command = results_table.command_of("search_quality", arguments)
     search = Search(options.tolerance, options.time_limit)
     search.warm_up(options.models)
     wanted = large_tasks(options) if options.large else small_tasks(options)
@@ -64,18 +65,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tails", nargs="+", default=["pool", "heavy"], choices=["pool", "heavy"], help="tables of --large"
     )
-    parser.add_argument("--sizes", nargs="+", type=size, default=LARGE, metavar="TxD", help="sizes of --large")
+    parser.add_argument("--sizes", nargs="+", type=size_of, default=LARGE, metavar="TxD", help="sizes of --large")
     parser.add_argument("--seeds", type=int, default=5, help="tasks of each size of --large")
     parser.add_argument("--models", nargs="+", default=list(BATCH), choices=list(BATCH))
     parser.add_argument("--tolerance", type=float, default=0.002, help="gap at which certified stops")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds a search")
     return parser.parse_args(arguments)
-
-
-def size(text: str) -> tuple[int, int]:
-    """Tables and devices from a text such as 200x16."""
-    tables, devices = text.split("x")
-    return int(tables), int(devices)
 
 
 def small_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
@@ -108,8 +103,8 @@ def large_tasks(options: argparse.Namespace) -> Iterator[tuple[str, Task]]:
 def write_paper(found: list[Outcome], options: argparse.Namespace, command: str) -> None:
     caption = (
         f"{options.tasks} tasks of each setting (T in [10, 60) on 4 devices, [20, 120) on 8; max dim 128; 4 GB a device). `certified` with "
-        f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound; what it means "
-        f"that a table binds, or must be cut dearly, says `block_times.py`; at least {HALF:.0%} of the step is the limit in both."
+        f"tolerance {options.tolerance:.1%} and at most {options.time_limit:g} s. A gap is (step − bound) / bound. "
+        f"`block_times.py` explains when a table binds or must be cut dearly; the limit in both is at least {HALF:.0%} of the step."
     )
     tables = [
         (caption, *paper_table(found)),

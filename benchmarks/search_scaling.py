@@ -15,11 +15,10 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.scaling_points import Point, Size
+from benchmarks.scaling_points import Point, Size, peak_memory, size_of
 
 BOTH = ((25, 4), (50, 4), (100, 8), (200, 16), (500, 64), (1000, 128), (2000, 256), (5000, 1024), (10000, 4096))
 TABLES = ((50, 16), (100, 16), (200, 16), (400, 16), (800, 16), (1600, 16))
@@ -35,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.point:
         print(json.dumps(measure_here(options.strategies[0], options.point, options)))
         return
+    from benchmarks.results_table import command_of
     from benchmarks.scaling_page import write_page
 
     series = {
@@ -47,8 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     series = {name: sizes for name, sizes in series.items() if sizes}
     sizes = list(dict.fromkeys(size for of_series in series.values() for size in of_series))
     points = {(strategy, size): measure(strategy, size, options) for size in sizes for strategy in options.strategies}
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(points, series, options, f"python -m benchmarks.search_scaling {given}".rstrip())
+    write_page(points, series, options, command_of("search_scaling", arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -63,12 +62,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--point", type=size_of, metavar="TxD", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
-
-
-def size_of(text: str) -> Size:
-    """Tables and devices from a text such as 200x16."""
-    tables, devices = text.split("x")
-    return int(tables), int(devices)
 
 
 def measure(strategy: str, size: Size, options: argparse.Namespace) -> Point:
@@ -134,22 +127,16 @@ def measure_here(strategy: str, size: Size, options: argparse.Namespace) -> dict
     task = cluster_task(
         options.seed, tables=size[0], devices=size[1], device=options.model, batch_size=batch, heavy_tail=options.heavy_tail
     )  # fmt: skip
-    before, start = peak_mb(), cpu_s()
+    before, start = peak_memory() / 1e6, cpu_s()
     plan = sw.plan(task, strategy=strategy, cost_model=model, time_limit=options.time_limit)
     return {
         "search_s": plan.search_s,
         "cpu_s": cpu_s() - start,
         "before_mb": before,
-        "peak_mb": peak_mb(),
+        "peak_mb": peak_memory() / 1e6,
         "step_ms": plan.cost.step_ms if plan.cost else None,
         "gap": plan.gap,
     }
-
-
-def peak_mb() -> float:
-    """Return the most megabytes this process had in memory; getrusage would count its parent's too."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def cpu_s() -> float:

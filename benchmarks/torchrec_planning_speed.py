@@ -15,17 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import statistics
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-Size = tuple[int, int]
+from benchmarks.scaling_points import Size, size_of
+
 PLANNERS = ("torchrec", "shardwright")
 _BATCH = 512  # samples of each device
 _START_S = 180  # for imports
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.point:
         print(json.dumps(plan_here(options.planner, options.point, options.repeats, options.seed)))
         return
-    from benchmarks.results_table import write_results
+    from benchmarks.results_table import command_of, write_results
 
     found: dict[tuple[str, Size], list[dict[str, Any] | None]] = {}
     for repeat in range(options.repeats):
@@ -45,12 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found.setdefault((planner, size), []).append(measured(planner, size, repeat, options))
     for size in options.ours:
         found["shardwright", size] = [measured("shardwright", size, 0, options)]
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
     write_results(
         "torchrec_planning_speed",
         "Planning for TorchRec: its planner and ours",
         [(caption(options), HEADS, [row_of(size, found, options) for size in (*options.both, *options.ours)])],
-        f"python -m benchmarks.torchrec_planning_speed {given}".rstrip(),
+        command_of("torchrec_planning_speed", arguments),
     )
 
 
@@ -77,34 +78,35 @@ def caption(options: argparse.Namespace) -> str:
 def row_of(
     size: Size, found: dict[tuple[str, Size], list[dict[str, Any] | None]], options: argparse.Namespace
 ) -> list[str]:
-    """Return the table's row of a size."""
-    ours = [one for one in found["shardwright", size] if one]
-    theirs = found.get(("torchrec", size))
-    first = statistics.median(one["first_s"] for one in ours)
-    later = statistics.median(seconds for one in ours for seconds in one["later_s"])
-    first_gap = statistics.median(one["gaps"][0] for one in ours)
-    gap = statistics.median(gap for one in ours for gap in one["gaps"][1:])
-    ended = [one["first_s"] for one in theirs or [] if one]
-    pairs = zip(theirs or [], found["shardwright", size], strict=False)
-    longer = [one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs if one and other]
-    whole = bool(theirs) and len(ended) == len(theirs or [])
-    limit = statistics.median(ended) if whole else float(options.limit)
-    sign = "" if whole else "> "
-    return [
-        f"{size[0]} × {size[1]}",
-        f"{sign}{limit:.1f}" if theirs else "–",
-        f"{later:.3f}",
-        f"{first:.2f}",
-        f"{sign}{limit / later:.0f}" if theirs else "–",
-        f"{sign}{limit / first:.0f}" if theirs else "–",
-        f"{100 * gap:.1f}%",
-        f"{100 * first_gap:.1f}%",
-        f"{statistics.median(longer):.2f}" if longer else "–",
+    """Return the table's row of a size, with a dash for each figure that no process gave."""
+    theirs, ours = found.get(("torchrec", size), []), found["shardwright", size]
+    ended = [one for one in ours if one]
+    first = middle(one["first_s"] for one in ended)
+    later = middle(seconds for one in ended for seconds in one["later_s"])
+    pairs = [(one, other) for one, other in zip(theirs, ours, strict=False) if one and other]
+    sign = "> " if None in theirs else ""
+    limit = float(options.limit) if sign else middle(one["first_s"] for one in theirs if one)
+    figures = [
+        (sign, limit, ".1f"),
+        ("", later, ".3f"),
+        ("", first, ".2f"),
+        (sign, limit / later, ".0f"),
+        (sign, limit / first, ".0f"),
+        ("", middle(gap for one in ended for gap in one["gaps"][1:]), ".1%"),
+        ("", middle(one["gaps"][0] for one in ended), ".1%"),
+        ("", middle(one["steps_ms"][0] / other["steps_ms"][0] for one, other in pairs), ".2f"),
     ]
+    cells = ("–" if math.isnan(value) else f"{above}{value:{form}}" for above, value, form in figures)
+    return [f"{size[0]} × {size[1]}", *cells]
+
+
+def middle(values: Iterable[float]) -> float:
+    """Return the median; NaN without values."""
+    return statistics.median(found) if (found := list(values)) else math.nan
 
 
 def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Plan in a separate process and return what it prints; None if it does not end in time."""
+    """Plan in a separate process and return what it prints; None if it does not end in time, nothing if it fails."""
     command = [
         sys.executable,
         "-m",
@@ -122,6 +124,9 @@ def measured(planner: str, size: Size, repeat: int, options: argparse.Namespace)
     except subprocess.TimeoutExpired:
         print(f"{planner} {size}: not within {options.limit} s", file=sys.stderr)
         return None
+    except subprocess.CalledProcessError as error:
+        print(f"{planner} {size}: failed\n{error.stderr}", file=sys.stderr)
+        return {}
     print(f"{planner} {size}: {answer} ({time.monotonic() - begin:.0f} s in all)", file=sys.stderr)
     return answer
 
@@ -188,11 +193,6 @@ def planner_of(name: str, devices: int) -> Any:
     kind = EmbeddingShardingPlanner if name == "torchrec" else ShardwrightPlanner
     topology = Topology(devices, "cuda", local_world_size=min(8, devices))
     return kind(topology, _BATCH, storage_reservation=FixedPercentageStorageReservation(0.15), stats=[])
-
-
-def size_of(text: str) -> Size:
-    tables, devices = text.split("x")
-    return int(tables), int(devices)
 
 
 def sizes_of(text: str) -> tuple[Size, ...]:

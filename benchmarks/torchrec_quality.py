@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     to_measure = [one for one in compared if one.measurable]
     found = measure_plans([one.plan for one in to_measure], rounds=options.rounds, progress=say_progress)
     measured = dict(zip((one.key for one in to_measure), found, strict=True))
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    write_page(compared, measured, options, f"python -m benchmarks.torchrec_quality {given}".rstrip())
+    write_page(compared, measured, options, results_table.command_of("torchrec_quality", arguments))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -136,7 +135,8 @@ def kept_plan(case: Case, planner: str, rival: str, options: argparse.Namespace)
     """Return one planner's plan from the cache, else plan anew; None if it found no plan, which the cache keeps too."""
     options.cache.mkdir(parents=True, exist_ok=True)
     task = case.task if rival else case.ours
-    digest = hashlib.sha256(json.dumps(task_to_dict(task), sort_keys=True).encode()).hexdigest()[:8]
+    limit = options.torchrec_time_limit if rival else options.time_limit
+    digest = hashlib.sha256(json.dumps([task_to_dict(task), limit], sort_keys=True).encode()).hexdigest()[:8]
     file = options.cache / f"{case.name}-{planner.replace(', ', '-').replace(' ', '-')}-{digest}.json"
     failed = file.with_suffix(".failed")
     if failed.exists():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=6)
     parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--minutes", type=float, default=3.0, help="of calibrating for a task")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of calibration per task")
     parser.add_argument("--tune-minutes", type=float, default=2.5)
     parser.add_argument("--seed", type=int, default=77)
     options = parser.parse_args(arguments)
@@ -55,12 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{options.tune_minutes:g} minutes of tuning. Floor: the smallest measured total of any plan, over the devices. Of {len(promises)} "
         f"plans promised after the first correction {within:.0%} were measured within 10%."
     )
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
     results_table.write_results(
         f"tuning-{options.devices}",
         f"Plans tuned on {options.devices} devices",
         [(caption, HEADS, rows)],
-        f"python -m benchmarks.tuning {given}".rstrip(),
+        results_table.command_of("tuning", arguments),
     )
 
 

@@ -16,7 +16,11 @@ class RoundRobin:
 
     def supports(self, task: sw.Task) -> str | None:
         """Support any task without constraints on single tables."""
-        return None if not task.constraints.tables else "it does not read constraints on single tables"
+        return (
+            None
+            if not task.constraints.tables
+            else "it ignores constraints on single tables; remove them or use another strategy"
+        )
 
     def search(self, task: sw.Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> sw.Plan:
         """Place the tables in turn."""

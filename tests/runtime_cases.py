@@ -169,12 +169,13 @@ def one_step(module, rank, step):
 def held_rows(module):
     """By table, ids and weights and states of what this rank holds."""
     found = {}
-    for table, group, slots, keys in module.storage.pieces():
-        ids = module.ranking.ids(module.placement, table, keys)
-        states = [state[slots].clone() for state in module.storage.states(group)]
-        name = module.placement.tables[table].name
+    for cut in module.storage.cuts():
+        keys = module.placement.keys(cut.number, cut.start, cut.stop)
+        ids = module.ranking.ids(module.placement, cut.table, keys)
+        states = [state[cut.slots].clone() for state in module.storage.states(cut.group)]
+        name = module.placement.tables[cut.table].name
         found.setdefault(name, []).append(
-            (torch.from_numpy(ids), module.storage.weights[group].detach()[slots].float(), states)
+            (torch.from_numpy(ids), module.storage.weights[cut.group].detach()[cut.slots].float(), states)
         )
     return found
 

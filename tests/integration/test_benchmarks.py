@@ -3,13 +3,17 @@
 import csv
 import importlib
 import json
+import subprocess
 
 import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.cost import cost_model_for
 from shardwright.cost.published import CALL_MS, FACTORS
+from shardwright.errors import InfeasibleTask
 from shardwright.sharding import Shard
+from shardwright.sharding.memory import shard_bytes
 from shardwright.task import PRESETS, Constraints, Table, TableConstraint, Task, Topology
 
 
@@ -197,6 +201,68 @@ def test_smallest_and_cheapest_blocks(program):
     fixed = Task([hot, cold], topology, 65_536, constraints=Constraints({"hot": TableConstraint(("table_wise",))}))
     finest, cheapest = blocks.heaviest_blocks(fixed, model)
     assert finest.ms == cheapest.ms == pytest.approx(whole)
+
+
+def test_replicas_that_the_checker_refuses_are_no_way(program):
+    fits, table = program("block_times")._fits, Table("t", 100_000, 64, 20.0)
+    whole, replicas = Shard.whole(table, 0), Shard.whole(table, 0, 1, 2, 3)
+
+    def task(*memory):
+        return Task([table], Topology.preset("h100-8", devices_per_host=4, memory=list(memory)), 1024)
+
+    size = shard_bytes(task(*4 * ["1 GB"]), whole)
+    assert fits(task(*4 * [size]), whole)
+    assert not fits(task(*4 * [size]), replicas)  # their gradient takes memory too
+    assert fits(task(*4 * [2 * size]), replicas)
+    uneven = task(2 * size, 2 * size, 2 * size, size)
+    assert fits(uneven, whole)
+    assert not fits(uneven, replicas)
+
+
+def test_a_planner_that_fails_leaves_a_dash(program, monkeypatch, capsys):
+    speed, options = program("torchrec_planning_speed"), program("torchrec_planning_speed").parsed([])
+
+    def failing(command, **_):
+        raise subprocess.CalledProcessError(1, command, stderr="out of memory")
+
+    monkeypatch.setattr(subprocess, "run", failing)
+    failed = speed.measured("torchrec", (40, 8), 0, options)
+    assert "torchrec (40, 8): failed\nout of memory" in capsys.readouterr().err
+    ours = {"first_s": 2.0, "later_s": [0.5, 0.5], "gaps": [0.1, 0.2, 0.2], "steps_ms": [1.0, 1.0, 1.0]}
+    theirs = {"first_s": 30.0, "later_s": [], "gaps": [], "steps_ms": [1.5]}
+
+    def row(torchrec, shardwright):
+        return speed.row_of((40, 8), {("torchrec", (40, 8)): torchrec, ("shardwright", (40, 8)): shardwright}, options)
+
+    figures = ["0.500", "2.00", "60", "15", "20.0%", "10.0%", "1.50"]
+    assert row([failed, theirs], [ours, ours]) == ["40 × 8", "30.0", *figures]
+    assert row([failed], [ours])[1:] == ["–", "0.500", "2.00", "–", "–", "20.0%", "10.0%", "–"]
+    assert row([None], [failed])[1:] == ["> 300.0", *7 * ["–"]]
+
+
+def test_kept_plans_are_those_of_the_same_time_limit(program, tmp_path, monkeypatch):
+    pytest.importorskip("torchrec", reason="the program compares with TorchRec")
+    quality, limits = program("torchrec_quality"), []
+
+    def made(task, planner, options):
+        limits.append(options.torchrec_time_limit)
+        if options.torchrec_time_limit < 10:
+            raise InfeasibleTask("not within the time limit")
+        return sw.plan(task, strategy="greedy")
+
+    monkeypatch.setattr(quality, "made_plan", made)
+    task = Task([Table("t", 1000, 16)], Topology(devices_per_host=2), 1024)
+    found = [
+        quality.kept_plan(
+            quality.Case("s", "c", task),
+            "torchrec",
+            "torchrec",
+            quality.parsed(["--cache", str(tmp_path), "--torchrec-time-limit", limit]),
+        )
+        for limit in ("5", "5", "20", "20", "30")
+    ]
+    assert [one is not None for one in found] == [False, False, True, True, True]
+    assert limits == [5, 20, 30]
 
 
 def test_a_block_takes_what_it_adds_to_a_device(program):

@@ -125,7 +125,7 @@ def broken_copy(folder, target, how):
 MESSAGES = {
     "part is missing": "there is no such part of a checkpoint",
     "part cut short": "bytes",
-    "part changed": "take another checkpoint",
+    "part changed": "or their checksum differ",
     "no manifest": "there is no such checkpoint's manifest",
     "manifest cut short": "manifest.json",
     "rows missing": "are in no part",

@@ -323,12 +323,13 @@ def _tensors(path: Path, part: Part) -> dict[str, torch.Tensor]:
     content = read_bytes(path, "part of a checkpoint, whose folder must be whole", None)
     if len(content) != part.bytes or zlib.crc32(content) != part.crc32:
         raise InvalidInput(
-            f"{path}: has {len(content)} bytes, or others than the {part.bytes} that were written; take another checkpoint"
+            f"{path}: is damaged: its {len(content)} bytes or their checksum differ from the {part.bytes} bytes that were saved; "
+            "load another checkpoint"
         )
     try:
         return load(content)
     except SafetensorError as error:
-        raise InvalidInput(f"{path}: is no safetensors file ({error}); take another checkpoint") from error
+        raise InvalidInput(f"{path}: is no safetensors file ({error}); load another checkpoint") from error
 
 
 def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int, table: int, slots: Ints) -> int:
@@ -340,10 +341,10 @@ def _take(module: TieredEmbedding, tensors: dict[str, torch.Tensor], place: int,
     for kind, shape in shapes.items():
         tensor = tensors.get(f"{place}.{kind}")
         if tensor is None or tuple(tensor.shape) != shape:
-            raise InvalidInput(f"table '{name}': a part has no {kind} of shape {shape}; take another checkpoint")
+            raise InvalidInput(f"table '{name}': a part has no {kind} of shape {shape}; load another checkpoint")
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < placement.tables[table].rows:
         raise InvalidInput(
-            f"table '{name}': a part has ids from {int(ids.min())} to {int(ids.max())}; take another checkpoint"
+            f"table '{name}': a part has ids from {int(ids.min())} to {int(ids.max())}; load another checkpoint"
         )
     keys = module.ranking.maps[name].ranks(ids.numpy()) + placement.base[table]
     ranges, places = placement.locate(keys)

@@ -140,8 +140,8 @@ def refusal(state: Any, own: Mapping[str, str]) -> str | None:
     """Return why the extra state of a state dict does not match this plan and rank; None if it does."""
     if not isinstance(state, Mapping):
         return (
-            f"the state dict says {reprlib.repr(state)} where it should name its plan and rank; "
-            "load what state_dict() gave, or use save_checkpoint and load_checkpoint"
+            f"the state dict holds {reprlib.repr(state)} instead of its plan and rank; "
+            "load what state_dict() returned, or use save_checkpoint and load_checkpoint"
         )
     if state == own:
         return None

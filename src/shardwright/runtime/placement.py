@@ -195,8 +195,9 @@ class Placement:
     @cached_property
     def slot_bits(self) -> int:
         """Bits that suffice for any slot of any rank."""
-        most = max(int(self.rows_on(rank).max(initial=1)) for rank in range(self.plan.task.topology.devices))
-        return max(most.bit_length(), 1)
+        keys, first = self._held
+        rows = np.array([shard.row_count for shard in self.shards], dtype=np.int64)
+        return int((first + rows[keys // self.plan.task.topology.devices]).max()).bit_length()
 
     @cached_property
     def _held(self) -> tuple[Ints, Ints]:

@@ -164,8 +164,8 @@ def explained(what: str) -> Iterator[None]:
         if not isinstance(error, RuntimeError):
             raise
         raise ShardwrightError(
-            f"exchanging {what} failed: a rank died, did not arrive within the timeout, or works on something else ({error}); "
-            "look at the first error of all ranks, and start the job anew from a checkpoint"
+            f"exchanging {what} failed: another rank died, timed out, or called another collective ({error}); "
+            "read the first error of all ranks, then restart from a checkpoint"
         ) from error
 
 

@@ -110,17 +110,13 @@ class Storage(torch.nn.Module):
             for start in range(0, rows, most):
                 yield Cut(table, group, number, start, min(start + most, rows), first)
 
-    def pieces(self) -> Iterator[tuple[int, int, slice, Ints]]:
-        """Yield the rows held here, some at a time: table, group, slots and `(n,)` keys."""
-        for cut in self.cuts():
-            yield cut.table, cut.group, cut.slots, self.placement.keys(cut.number, cut.start, cut.stop)
-
     @torch.no_grad()
     def initialise(self, initial: InitialRows, ranking: Ranking) -> None:
         """Set all weights."""
-        for table, group, slots, keys in self.pieces():
-            rows = initial(self.placement.tables[table], ranking.ids(self.placement, table, keys))
-            self.weights[group][slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(self.weights[group])
+        for cut in self.cuts():
+            keys, weights = self.placement.keys(cut.number, cut.start, cut.stop), self.weights[cut.group]
+            rows = initial(self.placement.tables[cut.table], ranking.ids(self.placement, cut.table, keys))
+            weights[cut.slots] = torch.from_numpy(np.ascontiguousarray(rows)).to(weights)
 
     def read(self, group: int, slots: torch.Tensor, out: torch.Tensor) -> None:
         """Write the `(n, dim)` weights of `(n,)` slots of a group into `out`, as fp32."""

@@ -59,7 +59,7 @@ def _check_tiers(table: Table, shards: Sequence[Shard]) -> None:
         alien = next((shard for shard in inside if shard.tier != (start, stop)), None)
         if alien is not None:
             raise InvalidPlan(
-                f"{_block(alien)} reaches into the tier [{start}, {stop}) without being dealt from it; name the tier"
+                f"{_block(alien)} overlaps the tier [{start}, {stop}) but is not part of it; set its tier to [{start}, {stop})"
             )
         found = {shard.rows for shard in inside}
         if found != set(dealt_ranges((start, stop), len(found))):

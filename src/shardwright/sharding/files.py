@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,12 +24,11 @@ from shardwright.sharding.shard import RowLayout, RowOrder, Shard
 from shardwright.task.files import task_from_dict, task_to_dict
 from shardwright.task.table import Table
 
-if TYPE_CHECKING:
-    from shardwright.sharding.plan import Plan
-
+FORMAT = 1
 ENDING = ".ranks.safetensors"
 
 _DEALT_ROUNDS = 64
+_ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
 
 class RankMapsEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,7 +96,9 @@ def save_beside(plan: Plan, path: Path) -> None:
         InvalidInput: the file cannot be written, its name is not UTF-8, or `path` is a pipe or device, beside which no file belongs.
     """
     if is_stream(path):
-        raise InvalidInput(f"{path}: is no file, and a plan with rank maps is two files; name a file with -o")
+        raise InvalidInput(
+            f"{path}: is a pipe or device, but a plan with rank maps needs a second file beside it; name a regular file with -o"
+        )
     if any("\ud800" <= character <= "\udfff" for character in path.stem):  # bytes that are not UTF-8
         raise InvalidInput(
             f"{path}: its name is not UTF-8, and a plan with rank maps holds it as text; name another file with -o"
@@ -117,18 +118,13 @@ def load_beside(plan: Plan, path: Path, entry: RankMapsEntry) -> Plan:
         strangers = sorted(maps.keys() - {shard.table for shard in plan.shards if shard.row_order == "hotness"})
         if strangers:
             raise InvalidInput(
-                f"{entry.file} has a map for '{strangers[0]}', whose rows the plan does not order by hotness; plan again"
+                f"{entry.file} holds a rank map for table '{strangers[0]}', which the plan does not order by hotness; plan again"
             )
         return replace(plan, rank_maps=attached(plan, maps))
 
 
 def _beside(path: Path) -> Path:
     return path.with_name(path.stem + ENDING)
-
-
-FORMAT = 1
-
-_ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
 
 class _ShardFile(msgspec.Struct, forbid_unknown_fields=True):

@@ -147,33 +147,25 @@ _CUT_ROWS = ("column_wise", "grid")
 
 def runtimes_of(plan: Plan) -> tuple[str, ...]:
     """Return the runtimes that can run every table of a plan."""
-    return tuple(runtime for runtime in RUNTIMES if why_not_run(plan, runtime) is None)
+    runs = {"shardwright": _shardwright_runs(plan), "torchrec": _torchrec_runs(plan)}
+    return tuple(runtime for runtime in RUNTIMES if runs[runtime])
 
 
-def why_not_run(plan: Plan, runtime: str) -> str | None:
-    """Return why a runtime cannot run a plan; None if it can."""
-    if runtime == "torchrec":
-        return _why_not_torchrec(plan)
-    if plan.task.groups is not None:
-        return "TorchRec alone keeps sharding groups alike"
+def _shardwright_runs(plan: Plan) -> bool:
     per_host = plan.task.topology.devices_per_host
     for table in plan.task.tables:
         for shard in plan.by_table[table.name] if not table.pooled else ():
             hosts, local = {rank // per_host for rank in shard.devices}, {rank % per_host for rank in shard.devices}
-            if shard.dim < table.dim:
-                return f"sequence table '{table.name}' is cut by columns"
-            if len(shard.devices) != len(hosts) * len(local):
-                return f"replicas of sequence table '{table.name}' lie on other local ranks of one host than of another"
-    return None
+            if shard.dim < table.dim or len(shard.devices) != len(hosts) * len(local):
+                return False
+    return plan.task.groups is None
 
 
-def _why_not_torchrec(plan: Plan) -> str | None:
-    if _exchanges_otherwise(plan.task):
-        return "its sequence tables are exchanged in another way than TorchRec's"
-    for table in plan.task.tables:
-        if not patterns_like(plan.by_table[table.name], table, plan.task.topology):
-            return f"table '{table.name}' lies in blocks that TorchRec does not know"
-    return None
+def _torchrec_runs(plan: Plan) -> bool:
+    task = plan.task
+    return not _exchanges_otherwise(task) and all(
+        patterns_like(plan.by_table[table.name], table, task.topology) for table in task.tables
+    )
 
 
 def task_for(task: Task, runtime: str | None) -> Task:

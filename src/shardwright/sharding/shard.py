@@ -7,6 +7,7 @@ consecutive rows would not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,9 +69,7 @@ class Shard:
         if self.tier is None:
             return
         if self.row_order != "hotness":
-            raise InvalidInput(
-                f"shard of '{self.table}': only rows in order of hotness are dealt out; leave its tier away"
-            )
+            raise InvalidInput(f"shard of '{self.table}': tier needs row_order 'hotness'; set it, or leave tier out")
         if not self.tier[0] <= self.rows[0] < self.rows[1] <= self.tier[1]:
             raise InvalidInput(
                 f"shard of '{self.table}': rows [{self.rows[0]}, {self.rows[1]}) must lie in its tier [{self.tier[0]}, {self.tier[1]})"
@@ -172,16 +171,11 @@ class RowLayout:
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> RowLayout:
         """Return the layout of shards that tile one table, with all columns cut at the same rows."""
-        ranges = sorted({shard.rows for shard in shards})
-        tier_of = {shard.rows: shard.tier or shard.rows for shard in shards}
-        segments = sorted(set(tier_of.values()))
-        counts = [sum(tier_of[rows] == segment for rows in ranges) for segment in segments]
-        return cls(
-            np.array([start for start, _ in segments], dtype=np.int64),
-            np.array(counts, dtype=np.int64),
-            np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64),
-            tuple(ranges),
-        )
+        segment_of = {shard.rows: shard.tier or shard.rows for shard in shards}
+        segments = sorted(Counter(segment_of.values()).items())
+        starts = np.array([start for (start, _), _ in segments], dtype=np.int64)
+        parts = np.array([count for _, count in segments], dtype=np.int64)
+        return cls(starts, parts, np.cumsum(parts) - parts, tuple(sorted(segment_of)))
 
     def locate(self, rows: Ints) -> tuple[Ints, Ints]:
         """Find the place of `(n,)` rows, given as ids or as ranks by hotness, as the shards' row order says.

@@ -57,9 +57,11 @@ def plan_from_sharding_plan(document: dict[str, Any], task: Task, where: str) ->
     check_format(document, Place(where), "sharding plan file", FORMAT)
     shards: dict[str, list[Shard]] = {}
     for name, content, place in _tables(document, task, where):
-        if name not in task.table_by_name or name in shards:
+        if name not in task.table_by_name:
+            raise InvalidPlan(f"{place}: the task has no table '{name}'; name the task that this plan was made for")
+        if name in shards:
             raise InvalidPlan(
-                f"{place}: the task has no such table, or this plan has it twice; name the task that this plan was made for"
+                f"{place}: table '{name}' occurs twice in this plan; name the task that this plan was made for"
             )
         shards[name] = _shards(convert(content, _TableFile, place), task.table_by_name[name], task, place)
     missing = [table.name for table in task.tables if table.name not in shards]

@@ -179,7 +179,8 @@ class Constraints:
             beyond = [rank for rank in limits.devices or () if rank >= devices]
             if beyond:
                 raise InvalidInput(
-                    f"constraints: table '{name}' is pinned to rank {beyond[0]}, the topology has ranks 0 to {devices - 1}"
+                    f"constraints: table '{name}' is pinned to rank {beyond[0]}, the topology has ranks 0 to {devices - 1}; "
+                    "name ranks of this range, or enlarge the topology"
                 )
         self._check_apart(devices)
         self._check_groups()

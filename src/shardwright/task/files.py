@@ -23,6 +23,8 @@ from shardwright.task.task import Optimizer, Task
 from shardwright.task.topology import Exchange, Topology
 from shardwright.task.units import LEAST_BARE, check_unit
 
+FORMAT = 1
+
 _ACCESS_FORMS = "uniform, {zipf: <exponent>} or {rows: [0, …], share: [0, …, 1]}"
 
 
@@ -224,20 +226,6 @@ def _list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-__all__ = [
-    "load_tables",
-    "load_task",
-    "save_tables",
-    "save_task",
-    "table_from_dict",
-    "table_to_dict",
-    "task_from_dict",
-    "task_to_dict",
-]
-
-FORMAT = 1
-
-
 class _TaskFile(Struct, forbid_unknown_fields=True):
     batch_size: int
     topology: str | dict[str, Any]
@@ -360,9 +348,8 @@ def _tables_by_name(content: dict[str, Any], place: Place) -> tuple[Table, ...]:
         if not isinstance(table, dict) or "name" in table:
             shown = reprlib.repr(table)
             raise InvalidInput(
-                f"{place.at(name)}: {shown} is no table under its name; "
-                "write tables as a list, [{name: user_id, rows: 1000, dim: 64}, …], "
-                "by name, {user_id: {rows: 1000, dim: 64}, …}, or as {file: <path of a tables file>}"
+                f"{place.at(name)}: {shown} is not a table: write a mapping without 'name' under the table's name, "
+                "{user_id: {rows: 1000, dim: 64}, …}, or a list, [{name: user_id, rows: 1000, dim: 64}, …], or {file: <a tables file>}"
             )
     return tuple(table_from_dict({"name": name, **table}, place.at(name)) for name, table in content.items())
 

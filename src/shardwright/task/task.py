@@ -62,7 +62,8 @@ class Task:
         self.constraints.check(seen, self.topology.devices)
         if self.groups is not None and self.groups.size != self.topology.devices:
             raise InvalidInput(
-                f"sharding_groups: size is {self.groups.size}, and the topology has {self.topology.devices} devices; it must be one group's"
+                f"sharding_groups: size is {self.groups.size}, but the topology has {self.topology.devices} devices; give the topology "
+                f"of one group ({self.groups.size} devices)"
             )
 
     def __repr__(self) -> str:
@@ -73,6 +74,11 @@ class Task:
     def table_by_name(self) -> dict[str, Table]:
         """The tables by name."""
         return {table.name: table for table in self.tables}
+
+    @cached_property
+    def table_number(self) -> dict[str, int]:
+        """The place of each table in `tables`, by name."""
+        return {table.name: index for index, table in enumerate(self.tables)}
 
     @classmethod
     def load(cls, path: str | Path) -> Task:

@@ -24,8 +24,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from shardwright.errors import InvalidInput
-from shardwright.task import DTYPE_BYTES, PRESETS, AccessProfile, Table, Task, Topology
-from shardwright.task.table import Dtype
+from shardwright.task import PRESETS, AccessProfile, Table, Task, Topology
+from shardwright.task.table import Dtype, row_bytes
 from shardwright.task.task import Optimizer
 from shardwright.task.topology import Memory
 from shardwright.task.units import format_bytes
@@ -136,7 +136,7 @@ def random_task(
     for _ in range(DRAWS):
         picked = rng.choice(len(source), count, replace=replacement)
         drawn = rng.choice(choices, count)
-        if rows[picked] @ drawn * DTYPE_BYTES[dtype] <= limit:
+        if rows[picked] @ [row_bytes(dtype, dim) for dim in drawn.tolist()] <= limit:
             break
     else:
         raise InvalidInput(

@@ -18,7 +18,7 @@ def embedding(rows=10):
 
 @pytest.mark.parametrize("state", [None, 5, torch.zeros(2)])
 def test_what_is_no_extra_state_is_refused(state):
-    with pytest.raises(InvalidInput, match="where it should name its plan and rank"):
+    with pytest.raises(InvalidInput, match="instead of its plan and rank"):
         embedding().set_extra_state(state)
 
 

@@ -46,6 +46,8 @@ def test_every_rank_holds_the_rows_of_its_shards_once(plan):
             rows = layout.rows_of(layout.ranges.index(shard.rows))
             wanted[placement.group_of[table]] += (rows + placement.base[table]).tolist()
         assert [sorted(keys.tolist()) for keys in held] == [sorted(keys) for keys in wanted]
+    most = max(placement.rows_on(rank).max() for rank in range(plan.task.topology.devices))
+    assert placement.slot_bits == int(most).bit_length()
 
 
 @given(runnable_plans())

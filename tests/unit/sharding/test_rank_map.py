@@ -187,7 +187,7 @@ def test_a_plan_names_no_file_elsewhere(saved, name):
     ("maps", "says"),
     [
         ({"history": RankMap.identity(5)}, "is of 5 rows, the table has 4000"),
-        ({"item": RankMap.identity(50)}, "a map for 'item', whose rows the plan does not order by hotness"),
+        ({"item": RankMap.identity(50)}, "a rank map for table 'item', which the plan does not order by hotness"),
     ],
 )
 def test_maps_that_do_not_fit_the_plan_are_refused_on_loading(saved, maps, says):

@@ -1,3 +1,4 @@
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,6 +125,14 @@ def test_blocks_without_a_tier_hold_their_rows() -> None:
     assert [array.tolist() for array in layout.locate(np.array([9, 0]))] == [[1, 0], [5, 0]]
 
 
+def test_the_layout_of_many_blocks() -> None:
+    count = 20_000  # comparing every range with every segment takes a minute
+    layout = RowLayout.of([Shard("t", (row, row + 1), (0, 8), (0,)) for row in range(count)])
+    assert (layout.starts == np.arange(count)).all()
+    assert (layout.first == np.arange(count)).all()
+    assert (layout.parts == 1).all()
+
+
 def test_dealt_blocks_share_the_lookups_evenly() -> None:
     table = Table("t", 1000, 8, pooling=10.0, pooled=False, access=AccessProfile.zipf(1000, 1.2))
     task = Task([table], Topology(2, 2, "cpu", "1 GB"), 64)
@@ -134,7 +143,7 @@ def test_dealt_blocks_share_the_lookups_evenly() -> None:
 
 
 def test_a_tier_needs_rows_in_order_of_hotness_inside_it() -> None:
-    with pytest.raises(InvalidInput, match="only rows in order of hotness are dealt out"):
+    with pytest.raises(InvalidInput, match="tier needs row_order 'hotness'; set it, or leave tier out"):
         Shard("t", (0, 4), (0, 8), (0,), "id", (0, 8))
     with pytest.raises(InvalidInput, match=r"rows \[2, 9\) must lie in its tier \[0, 8\)"):
         Shard("t", (2, 9), (0, 8), (0,), "hotness", (0, 8))
@@ -144,7 +153,10 @@ def test_a_tier_needs_rows_in_order_of_hotness_inside_it() -> None:
     ("blocks", "message"),
     [
         ([((0, 6), (0, 8)), ((6, 8), (0, 8)), ((8, 10), None)], "must differ by one row at most"),
-        ([((0, 4), (0, 8)), ((4, 8), None), ((8, 10), None)], "reaches into the tier"),
+        (
+            [((0, 4), (0, 8)), ((4, 8), None), ((8, 10), None)],
+            r"overlaps the tier \[0, 8\) but is not part of it; set its tier to \[0, 8\)",
+        ),
         ([((0, 4), (0, 8)), ((4, 8), (4, 10)), ((8, 10), (4, 10))], "overlap; a row belongs to one tier"),
     ],
 )

@@ -172,9 +172,9 @@ def test_tables_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ("{user_id: 1000}", "tables.user_id: 1000 is no table under its name; write tables as a list, [{name: user_id"),
-        ("{fil: data.yaml}", "tables.fil: 'data.yaml' is no table under its name; write"),
-        ("{a: {name: b, rows: 5, dim: 4}}", "tables.a: {'dim': 4, 'name': 'b', 'rows': 5} is no table under its name"),
+        ("{user_id: 1000}", "tables.user_id: 1000 is not a table: write a mapping without 'name' under"),
+        ("{fil: data.yaml}", "tables.fil: 'data.yaml' is not a table: write"),
+        ("{a: {name: b, rows: 5, dim: 4}}", "tables.a: {'dim': 4, 'name': 'b', 'rows': 5} is not a table: write"),
         ("{a: {rows: 5}}", "tables.a: the field 'dim' is missing; add it"),
         ("{a: {rows: 0, dim: 4}}", "tables.a: table 'a': rows is 0, must be"),
         ("{}", "tables: a task needs at least one table"),
@@ -193,7 +193,7 @@ def test_errors_in_a_file_of_tables_name_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"task\.yaml: tables: .*other\.yaml: there is no such tables file"):
         load(tmp_path, "batch_size: 8\ntopology: h100-8\ntables: {file: other.yaml}\n")
     (tmp_path / "tables.yaml").write_text("tables: {file: tables.yaml}")
-    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables\.file: 'tables\.yaml' is no table under its name"):
+    with pytest.raises(InvalidInput, match=r"tables\.yaml: tables\.file: 'tables\.yaml' is not a table: write"):
         load_tables(tmp_path / "tables.yaml")
     (tmp_path / "tables.yaml").write_text("format: 7\ntables: []")
     with pytest.raises(InvalidInput, match=r"format is 7, this version of shardwright reads tables files of format 1"):

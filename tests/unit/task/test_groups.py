@@ -71,7 +71,9 @@ def test_a_task_is_that_of_one_group(tmp_path):
     task.save(tmp_path / "task.yaml")
     assert Task.load(tmp_path / "task.yaml") == task
     assert "one of 4 sharding groups" in repr(task)
-    with pytest.raises(InvalidInput, match="size is 2, and the topology has 4 devices"):
+    with pytest.raises(
+        InvalidInput, match=r"size is 2, but the topology has 4 devices; give the topology of one group \(2 devices\)"
+    ):
         Task([Table("t", 100, 8)], Topology(1, 4), 64, groups=groups)
 
 

@@ -104,6 +104,13 @@ def test_tasks_are_drawn_anew_until_they_fit():
         assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 20e6
 
 
+def test_weights_of_8_bits_fill_the_memory_with_their_scales_and_biases():
+    pool = [Table("small", 1000, 4), Table("large", 300_000, 4)]
+    for seed in range(20):
+        task = random_task(seed, pool=pool, tables=3, dims=(4,), devices=1, memory="4 MB", dtype="int8")
+        assert sum(table.weight_bytes for table in task.tables) <= 15 / 16 * 4e6
+
+
 def test_tables_that_never_fit_are_an_error_with_the_numbers():
     with pytest.raises(InvalidInput, match=r"3 tables .* exceeded 937\.5 KB, .* raise memory or fill"):
         random_task(0, pool=[Table("large", 1_000_000, 4)], tables=3, dims=(4,), devices=1, memory="1 MB")

@@ -350,8 +350,8 @@ class CsvLog(LogReader):
             return pc.split_pattern_regex(inner, _SEPARATORS).cast(list_type)
         except pa.ArrowInvalid as error:
             raise InvalidInput(
-                f"{self.path}: column '{name}' begins with lists of integers, and later has a value that is none: {_shortened(error)}; "
-                "mend it, or exclude the column"
+                f"{self.path}: column '{name}' starts with lists of integers but later holds another value: {_shortened(error)}; "
+                "correct that value, or exclude the column"
             ) from error
 
 
@@ -454,14 +454,14 @@ class EventLog(LogReader):
             raise bad_line or InvalidInput(f"{self.path}: cannot be read: {str(error)[:400]}") from error
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield numbered lines. A line longer than a block comes in parts, each with a number."""
+        """Yield numbered lines. A line longer than a block comes in parts, each with the number of the line."""
         import pyarrow as pa
 
         with pa.input_stream(str(self.path)) as stream, io.BufferedReader(stream) as lines:
-            number = 0
+            number = 1
             while line := lines.readline(_BLOCK_BYTES):
-                number += 1
                 yield number, line.rstrip(b"\r\n")
+                number += line.endswith(b"\n")
 
     def _delimiter(self) -> str | None:
         """Tab, comma or space: the first of them in the first line; None if there is no line."""

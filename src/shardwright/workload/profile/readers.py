@@ -104,8 +104,8 @@ class Span:
         now = LogFile.of(log)
         if now != self.file:
             raise InvalidInput(
-                f"{self.file.path}: has {now.bytes:,} bytes in {now.pieces:,} pieces, and had {self.file.bytes:,} in {self.file.pieces:,} "
-                "when profiling began; profile logs that nobody writes to, and on several machines from a folder that all of them share"
+                f"{self.file.path}: changed while it was profiled (had {self.file.bytes:,} bytes in {self.file.pieces:,} pieces, now "
+                f"{now.bytes:,} in {now.pieces:,}); profile files that nobody writes to. Workers on several machines need a shared folder"
             )
         return log
 

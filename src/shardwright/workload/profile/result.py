@@ -188,7 +188,7 @@ class ProfileResult:
             InvalidInput: limit is not positive.
         """
         if limit is not None and limit < 1:
-            raise InvalidInput(f"rank maps of {limit} ids; they must have at least 1")
+            raise InvalidInput(f"limit is {limit}; a rank map needs at least 1 id")
         return {
             name: RankMap(max((column.max_id or 0) + 1, column.sketch.distinct), hottest_ids(column.sketch, limit))
             for name, column in self.columns.items()

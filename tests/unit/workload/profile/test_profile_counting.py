@@ -238,10 +238,13 @@ def test_a_worker_that_cannot_read_a_file_says_what_this_process_would(logs, tmp
 def test_a_file_that_changed_meanwhile_is_refused(logs):
     part = parts_of([LogFile(logs[1], logs[1].stat().st_size - 1, 1)])[0]
     job = CountingJob(part, jobs_of(logs, 64)[0].columns, 500, None)
-    with pytest.raises(InvalidInput, match=r"b\.csv: has [0-9,]+ bytes in 1 pieces, and had .* that all of them share"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"b\.csv: changed while it was profiled \(had [0-9,]+ bytes in 1 pieces, now .* need a shared folder",
+    ):
         count_part(job)
     other = (Span(LogFile(logs[0], logs[0].stat().st_size, 3), 0, 3),)
-    with pytest.raises(InvalidInput, match="in 12 pieces, and had"):
+    with pytest.raises(InvalidInput, match=r"in 3 pieces, now [0-9,]+ in 12\)"):
         count_part(CountingJob(other, job.columns, 500, None))
 
 

@@ -244,7 +244,9 @@ def test_a_value_of_another_type_far_in_the_file(text):
 
 def test_a_list_that_ends_the_lists(text):
     content = "user,items\n" + "1234567,1 2 3\n" * 400_000 + "1,1 two 3\n"
-    with pytest.raises(InvalidInput, match=r"a\.csv: column 'items' begins with lists of integers, and later"):
+    with pytest.raises(
+        InvalidInput, match=r"a\.csv: column 'items' starts with lists of integers but later holds another value"
+    ):
         profile_logs(text("a.csv", content))
 
 
@@ -286,6 +288,7 @@ def test_a_compressed_file(tmp_path):
         ("1 2\n3 99999999999999999999\n", "line 2: '3 99999999999999999999'"),
         (b"1 2\n\xff\xfe\n", r"line 2: '.*xff.*xfe'"),
         ("7" * 9_000_000, "line 1: '7777"),
+        (b"1 2\n" + b"\r" * 9_000_000 + b"\n3 x\n", "line 3: '3 x'"),
     ],
 )
 def test_a_line_that_is_no_event_is_named(text, content, place):

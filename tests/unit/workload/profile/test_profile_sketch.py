@@ -185,7 +185,7 @@ def test_rank_maps_of_a_log(parquet):
     rows = {table.name: table.rows for table in found.tables(rows="numbered")}
     assert rows == {"user": 10, "tags": 4, "word": 3}
     assert all(maps[name].rows == rows[name] for name in maps)
-    with pytest.raises(InvalidInput, match="rank maps of 0 ids"):
+    with pytest.raises(InvalidInput, match="limit is 0; a rank map needs at least 1 id"):
         found.rank_maps(0)
 
 
