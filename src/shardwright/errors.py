@@ -44,10 +44,10 @@ def printable(text: str, keep: str = "", most: int = _MOST, most_word: int = _MO
     return shortened(kept, most, most_word)
 
 
-def some_of(names: Sequence[object], most: int = 5) -> str:
+def some_of(names: Sequence[object], most: int = 5, separator: str = ", ") -> str:
     """Join the first of some names: "a, b and 812 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more
+    return separator.join(map(str, names[:most])) + more
 
 
 def said(error: BaseException) -> str:
@@ -131,7 +131,7 @@ def telling_errors(main: Callable[..., int]) -> Callable[..., int]:
             print(f"error: {printable(str(error))}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:
-            print("\nstopped; run the same command again to go on", file=sys.stderr)
+            print("\ninterrupted; samples in a store are kept: run the same command again to go on", file=sys.stderr)
             return 130
 
     return run

@@ -26,7 +26,7 @@ def test_values() -> None:
         ("1e400", "the number 1e400 is too large; numbers must be finite"),
         ("9" * 10_000, "an integer has thousands of digits"),
         ("[" * 900, "not JSON: Expecting value"),
-        ("[" + "[]," * 1000 + "1]", "holds more than 1000 values, the most that is read"),
+        ("[" + "[]," * 1000 + "1]", "holds more than 1000 values, the most that is read; split the file"),
     ],
 )
 def test_what_is_refused(text: str, message: str) -> None:

@@ -59,7 +59,7 @@ def test_aliases() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a.yaml: is empty"),
+        ("", "a.yaml: is empty; name a file with content"),
         ("# only a comment", "a.yaml: is empty"),
         ("a: [1", "a.yaml: line 2, column 1: not YAML: did not find expected ',' or ']'"),
         ("a: 1\nb: 'x", "line 2, column 6: not YAML: found unexpected end of stream"),
@@ -86,10 +86,10 @@ def test_aliases() -> None:
         ("-.inf", "-.inf is not allowed"),
         ("1e400", "the number 1e400 is too large; numbers must be finite"),
         ("9" * 401, "an integer has 401 digits, the most that is read is 400"),
-        ("[" * 33, "nested more than 32 deep"),
+        ("[" * 33, "nested more than 32 deep; flatten it"),
         ("- " * 10_000, "nested more than 32 deep"),
         ("{a: " * 100, "nested more than 32 deep"),
-        ("[" + "1," * 10_000 + "]", "the document holds more than 10000 values, the most that is read"),
+        ("[" + "1," * 10_000 + "]", "the document holds more than 10000 values, the most that is read; split the file"),
     ],
 )
 def test_what_is_refused(text: str, message: str) -> None:

@@ -60,7 +60,8 @@ def run(
     from shardwright.task import Task
 
     wanted = Task.load(task) if task is not None else None
-    total = 60 * (minutes or MINUTES["cuda" if device == "cuda" else "cpu"])
+    on_gpu = device == "cuda" if device or wanted is None else wanted.topology.device != "cpu"
+    total = 60 * (MINUTES["cuda" if on_gpu else "cpu"] if minutes is None else minutes)
     with progress("calibrating", detail="starting") as report:
         found = calibrate(
             wanted, minutes=minutes, device=device, aim=aim, seed=seed, progress=progress_of(report, total)

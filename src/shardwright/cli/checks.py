@@ -7,19 +7,20 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, some_of
 from shardwright.files import is_stream, parse_document, status
 
 if TYPE_CHECKING:
+    import typer
+
     from shardwright.sharding import Plan
     from shardwright.task import Table, Task
 
 _STORE_FILES = (".sqlite", ".json")
 _DOCUMENTS = (".json", ".yaml", ".yml")
 _MOST_NAMED = 1000  # files; this also ends the search in a document that names itself
-_MOST_DIFFERENCES = 5
 _COMPARED_APART = ("tables", "topology", "constraints")  # fields of a task with a comparison of their own
 
 
@@ -46,13 +47,9 @@ def check_same_task(plan: Plan, plan_file: object, task: Task, task_file: object
     Raises:
         InvalidInput: the tasks differ; the message lists the differences.
     """
-    found = list(differences(plan.task, task))
-    if found:
-        more = f" and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
-        listed = "; ".join(found[:_MOST_DIFFERENCES])
-        raise InvalidInput(
-            f"{plan_file}: a plan for another task than {task_file} ({listed}{more}); plan this task anew"
-        )
+    if found := list(differences(plan.task, task)):
+        listed = some_of(found, separator="; ")
+        raise InvalidInput(f"{plan_file}: a plan for another task than {task_file} ({listed}); plan this task anew")
 
 
 def differences(planned: Task, task: Task) -> Iterator[str]:
@@ -99,7 +96,7 @@ def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outpu
         raise InvalidInput(f"{path}: is a folder; name a file in it with -o")
     if is_stream(path):
         if status(path) is None:
-            raise InvalidInput(f"{path}: is no open descriptor; name a file with -o")
+            raise InvalidInput(f"{path}: no such descriptor is open; name a file with -o")
         return
     if not path.resolve().parent.is_dir():
         raise InvalidInput(f"{path}: its folder does not exist; make it first, or name a file elsewhere with -o")
@@ -114,7 +111,8 @@ def check_target(path: Path | None, *, inputs: Iterable[Path | None] = (), outpu
             )
         if other.is_dir() and path.suffix in _STORE_FILES and path.resolve().parent.samefile(other):
             raise InvalidInput(
-                f"{path}: files in {other} whose names end in {', '.join(_STORE_FILES)} are the samples'; name a file elsewhere with -o"
+                f"{path}: {other} is a sample store, which owns its {' and '.join(_STORE_FILES)} files; name a file in another folder "
+                "with -o"
             )
     for other in outputs:
         if other is not None and _same_file(path, other):
@@ -136,11 +134,16 @@ def check_folder(path: Path) -> None:
         raise InvalidInput(f"{path}: {nearest} may not be written to; name a folder elsewhere with -o")
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, unless it exists.
+def make_folder(path: Path, names: Iterable[str] = (), inputs: Iterable[Path | None] = ()) -> None:
+    """Make a folder, unless it exists, and check that results can be saved in it.
+
+    Args:
+        path: the folder.
+        names: names of the files that the command will save there.
+        inputs: files that the command reads; None stands for an option that was not given.
 
     Raises:
-        InvalidInput: it cannot be made.
+        InvalidInput: the folder cannot be made, or a result cannot be saved or would overwrite an input.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -148,6 +151,14 @@ def make_folder(path: Path) -> None:
         raise InvalidInput(
             f"{path}: the folder cannot be made ({error.strerror}); name one where you may write"
         ) from error
+    for name in names:
+        check_target(path / name, inputs=inputs)
+
+
+def given_parameters(context: typer.Context) -> list[Any]:
+    """The parameters that the command line names, whatever their values, in the order of their declaration."""
+    sources = [(one, context.get_parameter_source(str(one.name))) for one in context.command.params]
+    return [one for one, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
 def _is_folder(path: Path, otherwise: str) -> bool:

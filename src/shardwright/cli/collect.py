@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import check_folder, check_target
+from shardwright.cli.checks import check_folder, check_target, given_parameters
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
@@ -88,7 +88,7 @@ Kinds = Annotated[
 ]
 Runs = Annotated[
     int | None,
-    option("--runs", metavar="N", text="With --collectives: the median of so many counts. (default 10)"),
+    option("--runs", metavar="N", text="With --collectives: timed runs per sample; their median counts. (default 10)"),
 ]
 Timeout = Annotated[
     float | None,
@@ -101,6 +101,7 @@ Timeout = Annotated[
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
 _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
+_OF_EXPORT = ("export", "output", "optimizer", "as_json")
 
 
 def run(
@@ -229,14 +230,17 @@ def _exported(store: Path, file: Path, optimizer: str | None, *, as_json: bool) 
 
 
 def _check_together(context: typer.Context, collectives: bool) -> None:
-    """Check that all given options belong to the kind of samples, kernels or collectives.
+    """Check that all given options belong to the export, or to the kind of samples, kernels or collectives.
 
     Raises:
-        InvalidInput: an option belongs to the other kind.
+        InvalidInput: an option belongs to another use of the command.
     """
+    given = {str(one.name): one.opts[0] for one in given_parameters(context)}
+    others = [flag for name, flag in given.items() if name not in _OF_EXPORT]
+    if "export" in given and others:
+        raise InvalidInput(f"--export measures nothing, so {', '.join(others)} would have no effect; leave them out")
     for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
-        source = context.get_parameter_source(name)
-        if source is None or source.name != "COMMANDLINE":
+        if name not in given:
             continue
         if name == "ray":
             raise InvalidInput(
@@ -245,4 +249,4 @@ def _check_together(context: typer.Context, collectives: bool) -> None:
             )
         rule = "does not apply to" if collectives else "needs"
         remedy = "leave it out" if collectives else "add that flag, or leave it out"
-        raise InvalidInput(f"--{name.replace('_', '-')} {rule} --collectives; {remedy}")
+        raise InvalidInput(f"{given[name]} {rule} --collectives; {remedy}")

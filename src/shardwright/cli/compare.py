@@ -74,7 +74,7 @@ def run(
     print_model_notes(cost_model, placed, task)
     names = tuple(dict.fromkeys(strategies.split(","))) if strategies is not None else all_names(placed)
     if output is not None:
-        make_folder(output)
+        make_folder(output, [f"{strategy_named(name).name}.json" for name in names], [task, model])
     with progress("planning") as report:
         attempts = plan_with_each(
             placed, names, cost_model, report, runs_on=cast("Runtime", runs_on), seed=seed, time_limit=time_limit
@@ -249,7 +249,8 @@ def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata:
     text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"
     if state is None:
         return f"{text}; the controls' time when the model was learned is unknown here"
-    return f"{text}, controls {signed(state - 1)}: model error {signed(off / state - 1)}"
+    machine = f"machine {'slower' if state >= 1 else 'faster'}"
+    return f"{text}, controls {signed(state - 1)} ({machine}): model error {signed(off / state - 1)}"
 
 
 def attempt_dict(attempt: Attempt) -> dict[str, Any]:

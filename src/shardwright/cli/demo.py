@@ -30,7 +30,8 @@ from shardwright.cli.model_notes import print_hardware_note
 from shardwright.cli.options import AsJson, ModelFile, Seed
 from shardwright.cli.output import emit, note, percent, progress, show
 from shardwright.cost import CostModel
-from shardwright.errors import require
+from shardwright.errors import InvalidInput, require
+from shardwright.search import strategy_names
 from shardwright.task import Task
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ def run(
 
     task = demo_task(quick)
     given = resolve_cost_model(model, task) if model is not None else None
-    make_folder(output)
-    task.save(output / "task.yaml")
+    file = output / "task.yaml"
+    make_folder(output, [file.name, "report.html", *(f"{name}.json" for name in strategy_names(task))], [model])
+    if file.exists() and Task.load(file) not in (task, demo_task(not quick)):
+        raise InvalidInput(f"{file}: is not the demo's task, which would overwrite it; name another folder with -o")
+    task.save(file)
     if given is None:
         seconds = _QUICK_CALIBRATE_S if quick else _CALIBRATE_S
         with progress("calibrating") as report:
@@ -117,8 +121,6 @@ def title(task: Task, quick: bool) -> str:
 
 def play(task: Task, folder: Path, cost_model: CostModel, rounds: int, seed: int) -> list[Attempt]:
     """Plan a task with every strategy, save the plans, and measure as many plans as there is time for."""
-    from shardwright.search import strategy_names
-
     with progress("planning") as report:
         attempts = plan_with_each(task, strategy_names(task), cost_model, report, seed=seed, time_limit=_SEARCH_S)
     save_each(attempts, folder)

@@ -99,7 +99,7 @@ def _tables(logs: list[Path], sequence: list[str], list_separator: str | None) -
     from shardwright.task.files import load_tables
     from shardwright.workload.profile import profile_logs
 
-    if len(logs) == 1 and logs[0].suffix in (".yaml", ".yml", ".json"):
+    if len(logs) == 1 and logs[0].suffix.lower() in (".yaml", ".yml", ".json"):
         if sequence or list_separator is not None:
             raise InvalidInput(f"{logs[0]} is a file of tables; --sequence and --list-separator are for logs")
         return list(load_tables(logs[0]))

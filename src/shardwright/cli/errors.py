@@ -79,9 +79,8 @@ def _reported(command: Callable[[], object], as_json: bool) -> int:
     except OSError as error:
         if error.filename is None or error.strerror is None:
             raise
-        return _report(
-            type(error).__name__, f"{error.filename}: {error.strerror}; name another path, or mend this", 1, as_json
-        )
+        message = f"{error.filename}: {error.strerror}; name another path, or check that it exists and may be used"
+        return _report(type(error).__name__, message, 1, as_json)
     except SystemError as error:  # Ctrl-C came while a compiled function returned
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise

@@ -58,7 +58,7 @@ def options_from_texts(kind: type[Options], chosen: Mapping[str, Any], texts: Se
             raise InvalidInput(f"--option {text!r} must be NAME=VALUE; {hint}names are {', '.join(defaults)}")
         if name in values:
             raise InvalidInput(
-                f"--option {text!r}: {name} is set already; give it once, and seed, iterations and steps by their own flags"
+                f"--option {text!r}: {name} is already set; give each option once, and use --seed, --iterations and --steps for those three"
             )
         values[name] = _value(text, value, defaults[name])
     return kind(**{**published, **values} if PRESET in texts else values)
@@ -223,8 +223,8 @@ def _world(tasks: Sequence[Task], model: Path | None, device: str, *, simulated:
     devices = sorted({task.topology.device for task in tasks})
     if len(devices) > 1 and model is None:
         raise InvalidInput(
-            f"--tasks: the tasks are for devices {', '.join(devices)}, a cost model is for one; name the model that prices all with "
-            "--model, or train on one device type"
+            f"--tasks: the tasks are for several device types ({', '.join(devices)}), but a cost model prices one; use tasks of one type, "
+            "or name a model with --model"
         )
     cost_model = resolve_cost_model(model, tasks[0])
     print_model_notes(cost_model, tasks[0])

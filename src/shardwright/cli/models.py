@@ -10,7 +10,7 @@ from shardwright.cli.options import AsJson
 from shardwright.cli.output import MISSING, emit, percent, table
 from shardwright.errors import InvalidInput
 
-_COVERAGE = ("device", "optimizer", "batch_sizes", "tables", "task")
+_COVERAGE = ("optimizer", "batch_sizes", "tables", "task")
 
 
 def run(
@@ -73,7 +73,7 @@ def _view(found: list[dict[str, Any]]) -> Any:
         [
             one["name"] + (" (bundled)" if one["bundled"] else ""),
             one["origin"].partition(", mean error")[0],
-            "; ".join(one["metadata"][key] for key in _COVERAGE[1:] if one["metadata"].get(key)),
+            "; ".join(one["metadata"][key] for key in _COVERAGE if one["metadata"].get(key)),
             percent(float(one["metadata"]["mean_error"])) if "mean_error" in one["metadata"] else MISSING,
             f"{one['bytes'] / 1e3:.0f} kB",
         ]
@@ -91,7 +91,9 @@ def _remove(chosen: list[dict[str, Any]]) -> None:
     from pathlib import Path
 
     if len(chosen) > 1:
-        raise InvalidInput(f"{len(chosen)} models are named so; name the file of one")
+        raise InvalidInput(
+            f"{len(chosen)} models have this name; name the file of one ('shardwright models show NAME' lists the files)"
+        )
     if chosen[0]["bundled"]:
         raise InvalidInput(
             f"{chosen[0]['name']} comes with the package; only models that were calibrated here can be removed"

@@ -42,7 +42,7 @@ Gap = Annotated[
     option(
         "--gap",
         metavar="PART",
-        text="A search ends once this is proven, as 0.01 for 1% above the best plan; with --time-limit it goes on until then.",
+        text="End the search once the plan is proven this close to the best: 0.01 is 1%; with --time-limit, only one of the two ends it.",
     ),
 ]
 RunsOn = Annotated[
@@ -53,9 +53,7 @@ RunsOn = Annotated[
         help="Runtime of the plan; TorchRec has no tiers, and equal row blocks only.",
     ),
 ]
-Rounds = Annotated[
-    int, typer.Option("--rounds", min=1, help="Undisturbed measurements of each device; their median counts.")
-]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Undisturbed measurements per device; the median counts.")]
 Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure on.")]
 OtherHardware = Annotated[
     bool, typer.Option("--allow-other-hardware", help="Accept samples that were measured on other hardware.")

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from shardwright.cli.checks import check_target
+from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.errors import about
 from shardwright.cli.options import AsJson, Gap, ModelFile, RunsOn, Seed, TaskFile, TimeLimit, cost_model_for, option
 from shardwright.cli.output import MISSING, emit, ms, percent, progress, saved, table
@@ -53,7 +53,7 @@ InterHost = Annotated[
     bool,
     typer.Option(
         "--inter-host-allreduce",
-        help="Ranks of a group are neighbours, as by use_inter_host_allreduce; else replicas are.",
+        help="Place the ranks of a group next to each other, as use_inter_host_allreduce does; by default, the replicas.",
     ),
 ]
 FullySharded = Annotated[
@@ -72,6 +72,7 @@ _SIZES = ("size", "groups", "step", "sync", "bound", "gap", "memory", "between p
 
 def run(
     *,
+    context: typer.Context,
     task: TaskFile,
     check: Check = False,
     output: Annotated[
@@ -128,20 +129,7 @@ def run(
     from shardwright.sharding.files import ENDING, plan_to_dict
 
     if check:
-        others = [
-            output,
-            policy,
-            rank_maps,
-            start,
-            time_limit,
-            gap,
-            sharding_group_size,
-            seed,
-            move_cost,
-            inter_host_allreduce,
-            fully_sharded,
-        ]
-        if any(others) or (strategy, runs_on, sync_interval) != ("auto", "shardwright", 1):
+        if {str(one.name) for one in given_parameters(context)} - {"task", "check", "model", "as_json"}:
             raise InvalidInput("--check searches nothing; leave all options but --model and --json out")
         _check(task, model, as_json)
         return
@@ -251,7 +239,7 @@ def _rank_map_notes(found: Plan, given: Path | None, older: Plan | None) -> list
     """Lines about the tables that have rank maps, and those that lack one."""
     if given is None:
         lost = older is not None and older.rank_maps
-        text = "the plan of --from has rank maps, cut to what it needed: give this one its own with --rank-maps"
+        text = "the older plan's rank maps cover only its own rows and are not reused; name full maps with --rank-maps"
         return [text] if lost else []
     by_hotness = [name for name, shards in found.by_table.items() if shards[0].row_order == "hotness"]
     missing = [name for name in by_hotness if name not in found.rank_maps]
@@ -280,7 +268,7 @@ def _size_of(given: str | None, runs_on: str, others: dict[str, bool]) -> int | 
     if runs_on != "torchrec":
         raise InvalidInput("--sharding-group-size is for TorchRec's DMPCollection; add --runs-on torchrec")
     if others["--from"]:
-        raise InvalidInput("--sharding-group-size plans from the start; leave --from out")
+        raise InvalidInput("--sharding-group-size cannot start from an older plan; leave out --from")
     if given == "auto":
         return None
     if not given.isascii() or not given.isdigit() or len(given) > 9 or int(given) < 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from shardwright.cli.checks import check_target
+from shardwright.cli.checks import check_target, given_parameters
 from shardwright.cli.options import AsJson, RayAddress, option
 from shardwright.cli.output import emit, note, percent, progress, saved, show, table
 from shardwright.errors import InvalidInput
@@ -332,10 +332,9 @@ class FirstTask:
 def _profiling_again(context: typer.Context, without: Collection[str], *more: str) -> str:
     """The command as it was called, with more options and without some columns."""
     words = ["shardwright profile", _files(context.params["logs"])]
-    for parameter in context.command.params:
+    for parameter in given_parameters(context):
         name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if name in ("logs", "as_json") or source is None or source.name != "COMMANDLINE":
+        if name in ("logs", "as_json"):
             continue
         given: Any = context.params[name]
         for value in given if isinstance(given, (list, tuple)) else [given]:

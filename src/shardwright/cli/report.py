@@ -106,7 +106,8 @@ def _read(files: Sequence[Path], paths: Sequence[Path], plans: Sequence[Plan]) -
             except InvalidInput as error:
                 reasons.append(error)
         else:
-            more = f" (nor of {', '.join(str(paths[index]) for index in open_places[1:])})" if len(reasons) > 1 else ""
+            others = ", ".join(str(paths[index]) for index in open_places[1:])
+            more = f" (it does not fit {others} either)" if others else ""
             raise InvalidInput(f"{reasons[0]}{more}")
     return found
 

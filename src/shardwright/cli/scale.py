@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -74,7 +75,8 @@ def run(
     model: ModelFile = None,
     seed: Seed = 0,
     time_limit: Annotated[
-        float | None, option("--time-limit", metavar="SECONDS", text="Of each search; by default 1, and 16 in all.")
+        float | None,
+        option("--time-limit", metavar="SECONDS", text="Per search; by default at most 1, and 16 for all together."),
     ] = None,
     runs_on: RunsOn = "shardwright",
     as_json: AsJson = False,
@@ -100,7 +102,7 @@ def run(
             placed = replace(placed, batch_size=batch)
     topologies = _topologies(placed, hosts, devices)
     if output is not None:
-        make_folder(output)
+        make_folder(output, map(_file_name, topologies), [task, model])
     with progress("planning", len(topologies)) as report:
         found = scale(
             placed,
@@ -138,8 +140,8 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
 
     counts = []
     for text in hosts.split(","):
-        if not text.strip().isascii() or not text.strip().isdigit() or not 0 < int(text) < 10**6:
-            raise InvalidInput(f"--hosts: {text!r} must be a number of hosts of at least 1; write 1,2,4")
+        if not re.fullmatch("[1-9][0-9]{0,5}", text.strip()):
+            raise InvalidInput(f"--hosts: {text!r} must be a number of hosts from 1 to 999999; write 1,2,4")
         counts.append(int(text))
     own = task.topology
     if devices is None and len(set(own.memory_bytes)) > 1:
@@ -151,7 +153,7 @@ def _topologies(task: Task, hosts: str, devices: str | None) -> list[Topology]:
         bases += [Topology.preset(name.strip()) for name in (devices or "").split(",") if devices is not None]
     found = [replace(base, hosts=count, memory=base.memory_bytes[0]) for base in bases for count in sorted(set(counts))]
     if len(found) > _MOST_SIZES:
-        raise InvalidInput(f"{len(found)} clusters are more than {_MOST_SIZES}; name fewer")
+        raise InvalidInput(f"--hosts and --devices name {len(found)} clusters, {_MOST_SIZES} are allowed; name fewer")
     return found
 
 
@@ -166,11 +168,15 @@ def _prices(given: list[str]) -> dict[str, float]:
     return prices
 
 
+def _file_name(topology: Topology) -> str:
+    return f"{topology.hosts}x{topology.devices_per_host}-{topology.device}.json"
+
+
 def _save(size: ClusterSize, folder: Path) -> str:
     assert size.plan is not None
-    name = f"{size.topology.hosts}x{size.topology.devices_per_host}-{size.topology.device}.json"
-    size.plan.save(folder / name)
-    return str(folder / name)
+    file = folder / _file_name(size.topology)
+    size.plan.save(file)
+    return str(file)
 
 
 def cluster_name(topology: Topology) -> str:

@@ -222,11 +222,7 @@ def _document(path: Path, entry: Entry, found: tuple[Bottleneck, ...], rows: lis
         "runs_on": list(plan.runs_on),
         "devices": [
             {
-                "rank": one.rank,
-                "forward_ms": one.forward_ms,
-                "forward_communication_ms": one.forward_communication_ms,
-                "backward_communication_ms": one.backward_communication_ms,
-                "backward_ms": one.backward_ms,
+                **asdict(one),
                 "weight_bytes": int(memory.weights[one.rank]),
                 "optimizer_bytes": int(memory.optimizer[one.rank]),
                 "buffer_bytes": int(memory.buffers[one.rank]),

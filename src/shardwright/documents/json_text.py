@@ -23,13 +23,13 @@ def parse_json(text: str, name: str, max_values: int) -> object:
         InvalidInput: the text is not JSON, or holds a duplicate key, a number that is not finite, or too much.
     """
     if text.count(",") + text.count("[") + text.count("{") > max_values:
-        raise InvalidInput(f"{name}: holds more than {max_values} values, the most that is read")
+        raise InvalidInput(f"{name}: holds more than {max_values} values, the most that is read; split the file")
     try:
         return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except RecursionError:
-        raise InvalidInput(f"{name}: nested too deeply") from None
+        raise InvalidInput(f"{name}: nested too deeply; flatten it") from None
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from None
     except ValueError:  # json raises no other ValueError

@@ -57,7 +57,7 @@ def parse_yaml(text: str, name: str, max_values: int) -> object:
     except yaml.YAMLError as error:
         raise InvalidInput(f"{name}: not YAML: {str(error).splitlines()[0]}") from None
     if not builder.documents:
-        raise InvalidInput(f"{name}: is empty")
+        raise InvalidInput(f"{name}: is empty; name a file with content")
     return builder.root
 
 
@@ -125,7 +125,7 @@ class _Builder:
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag!r} is not allowed; remove it")
         if len(self._open) >= MAX_DEPTH:
-            self._refuse(event, f"nested more than {MAX_DEPTH} deep")
+            self._refuse(event, f"nested more than {MAX_DEPTH} deep; flatten it")
         self._add(event, items)
         self._open.append(_Open(items, event.anchor, self._values))
         self._count(1, event)
@@ -157,7 +157,8 @@ class _Builder:
     def _count(self, values: int, event: Any) -> None:
         self._values += values
         if self._values > self._max_values:
-            self._refuse(event, f"the document holds more than {self._max_values} values, the most that is read")
+            most = f"{self._max_values} values, the most that is read"
+            self._refuse(event, f"the document holds more than {most}; split the file")
 
     def _refuse(self, event: Any, why: str) -> NoReturn:
         raise _Refused(f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}: {why}")

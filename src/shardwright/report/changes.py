@@ -67,8 +67,7 @@ def marginals(plan: Plan, cost_model: CostModel) -> Marginals:
     cost_model = with_groups(cost_model, plan.task)
     cost = score(plan.task, plan.shards, cost_model)
     times = _times(cost)
-    number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    places = sorted({(number[shard.table], rank) for shard in plan.shards for rank in shard.devices})
+    places = sorted({(plan.task.table_number[shard.table], rank) for shard in plan.shards for rank in shard.devices})
     cells = np.array(places, dtype=np.int64)
     cell_ms = np.zeros((len(cells), len(PHASES)))
     cell_ms[:, [0, 3]] = _compute_ms(plan, cost_model, cells)
@@ -97,10 +96,9 @@ def _compute_ms(plan: Plan, cost_model: CostModel, cells: Ints) -> Floats:
     works = [shard_work(plan.task, shard) for shard in plan.shards]
     latents, kinds = cost_model.encode(works), numbered_calls(works)
     place = {(table, device): row for row, (table, device) in enumerate(cells.tolist())}
-    number = {table.name: index for index, table in enumerate(plan.task.tables)}
     # A part is the blocks of a cell in one fused call of its device. Most cells have one part.
     held = [
-        (place[number[shard.table], rank], kind, index)
+        (place[plan.task.table_number[shard.table], rank], kind, index)
         for index, (shard, kind) in enumerate(zip(plan.shards, kinds, strict=True))
         for rank in shard.devices
     ]

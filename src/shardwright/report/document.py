@@ -117,8 +117,7 @@ def task_data(task: Task) -> dict[str, Any]:
 
 def block_data(plan: Plan) -> dict[str, Any]:
     """The blocks of a plan by column: table, rows, columns, bytes on each holder, and the holders (a rank, a list, or "all")."""
-    number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    devices, shards = plan.task.topology.devices, ordered(plan)
+    number, devices, shards = plan.task.table_number, plan.task.topology.devices, ordered(plan)
     return {
         "table": [number[shard.table] for shard in shards],
         "rows": [list(shard.rows) for shard in shards],
@@ -133,8 +132,7 @@ def block_data(plan: Plan) -> dict[str, Any]:
 
 def ordered(plan: Plan) -> list[Shard]:
     """The shards in a page's order: by table, rows and columns."""
-    number = {table.name: index for index, table in enumerate(plan.task.tables)}
-    return sorted(plan.shards, key=lambda shard: (number[shard.table], shard.rows, shard.columns))
+    return sorted(plan.shards, key=lambda shard: (plan.task.table_number[shard.table], shard.rows, shard.columns))
 
 
 def cell_data(entry: Entry) -> dict[str, Any] | None:
@@ -275,7 +273,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
     """The access curve of a table, and its tiers."""
     table = plan.task.table_by_name[name]
     return {
-        "table": plan.task.tables.index(table),
+        "table": plan.task.table_number[name],
         "rows": shorts(table.access.rows),
         "share": shorts(table.access.share),
         "tiers": [
@@ -294,8 +292,7 @@ def tier_data(plan: Plan, name: str) -> dict[str, Any]:
 
 def change_data(older: Plan, newer: Plan) -> dict[str, Any]:
     """What moves when one plan replaces another. Tables are indices into the newer plan's task."""
-    diff = older.diff(newer)
-    number = {table.name: index for index, table in enumerate(newer.task.tables)}
+    diff, number = older.diff(newer), newer.task.table_number
     moving = sorted((one for one in diff.tables if one.moved_bytes), key=lambda one: -one.moved_bytes)
     return {
         "movedBytes": diff.moved_bytes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,6 @@ from shardwright.sharding.costs import PlanCost
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.plan import Plan
 from shardwright.task.units import format_bytes
-
-if TYPE_CHECKING:
-    pass
 
 if find_spec("matplotlib") is None:
     raise MissingDependency(
@@ -266,7 +263,7 @@ def matrix(
 
 def memory_matrix(plan: Plan) -> Floats:
     """`(tables, devices)` bytes, NaN where a device holds nothing of a table."""
-    number = {table.name: index for index, table in enumerate(plan.task.tables)}
+    number = plan.task.table_number
     result = np.full((len(number), plan.task.topology.devices), np.nan)
     for shard in plan.shards:
         place = (number[shard.table], list(shard.devices))

@@ -61,7 +61,7 @@ def what_if(
     own = {id(works.of(shard)): shard for shard in shards}
     if len(own) * bytes_each > _MOST / plans:
         return None
-    number = {table.name: index for index, table in enumerate(task.tables)}
+    number = task.table_number
     known = {_size(number, shard): shard for shard in own.values() if _may_be_cut(shard)}
     room = int(min(ROOM / plans, _MOST / plans - len(own) * bytes_each) / bytes_each)
     everyone = range(task.topology.devices)

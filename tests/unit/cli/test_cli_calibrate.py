@@ -2,8 +2,10 @@
 
 import pytest
 
+import shardwright as sw
 from shardwright.calibration import calibration
 from shardwright.cost import cost_model_for
+from shardwright.errors import InvalidInput
 from tests.unit.calibration.conftest import FakeVisitor
 
 pytestmark = pytest.mark.usefixtures("cache_folder")
@@ -50,6 +52,30 @@ def test_bad_usage(cli, arguments, said):
     outcome = cli(*arguments)
     assert outcome.code == 2
     assert said in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "minutes"),
+    [
+        ("cpu", (), 3),
+        ("h200", (), 8),
+        ("h200", ("--device", "cpu"), 3),
+        ("cpu", ("--device", "cuda"), 8),
+        ("h200", ("--minutes", 5), 5),
+        ("h200", ("--minutes", 0), 0),
+    ],
+)
+def test_the_progress_line_is_full_when_the_time_is_over(cli, tmp_path, monkeypatch, device, options, minutes):
+    totals = []
+
+    def calibrate(task, **options):
+        raise InvalidInput("enough")
+
+    monkeypatch.setattr("shardwright.calibration.calibrate", calibrate)
+    monkeypatch.setattr("shardwright.cli.calibrate.progress_of", lambda report, total: totals.append(total))
+    sw.Task([sw.Table("t", 100, 16)], sw.Topology(device=device), 64).save(tmp_path / "task.yaml")
+    assert cli("calibrate", tmp_path / "task.yaml", *options).code == 2
+    assert totals == [60 * minutes]
 
 
 def test_a_device_that_is_not_there(cli):

@@ -29,6 +29,9 @@ def test_what_can_be_made_passes(tmp_path):
     make_folder(tmp_path / "new" / "deep")
     make_folder(tmp_path / "new" / "deep")
     assert (tmp_path / "new" / "deep").is_dir()
+    make_folder(tmp_path / "new", ["plan.json", "other.json"], [None, tmp_path / "task.yaml"])
+    with pytest.raises(InvalidInput, match="deep: is a folder"):
+        make_folder(tmp_path / "new", ["plan.json", "deep"])
 
 
 def test_a_file_is_no_folder(tmp_path):
@@ -94,7 +97,7 @@ def test_devices_may_be_read_and_written():
 
 @pytest.mark.parametrize("name", ["identity.json", "samples.sqlite", "new.sqlite"])
 def test_files_of_a_store_are_not_written_over(tmp_path, name):
-    with pytest.raises(InvalidInput, match="are the samples'"):
+    with pytest.raises(InvalidInput, match="is a sample store, which owns its .sqlite and .json files"):
         check_target(tmp_path / name, inputs=[tmp_path])
     check_target(tmp_path / "model.safetensors", inputs=[tmp_path])
 
@@ -114,7 +117,7 @@ def test_what_no_path_can_be_is_refused(tmp_path, check, name):
 def test_descriptors_are_written_to_if_they_are_open(tmp_path):
     with (tmp_path / "log").open("w") as log:
         check_target(Path(f"/dev/fd/{log.fileno()}"))
-    with pytest.raises(InvalidInput, match="is no open descriptor"):
+    with pytest.raises(InvalidInput, match="no such descriptor is open"):
         check_target(Path("/dev/fd/999"))
 
 

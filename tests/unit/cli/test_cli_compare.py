@@ -8,7 +8,7 @@ import shardwright as sw
 from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import Controls, MeasuredPlan
-from shardwright.testing.tasks import impossible_task
+from shardwright.testing.tasks import impossible_task, task_of
 
 
 @pytest.fixture
@@ -40,11 +40,24 @@ def test_planners_of_others_take_part_where_they_are_installed(task_file):
 
 def test_model_error_and_the_state_of_the_machine_are_told_apart():
     said = compare.truth_line("plans", [1.02, 1.03, 1.09], Controls((1.02, 2.04)), {"controls": "1,2"})
-    assert said == "plans +3.0% against prediction (median), controls +2.0%: model error +1.0%"
+    assert said == "plans +3.0% against prediction (median), controls +2.0% (machine slower): model error +1.0%"
+    faster = compare.truth_line("plan", [0.98], Controls((0.98, 1.96)), {"controls": "1,2"})
+    assert faster == "plan -2.0% against prediction, controls -2.0% (machine faster): model error +0.0%"
     unknown = compare.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
     assert (
         unknown == "device 1 -10.0% against prediction; the controls' time when the model was learned is unknown here"
     )
+
+
+def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
+    task_of(12, 4).save(tmp_path / "greedy.json")
+    before = (tmp_path / "greedy.json").read_text()
+    options = ("--model", model_file, "--strategies", "dim,greedy", "-o", tmp_path)
+    outcome = cli("compare", tmp_path / "greedy.json", *options)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {tmp_path / 'greedy.json'}: is an input too")
+    assert (tmp_path / "greedy.json").read_text() == before
+    assert not (tmp_path / "dim.json").exists()
 
 
 @pytest.mark.usefixtures("no_rivals")

@@ -80,7 +80,10 @@ def test_another_os_error_is_a_fault_of_ours():
 
 def test_what_the_system_says_of_a_file_is_one_line(capsys, tmp_path):
     assert exit_code_of(raiser(PermissionError(13, "Permission denied", str(tmp_path))), as_json=False) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied; name another path, or mend this\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path}: Permission denied; name another path, or check that it exists and may be used\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "a name " * 20_000, f"'{'x' * 9999}' and '{'y' * 9999}'"])

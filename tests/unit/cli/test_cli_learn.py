@@ -188,7 +188,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
     (tmp_path / "train.yaml").write_text("groups: [{file: cpu.yaml}, {file: h100.yaml}]")
     outcome = cli("learn", "dreamshard", "--tasks", tmp_path / "train.yaml", "-o", tmp_path / "policy.safetensors")
     assert outcome.code == 2
-    assert "the tasks are for devices cpu, h100, a cost model is for one" in outcome.err
+    assert "the tasks are for several device types (cpu, h100), but a cost model prices one" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_tasks_of_several_device_types_need_a_named_model(cli, tmp_path):
     [
         (["--steps", "5"], "--steps 5: dreamshard counts its training in iterations; give --iterations"),
         (["--option", "cost_update=5"], "did you mean 'cost_updates'?"),
-        (["--option", "seed=5"], "seed is set already"),
+        (["--option", "seed=5"], "seed is already set"),
         (["--option", "cost_rate=-1"], "cost_rate is -1.0, must be a finite number above 0"),
         (["--iterations", "0"], "Invalid value for '--iterations'"),
         (["--checkpoint", "no/such/state"], "its folder does not exist"),

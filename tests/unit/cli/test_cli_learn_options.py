@@ -31,7 +31,7 @@ def test_values_have_the_types_of_the_defaults():
         ("learning_rat=1", "did you mean 'learning_rate'? names are iterations, learning_rate, objective, seed"),
         ("iterations=1.5", "the value must be a whole number"),
         ("learning_rate=fast", "the value must be a number"),
-        ("seed=1", "seed is set already"),
+        ("seed=1", "seed is already set"),
         ("iterations=0", "iterations is 0, must be at least 1"),
     ],
 )
@@ -42,5 +42,5 @@ def test_bad_options(text, says):
 
 
 def test_an_option_given_twice_is_refused():
-    with pytest.raises(InvalidInput, match="iterations is set already"):
+    with pytest.raises(InvalidInput, match="iterations is already set"):
         options_from_texts(Options, {}, ["iterations=4", "iterations=5"])

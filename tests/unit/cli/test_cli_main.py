@@ -63,7 +63,7 @@ def test_the_help_breaks_lines_only_where_the_terminal_ends(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
     lines = [line.strip() for line in cli("plan", "--help").out.splitlines()]
-    begin = next(number for number, line in enumerate(lines) if line.startswith("Where the plan of"))
+    begin = next(number for number, line in enumerate(lines) if line.startswith("If the plan of"))
     assert "With --json the document is the plan file itself" in lines[begin + 1]
     assert "shardwright plan task.yaml -o plan.json" in lines
 

@@ -241,7 +241,20 @@ def test_a_file_that_breaks_a_rule_fails_the_check_in_one_line(cli, task_file, m
     assert outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", [("--seed", 3), ("--strategy", "dim"), ("-o", "x.json"), ("--runs-on", "torchrec")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--seed", 3),
+        ("--seed", 0),
+        ("--gap", 0),
+        ("--time-limit", 0),
+        ("--strategy", "dim"),
+        ("-o", "x.json"),
+        ("--from", "x.json"),
+        ("--runs-on", "torchrec"),
+        ("--fully-sharded",),
+    ],
+)
 def test_a_check_searches_nothing(cli, task_file, option):
     outcome = cli("plan", "--check", task_file, *option)
     assert outcome.code == 2

@@ -93,7 +93,7 @@ def test_a_size_without_a_plan_says_why(cli, task):
         (["--sharding-group-size", "2", "--fully-sharded", "--sync-interval", "3"], "leave it 1"),
         (["--fully-sharded"], "--fully-sharded is for sharding groups; add --sharding-group-size"),
         (["--sync-interval", "3"], "--sync-interval is for sharding groups"),
-        (["--sharding-group-size", "2", "--from", "plan.json"], "leave --from out"),
+        (["--sharding-group-size", "2", "--from", "plan.json"], "leave out --from"),
         (["--sharding-group-size", "2", "--runs-on", "shardwright"], "add --runs-on torchrec"),
     ],
 )
@@ -112,7 +112,7 @@ def test_the_task_of_a_group_is_planned_as_it_is(cli, task, tmp_path):
     assert "one of 2 sharding groups of 2 devices, synchronised every 50 steps" in again.out
     twice = plan(cli, tmp_path / "group.yaml", "--sharding-group-size", 1)
     assert twice.code == 2
-    assert "one group already" in twice.err
+    assert "already that of one group" in twice.err
     other = cli("plan", tmp_path / "group.yaml")
     assert other.code == 1
     assert "plan for runs_on 'torchrec'" in other.err

@@ -113,7 +113,7 @@ def test_a_plan_from_one_with_rank_maps_asks_for_its_own(cli, task_by_hotness, t
     ByHotness().search(task, None, seed=0, deadline=None).with_rank_maps({"a": RankMap.identity(9)}).save(older)
     outcome = cli("plan", task_by_hotness, "--model", tmp_path / "model.safetensors", "--from", older)
     assert outcome.code == 0, outcome.err
-    assert "give this one its own with --rank-maps" in outcome.out
+    assert "name full maps with --rank-maps" in outcome.out
 
 
 def test_rank_maps_that_do_not_fit_end_the_command_before_the_search(cli, task_by_hotness, tmp_path):

@@ -35,7 +35,7 @@ def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file,
     outcome = cli("review", plan_file, "--model", model_file, "-o", tmp_path / "better.json")
     assert outcome.code == 0
     assert f"{plan_file}: your plan takes" in outcome.out
-    assert "no plan is below" in outcome.out
+    assert "the proven bound is" in outcome.out
     assert "what the step waits for" in outcome.out
     assert "the bound holds over all plans" in outcome.out
     older, better = sw.Plan.load(plan_file), sw.Plan.load(tmp_path / "better.json")
@@ -79,7 +79,7 @@ def test_bad_input_is_one_line(cli, plan_file, torchrec_file, task_file, tmp_pat
     for arguments, says in (
         ([torchrec_file], "name its task with --task"),
         ([plan_file, "--task", task_file], "leave --task out"),
-        ([torchrec_file, "--task", other], "no such table"),
+        ([torchrec_file, "--task", other], "the task has no table"),
         ([tmp_path / "empty.json"], "empty.json"),
         ([tmp_path / "none.json"], "none.json"),
         ([task_file], "unknown field"),

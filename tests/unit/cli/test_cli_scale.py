@@ -1,4 +1,5 @@
 import shardwright as sw
+from shardwright.testing.tasks import task_of
 
 
 def test_clusters_are_planned_and_shown(cli, task_file, model_file):
@@ -22,6 +23,16 @@ def test_the_document_says_what_the_bounds_allow(cli, task_file, model_file, tmp
         assert one["cost_per_million"] is None
 
 
+def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
+    task, folder = tmp_path / "1x4-cpu.json", tmp_path
+    task_of(12, 4).save(task)
+    before = task.read_text()
+    outcome = cli("scale", task, "--hosts", "1,2", "--model", model_file, "-o", folder)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {task}: is an input too")
+    assert task.read_text() == before
+
+
 def test_other_devices_by_preset(cli, task_file):
     found = cli(
         "scale", task_file, "--hosts", "1", "--devices", "h100-8,a100-8", "--batch-per-device", 64, "--json"
@@ -43,7 +54,8 @@ def test_bad_input_is_one_line(cli, task_file, tmp_path):
     for arguments, says in (
         ([task_file, "--hosts", "1,x"], "must be a number of hosts"),
         ([task_file, "--hosts", "0"], "must be a number of hosts"),
-        ([task_file, "--hosts", ",".join(map(str, range(1, 70)))], "more than 64"),
+        ([task_file, "--hosts", ",".join(map(str, range(1, 70)))], "name 69 clusters, 64 are allowed"),
+        ([task_file, "--hosts", "1," + "9" * 5000], "must be a number of hosts"),
         ([task_file, "--devices", "h100"], "unknown preset"),
         ([task_file, "--price", "3"], "a device type and a number"),
         ([task_file, "--batch", 5, "--batch-per-device", 5], "exclude each other"),

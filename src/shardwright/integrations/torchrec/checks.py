@@ -12,10 +12,9 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
 
 from shardwright.errors import InvalidPlan
-from shardwright.integrations.torchrec.conversion import check_complete
+from shardwright.integrations.torchrec.conversion import check_complete, shard_of
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
 from shardwright.sharding.checking import check_tiling
-from shardwright.sharding.shard import Shard
 
 
 def check_process_group(topology: TorchRecTopology, group: dist.ProcessGroup | None, *, whole: bool) -> None:
@@ -102,11 +101,7 @@ def _check_blocks(name: str, table: ParameterSharding, problem: TorchRecProblem)
             f"table '{place.fqn}' has shards on ranks {ranks} and lists {table.ranks}; every shard needs one rank from 0 to {world - 1}",
             PlannerErrorType.INVALID_RANK_ASSIGNMENT,
         )
-    blocks = [(shard.shard_offsets, shard.shard_sizes) for shard in metadata if min(shard.shard_sizes) > 0]
-    unit = place.unit
-    shards = [
-        Shard(name, (r // unit, (r + rows) // unit), (c, c + columns), (0,)) for (r, c), (rows, columns) in blocks
-    ]
+    shards = [shard_of(name, shard, place.unit) for shard in metadata if min(shard.shard_sizes) > 0]
     try:
         check_tiling(problem.task.table_by_name[name], shards)
     except InvalidPlan as error:

@@ -99,7 +99,7 @@ def _kernels(
 ) -> tuple[str, ...]:
     offered = set(table.sharder.compute_kernels(kind, compute_device))
     if compute_device == "cpu" and not table.pooled:
-        offered.discard(EmbeddingComputeKernel.DENSE.value)  # on CPUs, FBGEMM's dense kernel pools whatever it is told
+        offered.discard(_DENSE)  # on CPUs, FBGEMM's dense kernel pools whatever it is told
     if given is not None and given.compute_kernels:
         offered &= set(given.compute_kernels)
     else:
@@ -117,7 +117,6 @@ NARROWEST = 4  # columns: FBGEMM's kernels load vectors of 4
 _SEQUENCE_PARTS = 4  # most column blocks that a sequence table is cut into
 
 _WHOLE = ShardingType.TABLE_WISE.value
-_REPLICAS = ShardingType.DATA_PARALLEL.value
 _COLUMNS = ShardingType.COLUMN_WISE.value
 _HOST_COLUMNS = ShardingType.TABLE_COLUMN_WISE.value
 _ROWS = ShardingType.ROW_WISE.value
@@ -165,7 +164,7 @@ def limits_of(
         tuple(sorted(kinds)),
         devices,
         min_columns=min(narrowest, table.dim),
-        column_multiple=NARROWEST if table.pooled else _width(table.dim, narrowest),  # see `conversion`
+        column_multiple=NARROWEST if table.pooled else block_width(table.dim, narrowest),  # see `conversion`
         equal_rows=True,
         equal_columns=True,
     )
@@ -198,10 +197,10 @@ def _single_blocks(
 
 def _may_cut(dim: int, least: int) -> bool:
     """Whether a dim has a smaller divisor that is a multiple of 4 and at least `least`."""
-    return _width(dim, least) < dim
+    return block_width(dim, least) < dim
 
 
-def _width(dim: int, least: int) -> int:
+def block_width(dim: int, least: int) -> int:
     """The narrowest divisor of a dim that is a multiple of 4 and at least `least`; the dim itself if there is none."""
     fine = (width for width in range(least, dim) if dim % width == 0 and width % NARROWEST == 0)
     return next(fine, dim)

@@ -134,11 +134,7 @@ def plan_of(sharding_plan: ShardingPlan, problem: TorchRecProblem) -> Plan:
             raise InvalidPlan(
                 f"table '{place.fqn}' is sharded {found.sharding_type} but has no sharding_spec; plan anew"
             )
-        shards += [
-            _shard(name, metadata, place.unit)
-            for metadata in found.sharding_spec.shards
-            if min(metadata.shard_sizes) > 0
-        ]
+        shards += [shard_of(name, one, place.unit) for one in found.sharding_spec.shards if min(one.shard_sizes) > 0]
     return Plan(problem.task, shards, strategy="torchrec")
 
 
@@ -215,13 +211,22 @@ def cache_params_of(given: CacheParams | None, chosen: KernelChoice) -> CachePar
     return replace(given or CacheParams(), load_factor=chosen.load_factor)
 
 
-def _shard(name: str, metadata: ShardMetadata, unit: int) -> Shard:
+def shard_of(name: str, metadata: ShardMetadata, unit: int) -> Shard:
+    """Our block of a table's shard.
+
+    Args:
+        name: the table's name in the task.
+        metadata: TorchRec's shard.
+        unit: rows of the parameter per row of the task's table.
+
+    Raises:
+        InvalidPlan: the shard has no rank.
+    """
     (row, column), (rows, columns) = metadata.shard_offsets, metadata.shard_sizes
-    row, rows = row // unit, rows // unit
     rank = metadata.placement.rank() if metadata.placement is not None else None
     if rank is None:
         raise InvalidPlan(f"table '{name}' has a shard without a rank; plan anew")
-    return Shard(name, (row, row + rows), (column, column + columns), (rank,))
+    return Shard(name, (row // unit, (row + rows) // unit), (column, column + columns), (rank,))
 
 
 def _fqns(places: Iterable[tuple[str, str]]) -> str:

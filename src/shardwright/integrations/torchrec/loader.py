@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.planners import to_sharding_plan
 from torchrec.distributed.planner.types import (
     ParameterConstraints,
@@ -23,6 +22,7 @@ from torchrec.distributed.planner.types import Shard as TorchRecShard
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
 
+from shardwright.integrations.torchrec.options import choices_of
 from shardwright.integrations.torchrec.plan_files import load_saved_plan
 from shardwright.integrations.torchrec.problem import TorchRecProblem
 
@@ -96,19 +96,11 @@ def _option(path: str, name: str, table: ParameterSharding) -> ShardingOption:
         module=(path, nn.Module()),
         input_lengths=[],
         batch_size=0,
-        sharding_type=table.sharding_type,
-        partition_by=get_partition_by_type(table.sharding_type),
-        compute_kernel=table.compute_kernel,
         shards=[
             TorchRecShard(size, offset, Storage(hbm=0, ddr=0), Perf(0, 0, 0, 0), rank) for size, offset, rank in extents
         ],
-        cache_params=table.cache_params,
-        enforce_hbm=table.enforce_hbm,
-        stochastic_rounding=table.stochastic_rounding,
-        bounds_check_mode=table.bounds_check_mode,
         is_pooled=True,
-        output_dtype=table.output_dtype,
-        key_value_params=table.key_value_params,
+        **choices_of(table),
     )
 
 

@@ -81,9 +81,9 @@ def bucket_counts(tables: Sequence[ShardableTable], world_size: int) -> list[int
         if buckets is None:
             continue
         if isinstance(table.module, BaseManagedCollisionEmbeddingCollection) and buckets % world_size:
-            raise _bad_buckets(table, buckets, f"{world_size} ranks; managed collision modules need a multiple of them")
+            raise _bad_buckets(table, buckets, f"but managed collision modules need a multiple of {world_size} ranks")
         if buckets < 1 or table.tensor.shape[0] % buckets:
-            raise _bad_buckets(table, buckets, f"{table.tensor.shape[0]} rows, which must be a multiple of them")
+            raise _bad_buckets(table, buckets, f"which do not divide its {table.tensor.shape[0]} rows")
     return counts
 
 
@@ -116,9 +116,7 @@ def possible_kernels(
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
     if buckets is not None and _ROWS in found and buckets < topology.world_size:
-        raise _bad_buckets(
-            table, buckets, f"{topology.world_size} ranks; row-wise sharding needs one for each at the least"
-        )
+        raise _bad_buckets(table, buckets, f"but row-wise sharding needs one for each of {topology.world_size} ranks")
     return found
 
 
@@ -147,6 +145,6 @@ def _stated_buckets(module: nn.Module) -> dict[str, int | None]:
 
 def _bad_buckets(table: ShardableTable, buckets: int, rule: str) -> PlannerError:
     return PlannerError(
-        f"table '{table.path}.{table.name}' has {buckets} buckets and {rule}: state another number of buckets",
+        f"table '{table.path}.{table.name}' has {buckets} buckets, {rule}; choose a number of buckets that fits",
         PlannerErrorType.INPUT_VALIDATION,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torchrec.distributed.planner.constants import POOLING_FACTOR
@@ -14,6 +15,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes
+from shardwright.integrations.torchrec.conversion import shard_of
 from shardwright.integrations.torchrec.moved import kept_by
 from shardwright.integrations.torchrec.off_device import OFF_DEVICE
 from shardwright.integrations.torchrec.problem import TablePlace, TorchRecProblem
@@ -22,6 +24,10 @@ from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
 
 _NOTHING = (Storage(hbm=0, ddr=0), Perf(fwd_compute=0, fwd_comms=0, bwd_compute=0, bwd_comms=0))
+_CHOICES = (
+    "sharding_type", "compute_kernel", "cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype",
+    "key_value_params",
+)  # fmt: skip
 
 
 def sharding_options(plan: ShardingPlan, problem: TorchRecProblem, cost_model: CostModel) -> list[ShardingOption]:
@@ -72,14 +78,8 @@ def _blocks(name: str, table: ParameterSharding, problem: TorchRecProblem) -> li
     if table.sharding_spec is None:
         everyone = range(problem.task.topology.devices)
         return [Shard.whole(problem.task.table_by_name[name], *everyone)] * len(everyone)
-    result: list[Shard | None] = []
     unit = problem.places[name].unit
-    for shard in table.sharding_spec.shards:
-        (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
-        row, rows = row // unit, rows // unit
-        rank = shard.placement.rank() if shard.placement is not None else 0
-        result.append(Shard(name, (row, row + rows), (column, column + columns), (rank,)) if rows and columns else None)
-    return result
+    return [shard_of(name, one, unit) if min(one.shard_sizes) > 0 else None for one in table.sharding_spec.shards]
 
 
 def _perf(works: Sequence[ShardWork], problem: TorchRecProblem, cost_model: CostModel) -> list[Perf]:
@@ -140,16 +140,14 @@ def _option(
         module=(place.path, found.module),
         input_lengths=list(given.pooling_factors) if given else [POOLING_FACTOR],
         batch_size=problem.batch_size,
-        sharding_type=table.sharding_type,
-        partition_by=get_partition_by_type(table.sharding_type),
-        compute_kernel=table.compute_kernel,
         shards=shards,
-        cache_params=table.cache_params,
-        enforce_hbm=table.enforce_hbm,
-        stochastic_rounding=table.stochastic_rounding,
-        bounds_check_mode=table.bounds_check_mode,
         is_pooled=found.pooled,
         feature_names=list(given.feature_names) if given and given.feature_names else None,
-        output_dtype=table.output_dtype,
-        key_value_params=table.key_value_params,
+        **choices_of(table),
     )
+
+
+def choices_of(table: ParameterSharding) -> dict[str, Any]:
+    """The arguments of a `ShardingOption` that say how a table is sharded."""
+    by = get_partition_by_type(table.sharding_type)
+    return {"partition_by": by, **{name: getattr(table, name) for name in _CHOICES}}

@@ -127,7 +127,7 @@ def member(kind: type[E], name: str | None, place: Place) -> E | None:
     if name is None:
         return None
     if name not in kind.__members__:
-        raise InvalidInput(f"{place}: {name!r} is none of {', '.join(kind.__members__)}")
+        raise InvalidInput(f"{place}: must be one of {', '.join(kind.__members__)}, got {name!r}")
     return kind[name]
 
 
@@ -186,7 +186,7 @@ def save_sharding_plan(plan: ShardingPlan, path: str | Path, context_hash: str |
     modules = {
         module: {
             name: _table_to_file(f"{module}.{name}", cast(ParameterSharding, table))
-            for name, table in _items(of_module)
+            for name, table in cast(EmbeddingModuleShardingPlan, of_module).items()
         }
         for module, of_module in plan.plan.items()
     }
@@ -216,10 +216,6 @@ def load_saved_plan(path: str | Path) -> SavedPlan:
         for module, tables in content.sharding_plan.items()
     }
     return SavedPlan(ShardingPlan(modules), content.context_hash)
-
-
-def _items(of_module: Any) -> list[tuple[str, Any]]:
-    return list(of_module.items())
 
 
 def _module_from_file(tables: object, place: Place) -> EmbeddingModuleShardingPlan:

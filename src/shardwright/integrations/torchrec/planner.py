@@ -55,7 +55,7 @@ from shardwright.integrations.torchrec.loader import loaded_plan
 from shardwright.integrations.torchrec.modules import Sharder, shardable_tables, unsharded
 from shardwright.integrations.torchrec.moved import Moved, moved
 from shardwright.integrations.torchrec.options import sharding_options, unplaced_options
-from shardwright.integrations.torchrec.problem import TorchRecProblem, problem_of_tables, warn_of_unknown
+from shardwright.integrations.torchrec.problem import NO_TABLE, TorchRecProblem, problem_of_tables, warn_of_unknown
 from shardwright.integrations.torchrec.profiles import Profiles
 from shardwright.integrations.torchrec.searching import Search
 from shardwright.integrations.torchrec.topology import default_cost_model
@@ -140,9 +140,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         _check_time("time_limit", time_limit)
         _check_time("timeout_seconds", timeout_seconds)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # it is about the default reservation, which the user did not choose
+            warnings.simplefilter("ignore", FutureWarning)  # about the default reservation, which nobody chose
             super().__init__(
                 topology,
                 batch_size,
@@ -282,9 +280,7 @@ class ShardwrightPlanner(EmbeddingPlannerBase):
         sharders = get_default_sharders() if sharders is None else sharders
         found = self.plan(unsharded(get_unwrapped_module(module)), sharders)
         if self.last_problem is None or self.last_plan is None:
-            raise InvalidInput(
-                "the model has no table that one of the sharders may shard; pass the sharders of its modules"
-            )
+            raise InvalidInput(NO_TABLE)
         result = compared(plan_of(given, self.last_problem), self.last_plan, self._cost_model)
         return result, given if result.better is result.plan else found
 

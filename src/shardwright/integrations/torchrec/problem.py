@@ -24,6 +24,7 @@ from shardwright.task.table import MAX_ELEMENTS, Dtype, Table
 from shardwright.task.task import OPTIMIZERS, Optimizer, Task
 from shardwright.task.topology import Topology
 
+NO_TABLE = "the model has no table that one of the sharders may shard; pass the sharders of its modules"
 _BY_STATE: tuple[tuple[str, Optimizer], ...] = (
     ("rowwiseadagrad", "rowwise_adagrad"),
     ("adagrad", "adagrad"),
@@ -149,9 +150,7 @@ def problem_of(
     size = BATCH_SIZE if batch_size is None else batch_size
     found = shardable_tables(module, sharders, topology.compute_device, constraints)
     if not found:
-        raise InvalidInput(
-            "the model has no table that one of the sharders may shard; pass the sharders of its modules"
-        )
+        raise InvalidInput(NO_TABLE)
     warn_of_unknown(module, sharders, found, constraints)
     reserved = topology
     if storage_reservation is not None:

@@ -29,7 +29,7 @@ from shardwright.integrations.torchrec.caching import (
     least_cache,
     missed_rows,
 )
-from shardwright.integrations.torchrec.choices import NARROWEST
+from shardwright.integrations.torchrec.choices import block_width
 from shardwright.integrations.torchrec.conversion import KernelChoice, runnable, sharding_plan_of
 from shardwright.integrations.torchrec.moved import ssd_bytes
 from shardwright.integrations.torchrec.off_device import CACHED, FOUND_MS, KEY_VALUE, STORES, bandwidth_of
@@ -146,9 +146,7 @@ def _grid_cuts(problem: TorchRecProblem, table: Table) -> list[int]:
     """Cuts at TorchRec's width: the narrowest divisor of the dim that is a multiple of 4 and at least `min_partition`, else 128."""
     given = problem.places[table.name].given
     least = given.min_partition if given and given.min_partition else MIN_CW_DIM
-    fine = (wide for wide in range(least, table.dim) if table.dim % wide == 0 and wide % NARROWEST == 0)
-    width = next(fine, table.dim)
-    return list(range(0, table.dim + 1, width))
+    return list(range(0, table.dim + 1, block_width(table.dim, least)))
 
 
 def _enlarged(shards: list[Shard], table: str, first: int, rows: int, searched_rows: int) -> list[Shard]:

@@ -188,7 +188,9 @@ def test_bucket_cuts_leave_the_last_ranks_a_bucket_less():
     assert bucket_cuts(40, 4, 4) == [0, 10, 20, 30, 40]
 
 
-@pytest.mark.parametrize(("rows", "buckets", "rule"), [(1000, 3, "one for each"), (1000, 7, "a multiple")])
+@pytest.mark.parametrize(
+    ("rows", "buckets", "rule"), [(1000, 3, "one for each"), (1000, 7, "do not divide its 1000 rows")]
+)
 def test_buckets_that_torchrec_refuses_are_refused(rows, buckets, rule):
     given = {"t1": ParameterConstraints(compute_kernels=["dram_virtual_table"])}
     if buckets == 3:
@@ -217,7 +219,7 @@ def test_managed_collision_modules_need_whole_buckets_on_every_rank(buckets):
     if buckets == 6:
         with pytest.raises(ValueError, match="uneven buckets"):
             EmbeddingEnumerator(topology(4), 64).enumerate(model, sharders)
-        with pytest.raises(PlannerError, match="need a multiple of them"):
+        with pytest.raises(PlannerError, match="need a multiple of 4 ranks"):
             planner(topology(4)).plan(model, sharders)
         return
     table = tables_of(planner(topology(4)).plan(model, sharders))["", "t0"]
