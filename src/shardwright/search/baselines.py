@@ -182,7 +182,7 @@ class Uniform:
         """Tasks whose constraints allow this sharding type for every table, and neither colocate tables nor keep them apart."""
         if task.constraints.colocate or task.constraints.apart:
             return (
-                "tables are to be colocated or kept apart, which this strategy does not see to; use strategy certified"
+                "constraints colocate tables or keep them apart, and this strategy ignores both; use strategy certified"
             )
         reasons = (why_not_uniform(task, table, self.name) for table in task.tables)
         return next((reason for reason in reasons if reason is not None), None)
@@ -258,9 +258,10 @@ class _Floor:
         costs = [self._cost_of(way) for way in ways]
         best = min(range(len(ways)), key=lambda index: costs[index], default=None)
         if best is None or costs[best][0]:
+            left = self._left[allowed_devices(self._task, self._task.constraints.of(table.name))].max()
             raise InfeasibleTask(
-                f"table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices no more as {kind}: they have at most "
-                f"{format_bytes(int(max(self._left.max(), 0)))} left; allow another sharding type, or use more devices or memory"
+                f"table '{table.name}' ({table.rows} rows, dim {table.dim}) does not fit as {kind}: its devices have at most "
+                f"{format_bytes(int(max(left, 0)))} left; allow another sharding type, or use more devices or memory"
             )
         for shard in ways[best]:
             ranks = list(shard.devices)

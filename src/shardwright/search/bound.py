@@ -225,7 +225,7 @@ class BoundProof:
     def _least_kernels_with(self, prices: Prices, own: Floats) -> tuple[Floats, Floats]:
         """As `_least_step_with`, but counting only the kernels in `own`, on the device that holds the piece or part."""
         costs, mix = self._relaxation.catalog.forms.costs, own[KERNELS] @ self._pricing.mix
-        pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other_tables.size)
+        pieces, others = np.zeros(len(costs.vectors)), np.zeros(self._relaxation.other.table.size)
         if own[KERNELS].any():
             bias, calls = self._pricing.hidden_bias, len(prices.vector)
             hidden = costs.vectors[:, :-2] + bias
@@ -260,11 +260,11 @@ class BoundProof:
             other_price = self._relaxation.other_prices(slope)
             discount = np.zeros(self._relaxation.tables)
             np.minimum.at(discount, self._relaxation.table_of_row, price * whole)
-            np.minimum.at(discount, self._relaxation.other_tables, other_price)
+            np.minimum.at(discount, self._relaxation.other.table, other_price)
             made = self._intercepts(Prices(slope, np.zeros((2, 2))), phases)
             once = float(self._pricing.once @ phases[KERNELS])
             base = made - np.minimum(made, 0.0) + np.minimum(made, 0.0).sum() + discount.sum() + once
-            yield base[forms.costs.call] + price, base[self._relaxation.other_calls] + other_price
+            yield base[forms.costs.call] + price, base[self._relaxation.other.call] + other_price
 
     def _own_links(self, served: Floats, reduced: Floats, own: Floats) -> Floats:
         """`(n,)` least ms that the holder of a part spends on links, in the passes that `own` counts.
@@ -303,7 +303,7 @@ def _calls_of_a_device(relaxation: Relaxation) -> float:
         return 0.0
     of_table: dict[int, set[int]] = {}
     costs, count = relaxation.catalog.forms.costs, relaxation.calls
-    pairs = [(relaxation.table_of_row, costs.call), (relaxation.other_tables, relaxation.other_calls)]
+    pairs = [(relaxation.table_of_row, costs.call), (relaxation.other.table, relaxation.other.call)]
     for pair in np.unique(np.concatenate([table * count + call for table, call in pairs])).tolist():
         of_table.setdefault(pair // count, set()).add(pair % count)
     kinds: list[set[int]] = []

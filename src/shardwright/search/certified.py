@@ -16,20 +16,27 @@ deadline. It returns the best plan that it has seen, its own or another strategy
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.strategy import ROUNDING, BestPlan, WarmStart, is_interrupt, search_end, why_not_counted
+from shardwright.search.strategy import (
+    ROUNDING,
+    BestPlan,
+    WarmStart,
+    check_number,
+    check_whole,
+    is_interrupt,
+    search_end,
+    why_not_counted,
+)
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
@@ -77,13 +84,8 @@ class Certified:
     name: str = field(default="certified")
 
     def __post_init__(self) -> None:
-        gap = self.tolerance
-        if isinstance(gap, bool) or not isinstance(gap, Real) or not 0 <= gap < math.inf:
-            raise InvalidInput(f"certified: tolerance is {gap!r}, must be a finite number of at least 0")
-        patience = 0 if self.patience is None else self.patience
-        for option, value, lowest in (("patience", patience, 0), ("threads", self.threads, 1)):
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
-                raise InvalidInput(f"certified: {option} is {value!r}, must be a whole number of at least {lowest}")
+        check_number(self, "tolerance", 0)
+        check_whole(self, patience=0, threads=1)
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""
@@ -243,6 +245,6 @@ class Certified:
 
 def _no_room(prepared: Prepared, stuck: int) -> str:
     return (
-        f"no device is left for table '{prepared.name_of(stuck)}', in whatever order tables are placed: memory or constraints "
-        f"are too tight; {prepared.remedy_of(stuck)}"
+        f"no device has room for table '{prepared.name_of(stuck)}' in any placement order tried: memory or constraints are too tight; "
+        f"{prepared.remedy_of(stuck)}"
     )

@@ -13,6 +13,7 @@ from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import scored
 from shardwright.errors import InvalidInput, InvalidPlan, some_of
+from shardwright.search.review import shorter
 from shardwright.search.solve import plan as find_plan
 from shardwright.sharding.diff import PlanDiff
 from shardwright.sharding.plan import Plan
@@ -21,7 +22,6 @@ from shardwright.task.access import AccessProfile
 from shardwright.task.table import Table
 
 WORTH_IT = 0.05
-_LEAST_GAIN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,6 @@ def drift(
     )
     before, now = scored(older, model), None if why_not else scored(kept, model)
     assert before.cost is not None
-    assert better.cost is not None
-    if now is not None and now.cost is not None and better.cost.step_ms >= now.cost.step_ms * (1 - _LEAST_GAIN):
-        better = now
     return Drift(
         tuple(sorted(found, key=lambda one: -max(abs(one.lookups), one.skew))),
         tuple(table.name for table in task.tables if table.name not in new),
@@ -164,14 +161,19 @@ def drift(
         now,
         why_not,
         before.cost.step_ms,
-        better,
+        better if now is None else shorter(now, better),
         worth_it,
     )
 
 
 def moves(found: Drift) -> PlanDiff:
-    """What devices must fetch for the better plan."""
-    assert found.plan is not None
+    """What devices must fetch for the better plan.
+
+    Raises:
+        InvalidPlan: the plan does not keep memory under the new lookups.
+    """
+    if found.plan is None:
+        raise InvalidPlan(f"the plan does not fit any more ({found.why_not}); compare by older.diff(found.better)")
     return found.plan.diff(found.better)
 
 

@@ -145,7 +145,7 @@ def plan_groups(
     """
     if task.groups is not None:
         raise InvalidInput(
-            "sharding_groups: the task is that of one group already; give that of the whole cluster, or plan it as it is"
+            "sharding_groups: this task is already that of one group; give the task of the whole cluster, or call plan instead"
         )
     check_time_limit(time_limit)
     where = task.topology

@@ -95,12 +95,12 @@ class Holders:
     def __init__(self, relaxation: Relaxation, pricing: Pricing, prices: Prices) -> None:
         self._relaxation, self._devices = relaxation, relaxation.topology.devices
         forms = relaxation.catalog.forms
-        slopes, intercepts = _tangents(pricing, prices)
+        slopes, intercepts = tangents(pricing, prices)
         self._pieces = _piece_loads(relaxation, slopes, prices)
         self._spreads = _spread_loads(relaxation, slopes, prices)
         everywhere = relaxation.everywhere
         self._made = dict(zip(everywhere.tolist(), intercepts[everywhere].sum(axis=1).tolist(), strict=True))
-        self._call_of_copies = np.where(np.isin(relaxation.other_calls, everywhere), relaxation.other_calls, -1)
+        self._call_of_copies = np.where(np.isin(relaxation.other.call, everywhere), relaxation.other.call, -1)
         rest = np.delete(intercepts, everywhere, axis=0)
         latency = np.array([relaxation.topology.intra_latency_ms, relaxation.topology.inter_latency_ms])
         self._fixed = float(sum(least_calls(of_phase, 1.0) for of_phase in rest.T) + pricing.once.sum())
@@ -244,7 +244,7 @@ class Holders:
         return price, rise
 
 
-def _tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
+def tangents(pricing: Pricing, prices: Prices) -> tuple[Floats, Floats]:
     """`(2, calls, h + 2)` slopes and `(calls, 2)` intercepts of forward and backward time, with hidden units as active as in `prices`."""
     mix = pricing.mix.sum(axis=0)
     active = np.divide(prices.vector[:, :-2], mix, out=np.zeros_like(prices.vector[:, :-2]), where=mix > 0)

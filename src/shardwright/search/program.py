@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,9 +40,14 @@ class Solution:
 
 
 class Program:
-    """min cost · x  with  low ≤ x ≤ high  and  low ≤ rows · x ≤ high, some x integer."""
+    """min cost · x  with  low ≤ x ≤ high  and  low ≤ rows · x ≤ high, some x integer.
 
-    def __init__(self) -> None:
+    Args:
+        deadline: `time.monotonic()` at which building it ends with a TimeoutError; None for no limit.
+    """
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self._deadline = deadline
         self._cost: list[float] = []
         self._low: list[float] = []
         self._high: list[float] = []
@@ -64,6 +70,7 @@ class Program:
 
     def row(self, columns: npt.ArrayLike, values: npt.ArrayLike, low: float = -np.inf, high: float = np.inf) -> None:
         """Add a row: low ≤ values · x[columns] ≤ high. Columns may repeat."""
+        self.check_time()
         found = np.asarray(columns, dtype=np.int64).ravel()
         weights = np.broadcast_to(np.asarray(values, dtype=np.float64), found.shape)
         unique, place = np.unique(found, return_inverse=True)
@@ -71,16 +78,26 @@ class Program:
         self._values.append(np.bincount(place, weights, unique.size).astype(np.float64))
         self._limits.append((low, high))
 
-    def relaxed(self) -> Solution:
-        """Solve without the integer constraints: the objective is a lower bound.
+    def check_time(self) -> None:
+        """Raise a TimeoutError if the deadline has passed."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise TimeoutError
+
+    def relaxed(self, seconds: float | None = None) -> Solution:
+        """Solve without the integer constraints: the objective is a lower bound; if time runs out, nothing is found.
+
+        Args:
+            seconds: time limit.
 
         Raises:
             ShardwrightError: the solver failed.
         """
-        solver = self._run(whole=False)
+        solver = self._run(seconds, whole=False)
         status = solver.getModelStatus()
         if status == _STATUS.kInfeasible:
             return Solution(None, np.inf, np.inf)
+        if status == _STATUS.kTimeLimit:
+            return Solution(None, np.inf, -np.inf)
         if status != _STATUS.kOptimal:
             raise _failed(solver)
         objective = solver.getInfo().objective_function_value
@@ -98,11 +115,8 @@ class Program:
         Raises:
             ShardwrightError: the solver failed.
         """
-        limits = {
-            "time_limit": INFINITE if seconds is None else seconds,
-            "mip_max_nodes": _MOST_NODES if nodes is None else nodes,
-        }
-        solver = self._run(whole=True, mip_rel_gap=tolerance, **limits)
+        most = _MOST_NODES if nodes is None else nodes
+        solver = self._run(seconds, whole=True, mip_rel_gap=tolerance, mip_max_nodes=most)
         status, info = solver.getModelStatus(), solver.getInfo()
         if status == _STATUS.kInfeasible:
             return Solution(None, np.inf, np.inf)
@@ -113,9 +127,9 @@ class Program:
             return Solution(None, np.inf, bound)
         return Solution(np.array(solver.getSolution().col_value), info.objective_function_value, bound)
 
-    def _run(self, *, whole: bool, **options: float) -> highspy.Highs:
+    def _run(self, seconds: float | None, *, whole: bool, **options: float) -> highspy.Highs:
         solver = quiet_solver()
-        for name, value in options.items():
+        for name, value in {"time_limit": INFINITE if seconds is None else seconds, **options}.items():
             solver.setOptionValue(name, value)
         low, high = np.array(self._limits).reshape(-1, 2).T
         program = highspy.HighsLp()

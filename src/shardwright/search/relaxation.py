@@ -23,13 +23,14 @@ from shardwright.search.engine.catalog import (
     BlockCosts,
     Blocks,
     Catalog,
-    devices_of,
     largest_memory,
     priced,
     priced_at_all,
     reduced_bytes,
     row_units,
 )
+from shardwright.search.program import INFINITE, quiet_solver
+from shardwright.search.units import row_counts
 from shardwright.sharding.costs import KERNELS, LINKS
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -180,16 +181,6 @@ class Relaxation:
         served[self.low_rows] = np.minimum(served[self.low_rows], self.low.served)
         return served
 
-    @property
-    def other_tables(self) -> Ints:
-        """`(others,)` tables of the other ways."""
-        return self.other.table
-
-    @property
-    def other_calls(self) -> Ints:
-        """`(others,)` the kind of fused call that each part of the other ways is in."""
-        return self.other.call
-
     def other_prices(self, slope: Floats) -> Floats:
         """`(others,)` ms of kernels of every other way on one device, at `(calls, h + 2)` ms a unit of each sum."""
         found: Floats = priced(self.other.vectors, self.other.call, slope) / self.other.parts
@@ -326,15 +317,12 @@ def _block_counts(task: Task, index: int) -> list[int]:
     limits = task.constraints.of(table.name)
     if not (limits.allows("row_wise") or limits.allows("table_row_wise")):
         return []
-    most = min(devices, table.rows, limits.max_shards or devices)
     if limits.equal_rows:
+        most = min(devices, table.rows, limits.max_shards or devices)
         return sorted({min(most, wide) for wide in (devices, task.topology.devices_per_host)} - {1})
-    counts = {2**power for power in range(1, most.bit_length())}
-    counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, devices_of(task, index).size)}
-    return sorted(count for count in counts if 2 <= count <= most)
+    return row_counts(task, table, limits)
 
 
-_INFINITE = highspy.kHighsInf
 _PRIMAL_SIMPLEX = 4  # new columns leave the basis primal feasible
 
 
@@ -372,16 +360,13 @@ class MasterProgram:
         self._of_calls = hidden + 2 * self._links.size
         self._of_replicas = self._of_calls + 1
         self._of_groups = self._of_replicas + self.everywhere.size * self.groups
-        self._solver = highspy.Highs()
-        self._solver.setOptionValue("output_flag", False)
-        self._solver.setOptionValue("log_to_console", False)
-        self._solver.setOptionValue("threads", 1)
+        self._solver = quiet_solver()
         latency = np.array([self.task.topology.intra_latency_ms, self.task.topology.inter_latency_ms])
         upper = np.zeros(self._of_groups + self.groups)
         upper[self._of_links : self._of_calls] = np.tile(-latency[self._links], 2)
         upper[self._of_calls] = -self.calls
         upper[self._of_groups :] = 1.0
-        lower = np.where(np.arange(upper.size) < self._of_groups, -_INFINITE, 1.0)
+        lower = np.where(np.arange(upper.size) < self._of_groups, -INFINITE, 1.0)
         empty = np.zeros(0, dtype=np.int32)
         self._solver.addRows(upper.size, lower, upper, 0, np.zeros(upper.size, dtype=np.int32), empty, np.zeros(0))
         self._add_slacks(hidden)
@@ -403,7 +388,7 @@ class MasterProgram:
             start = self._of_links + of_pass * self._links.size
             matrix[hidden + self.kinds + of_pass, start : start + self._links.size] = -1.0
         cost = np.concatenate([np.ones(hidden), np.full(self.kinds, made), self.phases[LINKS]])
-        upper = np.concatenate([np.full(hidden, _INFINITE), np.ones(self.kinds), np.full(2, _INFINITE)])
+        upper = np.concatenate([np.full(hidden, INFINITE), np.ones(self.kinds), np.full(2, INFINITE)])
         self._add(cost, upper, matrix)
 
     def add(self, loads: Loads) -> None:
@@ -421,7 +406,7 @@ class MasterProgram:
         group, place = np.nonzero(copied)
         matrix[group, self._of_replicas + place * self.groups + group] = 1.0
         matrix[np.arange(self.groups), self._of_groups + np.arange(self.groups)] = 1.0
-        self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[KERNELS], np.full(self.groups, _INFINITE), matrix)
+        self._add(vectors[:, :, -2:].sum(axis=1) @ self.phases[KERNELS], np.full(self.groups, INFINITE), matrix)
 
     def _add(self, cost: Floats, upper: Floats, matrix: Floats) -> None:
         """Add variables with their costs, limits and `(variables, rows)` coefficients."""

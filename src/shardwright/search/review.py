@@ -56,8 +56,8 @@ class Review:
         return self.plan.diff(self.better)
 
     def sentence(self) -> str:
-        """The review in one line."""
-        bound = "" if self.bound_ms is None else f"; no plan is below {self.bound_ms:.3f}"
+        """The review in one line; `better.bound_scope` says which plans the bound holds for."""
+        bound = "" if self.bound_ms is None else f"; the proven bound is {self.bound_ms:.3f}"
         if self.better is self.plan:
             return f"your plan takes {self.step_ms:.3f} ms; no better one was found{bound}"
         return f"your plan takes {self.step_ms:.3f} ms; ours {self.better_ms:.3f}{bound}"
@@ -107,10 +107,15 @@ def review(
 def compared(given: Plan, found: Plan, model: CostModel) -> Review:
     """Compare a plan with one that a search found; the search's cost model prices both."""
     ours = scored(given, model)
-    assert ours.cost is not None and found.cost is not None  # noqa: PT018
-    step_ms = ours.cost.step_ms
-    better = found if found.cost.step_ms < step_ms * (1 - _LEAST_GAIN) else ours
-    bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= step_ms else None
+    assert ours.cost is not None
+    better = shorter(ours, found)
+    bound_ms = found.bound_ms if found.bound_ms is not None and found.bound_ms <= ours.cost.step_ms else None
     if better is ours and bound_ms is not None:
         ours = better = replace(ours, bound_ms=bound_ms, bound_scope=found.bound_scope)
     return Review(ours, better, bound_ms)
+
+
+def shorter(kept: Plan, found: Plan) -> Plan:
+    """The found plan if its step is shorter than that of the kept one, by more than rounding; else the kept one. Both are scored."""
+    assert kept.cost is not None and found.cost is not None  # noqa: PT018
+    return found if found.cost.step_ms < kept.cost.step_ms * (1 - _LEAST_GAIN) else kept

@@ -26,7 +26,7 @@ from shardwright.sharding.runtimes import Runtime, task_for
 from shardwright.task.task import Task
 
 _WITHOUT_END = 2**31  # rounds of kicks: only the gap or the time limit ends the search
-_OTHER_RUNTIME = "; the task allows more than what is to run the plan: try another runs_on"
+_OTHER_RUNTIME = "; the task itself can be planned, but not for this runtime: choose another runs_on"
 
 
 def plan(

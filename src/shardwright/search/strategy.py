@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
-from shardwright.errors import InfeasibleTask
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.units import PLACEABLE
 from shardwright.sharding.costs import SearchEnd
 from shardwright.sharding.diff import carry, moved_bytes
@@ -21,6 +22,7 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 from shardwright.task.topology import AS_TORCHREC
+from shardwright.task.units import real, whole
 
 
 class Strategy(Protocol):
@@ -80,6 +82,34 @@ class WarmStrategy(Strategy, Protocol):
         ...
 
 
+def check_whole(strategy: Strategy, **least: int) -> None:
+    """Check that options of a strategy are whole numbers of at least `least`, or None if that is the default.
+
+    Raises:
+        InvalidInput: an option breaks the rule.
+    """
+    for option, lowest in least.items():
+        given = getattr(strategy, option)
+        number = lowest if given is None and getattr(type(strategy), option) is None else whole(given)
+        if number is None or number < lowest:
+            raise InvalidInput(f"{strategy.name}: {option} is {given!r}, must be a whole number of at least {lowest}")
+
+
+def check_number(strategy: Strategy, option: str, least: float, below: float = math.inf) -> None:
+    """Check that an option of a strategy is a number of at least `least` and less than `below`.
+
+    Raises:
+        InvalidInput: the option breaks the rule.
+    """
+    given = getattr(strategy, option)
+    number = real(given)
+    if number is None or not least <= number < below:
+        upper = f" and less than {below:g}" if below < math.inf else ""
+        raise InvalidInput(
+            f"{strategy.name}: {option} is {given!r}, must be a finite number of at least {least:g}{upper}"
+        )
+
+
 def why_not_counted(task: Task) -> str | None:
     """Why a strategy that counts the bytes of the plain exchange, and places whole tables, cannot plan the task; None if it can."""
     if task.exchange != AS_TORCHREC and not all(table.pooled for table in task.tables):
@@ -94,7 +124,10 @@ def why_not_whole(task: Task) -> str | None:
     """Why a strategy that places whole tables cannot plan the task; None if it can."""
     for name, limits in task.constraints.tables.items():
         if not any(limits.allows(kind) for kind in PLACEABLE):
-            return f"table '{name}' allows only {', '.join(limits.sharding_types or ())}, which this strategy does not make"
+            return (
+                f"table '{name}' allows only {', '.join(limits.sharding_types or ())}, which this strategy does not make; allow "
+                "table_wise, column_wise or row_wise for it, or use strategy flexshard for tiers"
+            )
     return None
 
 
@@ -237,10 +270,10 @@ class WarmStart:
 
     def settle(self, prepared: Prepared) -> None:
         """Tell a search what devices hold already."""
-        from shardwright.search.engine.warm import home_of, with_home
+        from shardwright.search.engine.warm import home_of
 
         home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
-        prepared.assembly = with_home(prepared.assembly, home)
+        prepared.assembly = replace(prepared.assembly, home=home)
 
     def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
         """Resume from the plan, and improve it unless it is late; return whether starting anew as well may pay."""

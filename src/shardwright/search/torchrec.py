@@ -127,7 +127,7 @@ def compute_device(topology: Topology) -> str:
 def why_not_expressible(task: Task) -> str | None:
     """What TorchRec's planner cannot be told of a task; None if it can be told all."""
     if task.constraints.colocate or task.constraints.apart:
-        return "TorchRec's planner cannot be told to colocate tables or to keep them apart"
+        return "TorchRec's planner cannot be told to colocate tables or keep them apart; drop the constraint, or use strategy certified"
     for table in task.tables:
         limits = task.constraints.of(table.name)
         if "." in table.name:
@@ -135,7 +135,10 @@ def why_not_expressible(task: Task) -> str | None:
         if table.dtype == "int8":
             return f"table '{table.name}' has int8 weights, and TorchRec's planner counts those of a training module as fp16"
         if limits.devices is not None:
-            return f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie"
+            return (
+                f"table '{table.name}' is pinned, and TorchRec's planner cannot be told on which devices a table may lie; "
+                "drop the constraint, or use strategy certified"
+            )
         if not expressible_types(table, limits, task.topology):
             allowed = ", ".join(limits.sharding_types or ("any type",))
             shards = f" in at most {limits.max_shards} shards" if limits.max_shards is not None else ""

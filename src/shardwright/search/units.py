@@ -69,6 +69,15 @@ def row_block_devices(table: Table, limits: TableConstraint, topology: Topology,
     return None if limits.equal_rows and not _as_torchrec(table, topology, chosen) else chosen
 
 
+def row_counts(task: Task, table: Table, limits: TableConstraint) -> list[int]:
+    """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
+    devices, pinned = task.topology.devices, int(allowed_devices(task, limits).sum())
+    most = min(devices, table.rows, limits.max_shards or devices)
+    counts = {2**power for power in range(1, most.bit_length())}
+    counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, pinned)}
+    return sorted(count for count in counts if 2 <= count <= most)
+
+
 def _roomiest(topology: Topology, devices: Ints, count: int) -> Ints:
     """`count` of the devices: the roomiest of each host, then the second of each, and so on."""
     by_memory = devices[np.argsort(-np.array(topology.memory_bytes)[devices], kind="stable")]
@@ -236,13 +245,14 @@ def _row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units
 
 
 def _host_row_blocks(task: Task, table: Table, allowed: Bools, largest: int) -> Units | None:
-    """One row block on each device of one host; tables take turns over the hosts."""
+    """One row block on each device of one host that the table may use; tables take turns over the hosts with most such devices."""
     if task.topology.hosts == 1:
         return None
     by_host = np.arange(task.topology.devices).reshape(task.topology.hosts, -1)
-    hosts = [ranks for ranks in by_host if allowed[ranks].all()]
+    count = allowed[by_host].sum(axis=1)
+    hosts = [ranks[allowed[ranks]] for ranks in by_host[count == count.max()]]
     turn = [other.name for other in task.tables].index(table.name)
-    return _fixed_rows(task, table, hosts[turn % len(hosts)]) if hosts else None
+    return _fixed_rows(task, table, hosts[turn % len(hosts)])
 
 
 def _fixed_rows(task: Task, table: Table, ranks: Ints) -> Units | None:

@@ -89,7 +89,7 @@ def test_the_reason_is_told_where_none_finds_a_plan():
     task = task_of(6, 2, constraints=sw.Constraints(limits))
     held = memory_account(task, [sw.Shard.whole(table, 0) for table in task.tables]).total[0]
     tight = replace(task, topology=replace(task.topology, memory=int(held * 0.505)))
-    with pytest.raises(InfeasibleTask, match="no device is left for table"):
+    with pytest.raises(InfeasibleTask, match="no device has room for table"):
         AUTO.search(tight, MODEL, seed=0, deadline=None)
 
 

@@ -77,8 +77,16 @@ def test_few_tables_are_cut_into_columns_for_all_devices():
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_does_not_fit_is_refused_with_the_table(kind):
     task = replace(TASK, topology=replace(TOPOLOGY, memory="1 MB"))
-    with pytest.raises(InfeasibleTask, match=f"fits its devices no more as {kind}"):
+    with pytest.raises(InfeasibleTask, match=rf"does not fit as {kind}: its devices have at most .* left"):
         strategy_named(kind).search(task, None, seed=0, deadline=None)
+
+
+def test_the_room_that_is_told_is_that_of_the_devices_that_the_table_may_use():
+    roomy = replace(TOPOLOGY, memory=["1 MB", *["1 GB"] * (TOPOLOGY.devices - 1)])
+    pinned = Constraints({TASK.tables[0].name: TableConstraint(devices=(0,))})
+    task = replace(TASK, topology=roomy, constraints=pinned)
+    with pytest.raises(InfeasibleTask, match=r"its devices have at most 1\.0 MB left"):
+        strategy_named("table_wise").search(task, None, seed=0, deadline=None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +108,7 @@ def test_constraints_are_kept_or_named():
     assert "pinned to 2 devices" in strategy_named("data_parallel").supports(limited(devices=(0, 1)))
     assert "pinned to one device of each host" in strategy_named("table_row_wise").supports(limited(devices=(0, 4)))
     together = replace(TASK, constraints=Constraints(colocate=(("s0", "s1"),)))
-    assert "colocated" in strategy_named("row_wise").supports(together)
+    assert "constraints colocate tables" in strategy_named("row_wise").supports(together)
     for kind in ("row_wise", "column_wise", "table_wise"):
         task = limited(devices=(1, 5, 6), max_shards=2)
         Plan(task, strategy_named(kind).search(task, None, seed=0, deadline=None).shards).check()

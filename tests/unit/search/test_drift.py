@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.errors import InvalidInput
+from shardwright.errors import InvalidInput, InvalidPlan
 from shardwright.search.drift import moves
 from shardwright.task import AccessProfile
 from shardwright.testing.model import SimpleCostModel
@@ -66,6 +66,9 @@ def test_a_plan_that_keeps_memory_no_more_has_to_go():
     assert found.now_ms is None
     assert found.is_worth_it
     found.better.check()
+    with pytest.raises(InvalidPlan, match=r"does not fit any more \(rank .*; compare by older"):
+        moves(found)
+    assert older.diff(found.better).moved_bytes >= 0
 
 
 @pytest.mark.parametrize(

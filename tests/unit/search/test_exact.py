@@ -1,5 +1,6 @@
 import os
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,10 @@ from shardwright.cost.model import Pricing
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
 from shardwright.search import program
-from shardwright.search.engine import catalog
+from shardwright.search.baselines import SortedGreedy
 from shardwright.search.exact import Exact
-from shardwright.search.exact.formulation import Effort, all_ways, solve
-from shardwright.search.exact.placement import FEWEST_ROWS, ROW_UNITS, column_units, ways_of
+from shardwright.search.exact.formulation import Answer, Effort, all_ways, solve
+from shardwright.search.exact.placement import column_units, ways_of
 from shardwright.sharding import Shard, shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy
@@ -194,7 +195,9 @@ def test_a_task_that_only_a_full_search_shows_to_be_impossible():
     thousand_rows = 1000 * (16 * 4 + 4)
     buffers = shard_bytes(task, Shard.whole(tables[0], 0)) - 5 * thousand_rows
     task = replace(task, topology=replace(task.topology, memory=12 * thousand_rows + 3 * buffers))
-    with pytest.raises(InfeasibleTask, match="by exhaustive search: allow more sharding_types"):
+    with pytest.raises(
+        InfeasibleTask, match="exhaustive search found no way .* constraints: allow more sharding_types"
+    ):
         exact(task)
 
 
@@ -205,12 +208,47 @@ def test_a_table_without_any_way_is_refused():
         exact(task_with(only("row_wise"), devices=1))
 
 
-def test_a_deadline_that_has_passed_gives_the_best_heuristic_plan():
+def test_a_deadline_that_has_passed_gives_the_first_heuristic_plan(monkeypatch):
     task = task_of(8, 4)
+    monkeypatch.setattr(SortedGreedy, "search", lambda *_, **__: pytest.fail("time is up"))
     plan = sw.plan(task, strategy=Exact(), cost_model=MODEL, time_limit=0)
     plan.check()
     assert plan.bound_ms is None
-    assert plan.cost.step_ms <= sw.plan(task, strategy="greedy", cost_model=MODEL).cost.step_ms
+    assert plan.shards == sw.plan(task, strategy="greedy", cost_model=MODEL).shards
+
+
+def test_the_relaxed_program_keeps_the_time_limit(monkeypatch):
+    """It gives the unit of time; without that there is neither a plan of the solver nor a bound."""
+    given = []
+
+    def late(self, seconds=None):
+        given.append(seconds)
+        return program.Solution(None, np.inf, -np.inf)
+
+    monkeypatch.setattr(program.Program, "relaxed", late)
+    plan = sw.plan(task_of(8, 4), strategy="mip", cost_model=MODEL, time_limit=60)
+    assert 0 < given[-1] < 60
+    assert plan.bound_ms is None
+
+
+def test_a_program_that_is_not_built_in_time_gives_no_bound():
+    late = program.Program(time.monotonic())
+    with pytest.raises(TimeoutError):
+        late.row(late.variables([1.0]), 1.0)
+    task = task_of(4, 2)
+    effort = Effort(time.monotonic(), None, 1e-6)
+    assert solve(task, MODEL, all_ways(task, MODEL, None), effort) == Answer(None, -np.inf)
+
+
+def test_a_relaxed_program_without_time_finds_nothing():
+    rng, relaxed = np.random.default_rng(0), program.Program()
+    columns = relaxed.variables(np.ones(200), cost=-rng.random(200))
+    for _ in range(200):
+        relaxed.row(columns, rng.random(200), high=20.0)
+    assert relaxed.relaxed(600.0).objective == relaxed.relaxed().objective > -np.inf
+    found = relaxed.relaxed(0.0)
+    assert found.values is None
+    assert found.bound == -np.inf
 
 
 @pytest.mark.slow
@@ -260,10 +298,6 @@ def test_row_blocks_on_a_grid_add_up():
     assert sum(shard.row_count for shard in plan.shards) == 1030
 
 
-def test_the_grids_are_those_of_the_bound():
-    assert (ROW_UNITS, FEWEST_ROWS) == (catalog.ROW_UNITS, catalog._FEWEST_ROWS)
-
-
 def test_a_device_holds_one_row_block_of_a_table():
     """Both blocks would fit the first device; no strategy puts them there."""
     with pytest.raises(InfeasibleTask, match="exhaustive"):
@@ -303,7 +337,10 @@ def test_a_model_that_gives_nan_is_refused():
         exact(task_of(2, 2), Lost())
 
 
-@pytest.mark.parametrize("options", [{"tolerance": -1.0}, {"units_per_table": 0}, {"max_nodes": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"tolerance": -1.0}, {"tolerance": True}, {"units_per_table": 0}, {"units_per_table": 2.5}, {"max_nodes": 0}],
+)
 def test_bad_options_are_refused(options):
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Exact(**options)

@@ -87,7 +87,7 @@ def test_a_named_size_must_divide_and_must_have_the_pinned_ranks():
 
 def test_a_group_has_no_groups():
     task = group_task(cluster(), ShardingGroups(2, 2, 4))
-    with pytest.raises(InvalidInput, match="one group already"):
+    with pytest.raises(InvalidInput, match="this task is already that of one group"):
         plan_groups(task)
     with pytest.raises(InfeasibleTask, match="plan for runs_on 'torchrec'"):
         plan(task, **QUICK)

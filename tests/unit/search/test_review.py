@@ -24,7 +24,7 @@ def test_a_poor_plan_is_improved_and_what_moves_is_told():
     assert found.bound_ms <= found.better_ms
     assert found.diff.moved_bytes == poor.diff(found.better).moved_bytes > 0
     assert found.sentence() == (
-        f"your plan takes {found.step_ms:.3f} ms; ours {found.better_ms:.3f}; no plan is below {found.bound_ms:.3f}"
+        f"your plan takes {found.step_ms:.3f} ms; ours {found.better_ms:.3f}; the proven bound is {found.bound_ms:.3f}"
     )
 
 

@@ -11,6 +11,8 @@ from shardwright.sharding.memory import shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
+MODEL = SimpleCostModel()
+
 
 def task_with(limits: TableConstraint | None = None, *, dim=24, rows=10_000, memory="1 GB", hosts=1, devices=4) -> Task:
     tables = [Table("a", rows, dim, 2.0), Table("b", rows, dim, 2.0)]
@@ -48,6 +50,14 @@ def test_row_blocks_lie_on_one_host_each_for_table_row_wise():
     task = task_with(TableConstraint(sharding_types=("table_row_wise",)), hosts=2, devices=2)
     devices = {shard.devices[0] for shard in blocks_of(task, "a")}
     assert devices in ({0, 1}, {2, 3})
+
+
+@pytest.mark.parametrize(("pinned", "ranks"), [((1, 3), [1, 3]), ((0, 1, 2, 5), [0, 1, 2]), (range(6), [0, 1, 2, 3])])
+def test_row_blocks_lie_on_a_part_of_a_host_if_the_table_is_pinned_to_it(pinned, ranks):
+    task = task_with(TableConstraint(sharding_types=("table_row_wise",), devices=tuple(pinned)), hosts=2)
+    assert [shard.devices[0] for shard in blocks_of(task, "a")] == ranks
+    for strategy in ("greedy", "neuroshard", "certified", "table_row_wise"):
+        assert sw.plan(task, strategy=strategy, cost_model=MODEL).sharding_type("a") == "table_row_wise"
 
 
 def test_row_blocks_keep_to_pinned_devices():

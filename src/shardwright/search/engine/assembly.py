@@ -16,7 +16,7 @@ from shardwright._engine import Problem, Solution, best_order
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.search.engine.catalog import Added, Catalog, row_units
-from shardwright.search.units import rivals_of
+from shardwright.search.units import allowed_devices, rivals_of
 from shardwright.sharding.shard import Shard, even_cuts
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
@@ -144,17 +144,12 @@ def most_pieces(task: Task, tables: tuple[int, ...]) -> int:
     return min((limit for limit in limits if limit is not None), default=np.iinfo(np.int64).max)
 
 
-def allowed_devices(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:
+def _allowed(task: Task, members: tuple[tuple[int, ...], ...]) -> Bools:
     """`(items, d)` whether the pinning of its tables lets an item go to a device; `(0, 0)` if nothing is pinned."""
     if not any(limits.devices for limits in task.constraints.tables.values()):
         return np.zeros((0, 0), dtype=bool)
-    masks = np.ones((len(members), task.topology.devices), dtype=bool)
-    for item, tables in enumerate(members):
-        for table in tables:
-            pinned = task.constraints.of(task.tables[table].name).devices
-            if pinned:
-                masks[item] &= np.isin(np.arange(task.topology.devices), pinned)
-    return masks
+    masks = [allowed_devices(task, task.constraints.of(table.name)) for table in task.tables]
+    return np.array([np.logical_and.reduce([masks[table] for table in tables]) for tables in members])
 
 
 NOTHING = -1
@@ -342,7 +337,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         legal=legal,
         price=own.priced(vector_price) + served @ links_price,
         most=np.array([most_pieces(task, tables) for tables in members], dtype=np.int64),
-        allowed=allowed_devices(task, members),
+        allowed=_allowed(task, members),
         rivals=rivals_of(task, [[task.tables[index].name for index in group] for group in members]),
         spread_first=np.searchsorted(spreads.item, np.arange(len(members) + 1)).astype(np.int64),
         spread_range=ranges,

@@ -22,7 +22,8 @@ import numpy as np
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.model import CostModel
-from shardwright.search.units import equal_blocks, row_block_devices, unit_width
+from shardwright.errors import ShardwrightError
+from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, unit_width
 from shardwright.sharding.memory import gradient_size
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import shard_work
@@ -199,6 +200,18 @@ def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:
     return np.hstack([latents @ pricing.hidden.T, latents @ pricing.linear.T])
 
 
+def check_finite(values: Floats, cost_model: CostModel) -> None:
+    """Check numbers that a cost model has predicted.
+
+    Raises:
+        ShardwrightError: a number is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise ShardwrightError(
+            f"cost model {cost_model.name} predicted a time that is not finite; train the model again"
+        )
+
+
 class Added(NamedTuple):
     """What n rows of pieces add to the fused calls of their devices. The parts of row i are `[part[i], part[i + 1])`, at least one.
 
@@ -368,8 +381,7 @@ def row_units(rows: int) -> int:
 
 def devices_of(task: Task, table: int) -> Ints:
     """Ranks that a table's pinning lets it use."""
-    pinned = task.constraints.of(task.tables[table].name).devices
-    return np.array(sorted(set(pinned)), dtype=np.int64) if pinned else np.arange(task.topology.devices)
+    return np.flatnonzero(allowed_devices(task, task.constraints.of(task.tables[table].name)))
 
 
 def largest_memory(task: Task) -> Ints:

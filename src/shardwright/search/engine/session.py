@@ -12,12 +12,13 @@ import numpy as np
 
 from shardwright._engine import Solution, Stop, cheapest_widths
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.model import CostModel
-from shardwright.errors import InfeasibleTask, ShardwrightError
+from shardwright.cost.model import CostModel, Pricing
+from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import NOTHING, Assembly, assemble, shards_of
-from shardwright.search.engine.catalog import Added, Catalog, make_catalog
+from shardwright.search.engine.catalog import Added, Catalog, check_finite, make_catalog
 from shardwright.search.engine.warm import everything_ms, resumed
+from shardwright.search.holders import tangents
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.search.units import remedy_for
 from shardwright.sharding.diff import Carried, carry
@@ -476,51 +477,43 @@ def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) ->
 
     Raises:
         InfeasibleTask: constraints and the memory of single devices leave no way for a table.
-        ShardwrightError: the cost model predicted NaN.
+        ShardwrightError: the cost model predicted a time that is not finite.
     """
     catalog = make_catalog(task, cost_model)
-    if not np.isfinite(catalog.forms.costs.vectors).all():
-        raise ShardwrightError(
-            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
-        )
+    check_finite(catalog.forms.costs.vectors, cost_model)
     proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
     bound = proof.solve(deadline=deadline) if proof else None
     if bound is not None and not np.isfinite(bound.ms):
         raise InfeasibleTask(_no_way(task, bound))
     prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
     assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
+    reduced = assembly.arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
     whole = assembly.arrays.price[assembly.whole]
     rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
     return Prepared(
         task,
         assembly,
-        _peak_shares(assembly, task, cost_model, prices),
-        _spread_prices(assembly, task, prices),
+        _peak_shares(assembly, task, cost_model.pricing, prices, reduced),
+        _spread_prices(assembly, task, prices, reduced),
         bound.ms if bound and bound.ms > 0 else rough,
         proof,
         bound,
     )
 
 
-def _spread_prices(assembly: Assembly, task: Task, prices: Prices) -> Floats:
+def _spread_prices(assembly: Assembly, task: Task, prices: Prices, reduced: Floats) -> Floats:
     arrays = assembly.arrays
     devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
-    reduced = arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
     kernels = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors).priced(prices.vector)
     each = kernels + arrays.spread_served @ served_price(task.topology, prices) + reduced
     total: Floats = devices * each
     return total
 
 
-def _peak_shares(assembly: Assembly, task: Task, cost_model: CostModel, prices: Prices) -> PeakShares:
-    """Peak shares, if every table takes its cheapest form."""
-    arrays, pricing = assembly.arrays, cost_model.pricing
-    both = pricing.mix.sum(axis=0)
-    active = np.divide(prices.vector[:, :-2], both, out=np.zeros_like(prices.vector[:, :-2]), where=both > 0)
-    ones = np.ones((len(active), 1))
-    by_kernel = [np.hstack([pricing.mix[phase] * active, ones * np.eye(2)[phase]]) for phase in range(2)]
+def _peak_shares(assembly: Assembly, task: Task, pricing: Pricing, prices: Prices, reduced: Floats) -> PeakShares:
+    """Peak shares, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
+    arrays, (by_kernel, _) = assembly.arrays, tangents(pricing, prices)
     forward, backward = prices.links @ ms_per_byte(task.topology)
-    reduced = arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
 
     def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
         kernels = [added.priced(of_phase) for of_phase in by_kernel]
@@ -553,6 +546,6 @@ def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
 def _no_way(task: Task, bound: Bound) -> str:
     table = task.tables[int(np.argmax(np.isinf(bound.choice.price)))]
     return (
-        f"table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices in no way that its constraints allow: "
+        f"no allowed way to shard table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices: "
         f"{remedy_for(task.constraints.of(table.name), task.topology.hosts)}"
     )

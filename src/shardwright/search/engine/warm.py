@@ -7,9 +7,9 @@ receive w (1 − s) units, and likewise the other way round. Between pieces of o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from shardwright.sharding.diff import Carried, by_holder, element_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
 from shardwright.task.task import Task
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -140,11 +137,6 @@ def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte:
         spread_ms=spread_ms,
         least_ms=least,
     )
-
-
-def with_home(assembly: Assembly, home: Home) -> Assembly:
-    """The same search, with a plan to start from."""
-    return replace(assembly, home=home)
 
 
 def everything_ms(assembly: Assembly) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.cost.score import Traffic, score, traffic
-from shardwright.errors import ShardwrightError
+from shardwright.search.engine.catalog import check_finite
 from shardwright.search.exact.placement import (
     PlacementVariables,
     Way,
@@ -84,10 +84,7 @@ def add_kernels(
     """
     works = [shard_work(task, piece.shard) for piece in placement.pieces]
     latents, call = cost_model.encode(works) / unit_ms, np.array(numbered_calls(works))
-    if not np.isfinite(latents).all():
-        raise ShardwrightError(
-            f"cost model {cost_model.name} encoded a shard as NaN or infinite; it must give finite numbers: train it again"
-        )
+    check_finite(latents, cost_model)
     pricing = _in_units(cost_model.pricing, unit_ms)
     empty = np.maximum(pricing.mix @ np.maximum(pricing.hidden_bias, 0.0) + pricing.bias, 0.0)
     several = bool((call > 0).any())
@@ -132,7 +129,10 @@ def add_links(program: Program, task: Task, placement: PlacementVariables, times
     topology = task.topology
     if topology.devices == 1:
         return
-    flows = [_passes(traffic(task, [piece.shard])) for piece in placement.pieces]
+    flows = []
+    for piece in placement.pieces:
+        program.check_time()
+        flows.append(_passes(traffic(task, [piece.shard])))
     sent = np.array(flows)  # (pieces, passes, ways, links, devices)
     waits = np.array([topology.intra_latency_ms, topology.inter_latency_ms]) / unit_ms
     milliseconds = 1e3 / np.array(topology.link_bandwidth) / unit_ms
@@ -287,15 +287,22 @@ def solve(
     """
     if len({way.table.name for way in ways}) < len(task.tables):
         return Answer(None, np.inf)
-    if effort.seconds == 0:
+    try:
+        return _solved(task, cost_model, ways, effort, maxima)
+    except TimeoutError:  # while the program was built
         return Answer(None, -np.inf)
+
+
+def _solved(
+    task: Task, cost_model: CostModel, ways: Sequence[Way], effort: Effort, maxima: Sequence[Sequence[int]]
+) -> Answer:
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
-    unit_ms = _unit_ms(task, cost_model, ways)
-    if unit_ms == np.inf:
-        return Answer(None, np.inf)
+    unit_ms = _unit_ms(task, cost_model, ways, effort)
+    if not np.isfinite(unit_ms):
+        return Answer(None, unit_ms)
     allowed, bound_ms = memory.copy(), None
     for _ in range(_ROUNDS):
-        program, placement = _program(task, cost_model, ways, allowed.tolist(), unit_ms, maxima)
+        program, placement = _program(task, cost_model, ways, allowed.tolist(), unit_ms, effort, maxima)
         solution = program.solve(seconds=effort.seconds, nodes=effort.max_nodes, tolerance=effort.tolerance)
         bound_ms = solution.bound * unit_ms if bound_ms is None else bound_ms
         if solution.values is None:
@@ -314,9 +321,10 @@ def _program(
     ways: Sequence[Way],
     memory: Sequence[int],
     unit_ms: float,
+    effort: Effort,
     maxima: Sequence[Sequence[int]] = EACH_PHASE,
 ) -> tuple[Program, PlacementVariables]:
-    program = Program()
+    program = Program(effort.deadline)
     placement = add_placement(program, task, ways)
     add_memory(program, placement, memory)
     add_relations(program, task, placement)
@@ -327,12 +335,14 @@ def _program(
     return program, placement
 
 
-def _unit_ms(task: Task, cost_model: CostModel, ways: Sequence[Way]) -> float:
-    """The unit of time, as the solver's tolerances are absolute: the step of the relaxed program; infinite if that has no solution.
+def _unit_ms(task: Task, cost_model: CostModel, ways: Sequence[Way], effort: Effort) -> float:
+    """The unit of time, as the solver's tolerances are absolute: the step of the relaxed program.
 
-    The relaxed program is solved in another unit, the step of whole tables dealt out in turn, which may be many times too large.
+    The unit is infinite if that program has no solution, and minus infinity if none was found in time. The relaxed program is solved in
+    another unit, the step of whole tables dealt out in turn, which may be many times too large.
     """
     dealt = [Shard.whole(table, turn % task.topology.devices) for turn, table in enumerate(task.tables)]
     first = score(task, dealt, cost_model).step_ms or 1.0
-    program, _ = _program(task, cost_model, ways, task.topology.memory_bytes, first)
-    return max(program.relaxed().objective, _SMALLEST) * first
+    program, _ = _program(task, cost_model, ways, task.topology.memory_bytes, first, effort)
+    bound = program.relaxed(effort.seconds).bound
+    return max(bound, _SMALLEST) * first if bound > -np.inf else bound

@@ -15,8 +15,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.search.engine.catalog import ROW_UNITS, row_units
 from shardwright.search.program import Program
-from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, unit_width
+from shardwright.search.units import allowed_devices, equal_blocks, row_block_devices, row_counts, unit_width
 from shardwright.sharding.memory import shard_bytes
 from shardwright.sharding.shard import Shard
 from shardwright.task.constraints import TableConstraint
@@ -89,10 +90,6 @@ class Way:
         return result
 
 
-ROW_UNITS = 16  # parts of a table that row blocks of different sizes are made of, as in the bound
-FEWEST_ROWS = 64  # of a part; smaller tables are cut into equal blocks only
-
-
 def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[int]) -> Iterator[Way]:
     """Ways of row blocks, one a device: of any sizes on a grid of 16 parts, or of equal size; over any devices, or those of one host."""
     topology = task.topology
@@ -106,10 +103,10 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
                 yield from _equal(table, chosen.size, among, by_host if among is ranks and topology.hosts > 1 else None)
         return
     anywhere = limits.allows("row_wise") and (topology.hosts == 1 or limits.allows("table_row_wise"))
-    gridded = anywhere and table.rows >= ROW_UNITS * FEWEST_ROWS and (limits.max_shards or 2) > 1 and len(ranks) > 1
+    gridded = anywhere and row_units(table.rows) == ROW_UNITS and (limits.max_shards or 2) > 1 and len(ranks) > 1
     if gridded:
         yield _on_grid(table, ranks, min(len(ranks), limits.max_shards or ROW_UNITS))
-    for count in _row_counts(task, table, limits, len(ranks)):
+    for count in row_counts(task, table, limits):
         if gridded and ROW_UNITS % count == 0:
             continue
         if anywhere:
@@ -119,15 +116,6 @@ def row_ways(task: Task, table: Table, limits: TableConstraint, ranks: Sequence[
         elif limits.allows("table_row_wise") and topology.hosts > 1:
             for inside in by_host:
                 yield from _equal(table, count, inside, None)
-
-
-def _row_counts(task: Task, table: Table, limits: TableConstraint, allowed: int) -> list[int]:
-    """Numbers of equal row blocks: 2, 4, 8, …, the devices, the devices of a host, and the devices that the table is pinned to."""
-    devices = task.topology.devices
-    most = min(devices, table.rows, limits.max_shards or devices)
-    counts = {2**power for power in range(1, most.bit_length())}
-    counts |= {min(most, wide) for wide in (devices, task.topology.devices_per_host, allowed)}
-    return sorted(count for count in counts if 2 <= count <= most)
 
 
 def _equal(table: Table, count: int, ranks: Sequence[int], across: Sequence[Sequence[int]] | None) -> Iterator[Way]:

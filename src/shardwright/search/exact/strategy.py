@@ -9,15 +9,14 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
-from shardwright.errors import InfeasibleTask, InvalidInput, InvalidPlan
+from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.baselines import HEURISTICS, FusedGreedy
 from shardwright.search.exact.formulation import Effort, all_ways, solve
 from shardwright.search.exact.placement import Way, column_units
 from shardwright.search.infeasible import prove_infeasible
-from shardwright.search.strategy import Strategy, why_not_counted
+from shardwright.search.strategy import BestPlan, check_number, check_whole, why_not_counted
 from shardwright.search.units import remedy_for
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 
 MAX_TABLES, MAX_DEVICES = 20, 4
@@ -52,12 +51,8 @@ class Exact:
     name: str = field(default="exact")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tolerance < 1:
-            raise InvalidInput(f"exact: tolerance is {self.tolerance}, must be at least 0 and less than 1")
-        for option in ("units_per_table", "max_nodes"):
-            value = getattr(self, option)
-            if value is not None and value < 1:
-                raise InvalidInput(f"exact: {option} is {value}, must be at least 1, or None for no limit")
+        check_number(self, "tolerance", 0, 1)
+        check_whole(self, units_per_table=1, max_nodes=1)
 
     def supports(self, task: Task) -> str | None:
         """Tasks of up to 20 tables on up to 4 devices, or of any size with `any_size`."""
@@ -83,10 +78,12 @@ class Exact:
                 f"strategy '{self.name}' needs a cost model with a convex head, and that of {cost_model.name} has negative weights: "
                 "train one with head convex, or use strategy certified"
             )
-        known = _best_of_heuristics(task, cost_model)
+        known = BestPlan(task, cost_model, seed, deadline)
+        known.attempt(FusedGreedy(), *HEURISTICS)  # in case the solver has too little time
         ways = all_ways(task, cost_model, self.units_per_table)
         answer = solve(task, cost_model, ways, Effort(deadline, self.max_nodes, self.tolerance))
-        plans = [shards for shards in (answer.shards, known) if shards is not None]
+        of_heuristic = known.plan.shards if known.plan else None
+        plans = [shards for shards in (answer.shards, of_heuristic) if shards is not None]
         if not plans:
             raise InfeasibleTask(self._why_none(task, ways, proven=answer.bound_ms == np.inf))
         step_ms = [score(task, shards, cost_model).step_ms for shards in plans]
@@ -117,22 +114,6 @@ class Exact:
             return "no plan was found within the limits of the exact search; raise time_limit or max_nodes, or use strategy certified"
         coarse = "raise units_per_table, " if self._coarse(task) else ""
         return (
-            f"no way to cut and place the {len(task.tables)} tables keeps memory and constraints, by exhaustive search: {coarse}allow more "
-            "sharding_types or shards, or use more devices or memory"
+            f"exhaustive search found no way to cut and place the {len(task.tables)} tables within memory and constraints: {coarse}allow "
+            "more sharding_types or shards, or use more devices or memory"
         )
-
-
-def _best_of_heuristics(task: Task, cost_model: CostModel) -> Sequence[Shard] | None:
-    """The best plan of `greedy` and the heuristics, in case the solver has too little time; None if they find none."""
-    best, best_ms = None, np.inf
-    strategies: tuple[Strategy, ...] = (FusedGreedy(), *HEURISTICS)
-    for strategy in strategies:
-        try:
-            plan = strategy.search(task, cost_model, seed=0, deadline=None)
-            plan.check()
-        except (InfeasibleTask, InvalidPlan):
-            continue
-        step_ms = score(task, plan.shards, cost_model).step_ms
-        if step_ms < best_ms:
-            best, best_ms = plan.shards, step_ms
-    return best

@@ -248,8 +248,8 @@ class Dealer:
                 return tried
         rank = int(excess.argmax())
         raise InfeasibleTask(
-            f"rank {rank} lacks {format_bytes(float(excess[rank]))} for its part of the sequence tables, rows dealt out to all devices "
-            "and none of them twice: use more devices or memory, a smaller batch, or an optimizer with less state"
+            f"rank {rank} lacks {format_bytes(float(excess[rank]))} for its share of the sequence tables, even with every row held only "
+            "once: use more devices or memory, a smaller batch, or an optimizer with less state"
         )
 
     def _boundaries(self, relaxation: TierRelaxation, budget: Floats) -> tuple[Ints, float]:

@@ -19,14 +19,16 @@ counts as one of size C that holds an item of the missing bytes: what fits on th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import neg
 
 import numpy as np
 
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.errors import InfeasibleTask
+from shardwright.errors import InfeasibleTask, some_of
 from shardwright.search.infeasible.needs import Group, Places, Where, compared, groups_of, inside
 from shardwright.search.program import Program
 from shardwright.task.task import Task
@@ -90,12 +92,10 @@ def _check_clique(groups: Sequence[Group], clique: Sequence[int], memory: Ints) 
     confined = int((~(wanted & ~crowded).any(axis=1)).sum())
     found = needed - max(0, confined - int(crowded.sum()))  # the largest matching, by König's theorem
     if found < needed:
-        names = [" + ".join(group.tables) for group in members]
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise InfeasibleTask(
-            f"no two of these {len(names)} tables or colocated groups may share a device, being kept apart or too large: {shown}; they "
-            f"need {needed} devices of their own, and the devices they may use allow for {found}: allow at least as many devices, drop a "
-            "constraint, or allow column_wise or row_wise for the large ones"
+            f"no two of these {len(members)} tables or colocated groups may share a device, being kept apart or too large: "
+            f"{_some(members, 8)}; they need {needed} devices of their own, but only {found} can be assigned: allow at least as many "
+            "devices, drop a constraint, or allow column_wise or row_wise for the large ones"
         )
 
 
@@ -137,14 +137,12 @@ def _check_crowd(task: Task, groups: Sequence[Group], where: Where) -> None:
     if where.everywhere:
         devices = -(-need * where.count // where.total)
         raise InfeasibleTask(
-            f"the tables need {needed} of weights, optimizer state and buffers, {where} together have "
-            f"{present}: "
+            f"the tables need {needed} of weights, optimizer state and buffers, {where} together have {present}: "
             f"use at least {devices} such devices, fp16 weights, an optimizer with less state, or a smaller batch"
         )
     names = [name for group in confined for name in group.tables]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     raise InfeasibleTask(
-        f"tables {shown} may only use {where} and need {needed} there, which have {present} together: let "
+        f"tables {some_of(names)} may only use {where} and need {needed} there, which have {present} together: let "
         "some of them use other devices, or use devices with more memory"
     )
 
@@ -205,9 +203,8 @@ def _check_set(where: Where, confined: Sequence[Group]) -> None:
     devices = fewest_bins(sizes, where.memory)
     if devices > where.count:
         raise InfeasibleTask(
-            f"{len(sizes)} tables or colocated groups, {_some(confined)}, must each stay on one device; of the largest memory, "
-            f"{format_bytes(where.memory[0])}, they would fill {devices} devices, what smaller ones lack counted in, and may use {where}: "
-            f"{remedy}"
+            f"{len(sizes)} tables or colocated groups, {_some(confined)}, must each stay on one device. They would fill {devices} devices "
+            f"of {format_bytes(where.memory[0])} memory (smaller devices count by what they lack), but may use {where}: {remedy}"
         )
 
 
@@ -252,27 +249,14 @@ def _bins_above(
     items: Sequence[int], before: Sequence[int], halves: int, stop: int, threshold: int, largest: int
 ) -> int:
     """L2 of the first `stop` items, those of at least `threshold`; the first `halves` are more than half a bin."""
-    alone = _first_at_most(items, largest - threshold, halves)
+    alone = bisect_left(items, threshold - largest, 0, halves, key=neg)  # those that leave no room for the threshold
     free = (halves - alone) * largest - (before[halves] - before[alone])
     small = before[stop] - before[halves]
     return halves + max(0, -(-(small - free) // largest))
 
 
-def _first_at_most(items: Sequence[int], size: int, stop: int) -> int:
-    """How many of the first `stop` items, largest first, are larger than `size`."""
-    low, high = 0, stop
-    while low < high:
-        middle = (low + high) // 2
-        if items[middle] > size:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _some(groups: Sequence[Group]) -> str:
-    names = [" + ".join(group.tables) for group in groups]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _some(groups: Sequence[Group], most: int = 5) -> str:
+    return some_of([" + ".join(group.tables) for group in groups], most)
 
 
 def prove_infeasible(task: Task) -> str | None:

@@ -21,9 +21,8 @@ from shardwright._engine import Pieces as NativePieces
 from shardwright.arrays import Bools, Floats, Ints
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import served_bytes, traffic
-from shardwright.errors import ShardwrightError
 from shardwright.search.engine.assembly import link_facts
-from shardwright.search.engine.catalog import Added, vectors_of
+from shardwright.search.engine.catalog import Added, check_finite, vectors_of
 from shardwright.search.units import Unit, Units, beside_fixed, rivals_of
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.sharding.shard import COLUMN_UNIT, Shard
@@ -61,7 +60,7 @@ def encode(task: Task, pieces: Sequence[Sequence[Shard]], cost_model: CostModel,
         calls: the numbers of the fused calls seen so far; new ones are added.
 
     Raises:
-        ShardwrightError: the cost model predicted NaN.
+        ShardwrightError: the cost model predicted a time that is not finite.
     """
     flat = [block for blocks in pieces for block in blocks]
     works = [shard_work(task, block) for block in flat]
@@ -69,10 +68,7 @@ def encode(task: Task, pieces: Sequence[Sequence[Shard]], cost_model: CostModel,
     call = np.array([calls.setdefault(call_of(work), len(calls)) for work in works], dtype=np.int64)
     groups = np.split(np.arange(len(flat)), begins[1:-1])
     added = Added.of_groups(call, vectors_of(cost_model, cost_model.encode(works)), groups)
-    if not np.isfinite(single_ticks(added, cost_model)).all():
-        raise ShardwrightError(
-            f"cost model {cost_model.name} predicted NaN; it must predict finite times: train it again"
-        )
+    check_finite(single_ticks(added, cost_model), cost_model)
     return Arrays(
         added,
         np.add.reduceat(np.array([shard_bytes(task, block) for block in flat], dtype=np.int64), begins[:-1]),
@@ -199,7 +195,7 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
     """The arrays of a task.
 
     Raises:
-        ShardwrightError: the cost model predicted NaN.
+        ShardwrightError: the cost model predicted a time that is not finite.
     """
     halvings = [list(_halvings(task, unit)) for unit in units.free]
     flat = [blocks for widths in halvings for blocks in widths]

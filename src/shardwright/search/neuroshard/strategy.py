@@ -50,7 +50,7 @@ from shardwright.search.neuroshard.pieces import (
     shards_of,
     step_ticks,
 )
-from shardwright.search.strategy import why_not_counted
+from shardwright.search.strategy import check_number, check_whole, why_not_counted
 from shardwright.search.units import PartialPlan, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
@@ -269,17 +269,10 @@ class NeuroShard:
     name: str = field(default="neuroshard")
 
     def __post_init__(self) -> None:
-        least = {"tables_tried": 1, "beam_width": 1, "most_splits": 0, "grid": 1, "threads": 1}
-        for option, lowest in least.items():
-            value = getattr(self, option)
-            if value is not None and value < lowest:
-                raise InvalidInput(f"neuroshard: {option} is {value}, must be at least {lowest}")
+        check_whole(self, tables_tried=1, beam_width=1, most_splits=0, grid=1, threads=1)
+        check_number(self, "widest_bound", 1)
         if self.score not in ("embedding", "step"):
             raise InvalidInput(f"neuroshard: score is {self.score!r}, must be 'embedding' or 'step'")
-        if not 1 <= self.widest_bound < np.inf:
-            raise InvalidInput(
-                f"neuroshard: widest_bound is {self.widest_bound}, must be a finite number of at least 1"
-            )
 
     def supports(self, task: Task) -> str | None:
         """Any task whose tables may be whole, cut into columns or rows, or replicated."""

@@ -8,7 +8,7 @@ import pytest
 import shardwright as sw
 from shardwright._engine import Solution
 from shardwright.search.engine.session import Start, start
-from shardwright.search.engine.warm import everything_ms, holding_of, home_of, resumed, with_home
+from shardwright.search.engine.warm import everything_ms, holding_of, home_of, resumed
 from shardwright.sharding import Plan, Shard
 from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.testing.tasks import conformance_tasks, task_of
@@ -23,7 +23,7 @@ def warm(plan: Plan, task=None):
     task = task or plan.task
     carried = carry(plan, task)
     prepared, _ = session_of(task)
-    prepared.assembly = with_home(prepared.assembly, home_of(carried, task, prepared.assembly, PRICE))
+    prepared.assembly = replace(prepared.assembly, home=home_of(carried, task, prepared.assembly, PRICE))
     cold, _ = start(prepared.assembly, Start(0.5), prepared.peak_shares, prepared.spread_price)
     state = resumed(carried, task, prepared.assembly, cold)
     if state is not None:

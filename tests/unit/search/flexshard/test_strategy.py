@@ -261,7 +261,7 @@ def test_without_room_every_row_is_held_once_and_without_that_there_is_no_plan()
     found = tier_plan(exactly)
     assert set(found.boundaries.values()) == {(0, 0)}
     less = replace(task, topology=replace(task.topology, memory=exactly.topology.memory_bytes[0] - 100))
-    with pytest.raises(InfeasibleTask, match="lacks 100 B for its part of the sequence tables"):
+    with pytest.raises(InfeasibleTask, match="lacks 100 B for its share of the sequence tables"):
         tier_plan(less)
 
 

@@ -201,7 +201,7 @@ class NegativeHead(SimpleCostModel):
 
 @pytest.mark.parametrize("model", [BrokenEncoder(), BrokenHead()], ids=["encoder", "head"])
 def test_predictions_of_nan_are_refused(model):
-    with pytest.raises(ShardwrightError, match="testing/simple predicted NaN"):
+    with pytest.raises(ShardwrightError, match="testing/simple predicted a time that is not finite"):
         NeuroShard().search(task_of(5, 2), model, seed=0, deadline=None)
 
 
@@ -214,11 +214,15 @@ def test_negative_predictions_count_as_nothing():
     ("option", "value"),
     [
         ("tables_tried", 0),
+        ("tables_tried", 2.5),
+        ("tables_tried", None),
+        ("beam_width", True),
         ("beam_width", 0),
         ("most_splits", -1),
         ("grid", 0),
         ("threads", 0),
         ("widest_bound", 0.9),
+        ("widest_bound", True),
         ("score", "steps"),
     ],
 )
