@@ -19,6 +19,26 @@ LARGEST = 64 << 20
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
+def check_weights(
+    weights: Mapping[str, npt.NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    what: str = "cost model",
+    remedy: str = "train the model again",
+) -> None:
+    """Check that arrays are present, have the right shapes, and are finite.
+
+    Raises:
+        InvalidInput: an array fails the check; the message begins with `what` and ends with the remedy.
+    """
+    for name, shape in shapes.items():
+        found = weights.get(name)
+        if found is None or found.shape != shape:
+            held = "is missing" if found is None else f"has shape {found.shape}"
+            raise InvalidInput(f"{what}: {name} {held}, must be an array of shape {shape}; {remedy}")
+        if not np.isfinite(found).all():
+            raise InvalidInput(f"{what}: {name} holds NaN or infinite values; {remedy}")
+
+
 def save_weights(path: Path, weights: Mapping[str, npt.NDArray[Any]], header: Mapping[str, str]) -> None:
     """Write arrays as float32, atomically.
 

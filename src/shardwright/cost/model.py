@@ -27,6 +27,7 @@ from shardwright.arrays import Bools, Floats
 from shardwright.cost.features import CACHES, FEATURES, SCALES, WorkArrays, cached, features, scales
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
+from shardwright.tensor_files import check_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +134,7 @@ class ComputeModel:
     def __post_init__(self) -> None:
         if self.head not in ("mlp", "convex"):
             raise InvalidInput(f"cost model: head is {self.head!r}, must be 'mlp' or 'convex'")
-        for name, shape in SHAPES.items():
-            found = self.weights.get(name)
-            if found is None or found.shape != shape:
-                held = "is missing" if found is None else f"has shape {found.shape}"
-                raise InvalidInput(
-                    f"cost model: {name} {held}, must be an array of shape {shape}; train the model again"
-                )
-            if not np.isfinite(found).all():
-                raise InvalidInput(f"cost model: {name} holds NaN or infinite values; train the model again")
+        check_weights(self.weights, SHAPES)
         if (self.weights["caches"] <= 0).any():
             raise InvalidInput("cost model: caches must be greater than 0 bytes; train the model again")
         if self.head == "convex" and (self.weights["head.1.weight"] < 0).any():

@@ -37,6 +37,7 @@ from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.task.topology import MAX_DEVICES
+from shardwright.tensor_files import check_weights
 
 TABLE_FEATURES = ("log_rows", "log_dim", "log_pooling", "log_bytes", *(f"reuse_{i}" for i in range(BINS)))
 
@@ -61,26 +62,6 @@ def layer_shapes(prefix: str, sizes: Sequence[int]) -> Shapes:
     for index, (inputs, outputs) in enumerate(pairwise(sizes)):
         shapes |= {f"{prefix}.{index}.weight": (outputs, inputs), f"{prefix}.{index}.bias": (outputs,)}
     return shapes
-
-
-def check_weights(
-    weights: Mapping[str, npt.NDArray[np.float32]],
-    shapes: Shapes,
-    what: str = "cost model",
-    remedy: str = "train the model again",
-) -> None:
-    """Check that arrays are present, have the right shapes, and are finite.
-
-    Raises:
-        InvalidInput: an array fails the check.
-    """
-    for name, shape in shapes.items():
-        found = weights.get(name)
-        if found is None or found.shape != shape:
-            held = "is missing" if found is None else f"has shape {found.shape}"
-            raise InvalidInput(f"{what}: {name} {held}, must be an array of shape {shape}; {remedy}")
-        if not np.isfinite(found).all():
-            raise InvalidInput(f"{what}: {name} holds NaN or infinite values; {remedy}")
 
 
 def layers_of(weights: Mapping[str, npt.NDArray[np.float32]], prefix: str, count: int) -> Layers:

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.neuroshard.model import check_weights, evaluate, layer_shapes, layers_of
+from shardwright.cost.neuroshard.model import evaluate, layer_shapes, layers_of
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.tensor_files import check_weights
 
 NAME = "autoshard"
 FEATURES, ENCODING, STATE = len(TABLE_FEATURES), 32, 64

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.neuroshard.model import check_weights
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
+from shardwright.tensor_files import check_weights
 
 NAME = "dreamshard"
 HIDDEN, ENCODING, HEAD_HIDDEN, COST_HIDDEN = 128, 32, 64, 64
