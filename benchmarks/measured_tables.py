@@ -12,7 +12,7 @@ from experiments.neuroshard.plans_on_kernels import orders
 import shardwright as sw
 from shardwright.cost import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.measure.measuring import MeasuredPlan
+from shardwright.measure.measuring import Controls, MeasuredPlan
 from shardwright.sharding import Plan
 from shardwright.task import Task
 
@@ -21,6 +21,17 @@ Rows = list[tuple[str, ...]]
 HeadsAndRows = tuple[tuple[str, ...], Rows]
 
 RIVALS = ("random", "greedy", "neuroshard")
+
+
+def model_and_state(model: CostModel, controls: Controls) -> str:
+    """A sentence for captions: the cost model, how it was learned, and the control sets now against then."""
+    facts = getattr(model, "metadata", {})
+    learned = (
+        f" ({facts['samples']} sets, held-out error {float(facts['mean_error']):.1%})" if "mean_error" in facts else ""
+    )
+    slower = controls.slower_than(facts)
+    state = "not known" if slower is None else f"{slower - 1:+.1%}"
+    return f"Cost model {model.name}{learned}; the control sets, against when it was learned: {state}."
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 
 import shardwright as sw
 from benchmarks import results_table
-from benchmarks.measured_tables import Measurement, gain_table, main_table, order_of, placed_plans, total_table
+from benchmarks.measured_tables import (
+    Measurement,
+    gain_table,
+    main_table,
+    model_and_state,
+    order_of,
+    placed_plans,
+    total_table,
+)
 from shardwright.cost import CostModel
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.measure.measuring import measure_plans
@@ -85,15 +93,14 @@ def progress() -> Callable[[int, int, str], None]:
 
 def write_page(found: list[Measurement], model: CostModel, options: argparse.Namespace, command: str) -> None:
     tables = []
-    state = found[0].result.controls.slower_than(getattr(model, "metadata", {}))
-    said = "not known" if state is None else f"{state - 1:+.1%}"
+    controls = found[0].result.controls
+    state, said = controls.slower_than(getattr(model, "metadata", {})), model_and_state(model, controls)
     for devices in options.devices:
         of_size = [one for one in found if one.devices == devices]
         caption = (
-            f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}, cost model {model.name}; slowest forward plus slowest "
-            f"backward kernel, ms, means over the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh "
-            f"batches. The control sets, against when the model was learned: {said}. Floor: the smallest measured total of any plan of the "
-            "task, over the devices. Within a task, predicted and measured order of the strategies correlate by "
+            f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means over "
+            f"the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh batches. {said} Floor: the smallest "
+            "measured total of any plan of the task, over the devices. Within a task, predicted and measured order of the strategies correlate by "
             f"{order_of(of_size):.3f} (mean)."
         )
         gains = (

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import shardwright as sw
 from benchmarks import results_table
+from benchmarks.measured_tables import model_and_state
 from benchmarks.torchrec_tables import Compared, gains, planning_table
 from shardwright.cost.choice import resolve_cost_model
 from shardwright.cost.score import scored
@@ -185,10 +186,7 @@ def _state(compared: list[Compared], measured: dict[tuple[str, str], MeasuredPla
     one = next((one for one in compared if one.key in measured), None)
     if one is None:
         return ""
-    model = resolve_cost_model(None, one.plan.task)
-    slower = measured[one.key].controls.slower_than(getattr(model, "metadata", {}))
-    said = "not known" if slower is None else f"{slower - 1:+.1%}"
-    return f"Cost model {model.name}; the control sets, against when it was learned: {said}."
+    return model_and_state(resolve_cost_model(None, one.plan.task), measured[one.key].controls)
 
 
 if __name__ == "__main__":
