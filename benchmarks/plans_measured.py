@@ -99,8 +99,10 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
         of_size = [one for one in found if one.devices == devices]
         caption = (
             f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means over "
-            f"the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh batches. {said} Floor: the smallest "
-            "measured total of any plan of the task, over the devices. Within a task, predicted and measured order of the strategies correlate by "
+            f"the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh batches. {said} Floor: the "
+            "smallest "
+            "measured total of any plan of the task, over the devices. Within a task, predicted and measured order of the strategies "
+            "correlate by "
             f"{order_of(of_size):.3f} (mean)."
         )
         gains = (
