@@ -100,10 +100,8 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
         caption = (
             f"{options.tasks} tasks on {devices} devices, batch {BATCH_SIZE}; slowest forward plus slowest backward kernel, ms, means over "
             f"the tasks that a strategy placed. Measured in {options.rounds} interleaved rounds on fresh batches. {said} Floor: the "
-            "smallest "
-            "measured total of any plan of the task, over the devices. Within a task, predicted and measured order of the strategies "
-            "correlate by "
-            f"{order_of(of_size):.3f} (mean)."
+            "smallest measured total of any plan of the task, over the devices. Within a task, predicted and measured order of the "
+            f"strategies correlate by {order_of(of_size):.3f} (mean)."
         )
         gains = (
             f"Measured time on {devices} devices divided by another strategy's on the same task: under 1 is faster. Faster: share of "
