@@ -57,7 +57,7 @@ def spoiled(state, prefix, how, shift):
 MESSAGES = {
     "replica": "ShardwrightError: table 'd': the replicas of rows [0, 5) on ranks [2] differ from those on rank 0",
     "rank": "InvalidInput: rank 2: the state dict is of rank 7 of another plan or job, this is rank 2",
-    "extra is none": "InvalidInput: rank 2: the state dict says None where",
+    "extra is none": "InvalidInput: rank 2: the state dict holds None instead",
     "shape": "InvalidInput: rank 2: size mismatch for",
     "no tensor": "InvalidInput: rank 2: While copying the parameter",
     "missing": "InvalidInput: ranks [2] have missing or unexpected keys in their state dicts other than rank 0",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -105,16 +106,27 @@ def device_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes of main memory that can be allocated without swapping, within the limits of the cgroup."""
+    """Bytes of main memory that can be allocated without swapping, within the limits of this process's cgroup."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     meminfo = Path("/proc/meminfo")
     for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
         if line.startswith("MemAvailable:"):
             limits.append(int(line.split()[1]) * 1024)
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        limits.append(int(limit.read_text()) - int(used.read_text()))
-    return min(limits)
+    return min(*limits, *_left_in_cgroups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")))
+
+
+def _left_in_cgroups(root: Path, own: Path) -> Iterator[int]:
+    """Bytes left in each cgroup (version 2) that limits this process: its own, as jobs of schedulers have one, and those above it."""
+    with suppress(OSError):
+        names = [line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")]
+        folder = root.joinpath(*names[:1])
+        for group in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # ValueError: the limit is "max"
+                most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                yield (
+                    most - used + int(stat.get("inactive_file", 0))
+                )  # the kernel drops cached files when memory is short
 
 
 def _installed(*packages: str) -> str:

@@ -87,7 +87,7 @@ def test_a_module_of_the_user_is_imported(written: Callable[[str], str]) -> None
         ("a:b:Mine", "must read package.module:ClassName"),
         ("a/b.py:Mine", "must read package.module:ClassName"),
         ("a:Mine.inner", "must read package.module:ClassName"),
-        ("__main__:Mine", "put the class into a module of its own"),
+        ("__main__:Mine", "move it into a module and name that"),
         ("nowhere_to_be_found:Mine", "no module 'nowhere_to_be_found'; install its package, or name its folder in PYTHONPATH"),
         ("shardwright.nowhere:Mine", "no module 'shardwright.nowhere'"),
         ("shardwright.measure.embedding_bag:Nothing", "does not exist in .*, which defines EmbeddingBagBackend, EmbeddingBagCall"),

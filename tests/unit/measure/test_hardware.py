@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import platform
 
-from shardwright.measure.hardware import _of_levels, available_memory, cache_bytes, cpu_model, differences, fingerprint
+from shardwright.measure.hardware import (
+    _left_in_cgroups,
+    _of_levels,
+    available_memory,
+    cache_bytes,
+    cpu_model,
+    differences,
+    fingerprint,
+)
 
 
 def test_the_fingerprint_is_text_and_stable() -> None:
@@ -23,6 +31,24 @@ def test_other_hardware_and_libraries_are_told_apart_but_not_other_pythons() -> 
 
 def test_available_memory_is_plausible() -> None:
     assert 2**20 < available_memory() < 2**60
+
+
+def test_memory_is_limited_by_the_cgroup_of_the_process_and_those_above_it(tmp_path) -> None:
+    own, job = tmp_path / "cgroup", tmp_path / "root" / "slurm" / "job"
+    job.mkdir(parents=True)
+    for group, most, used, cached in (
+        (job, "1000", "900", 50),
+        (job.parent, "max", "5000", 0),
+        (tmp_path / "root", "9000", "5000", 0),
+    ):
+        (group / "memory.max").write_text(f"{most}\n")
+        (group / "memory.current").write_text(f"{used}\n")
+        (group / "memory.stat").write_text(f"anon 7\ninactive_file {cached}\n")
+    own.write_text("1:name=systemd:/elsewhere\n0::/slurm/job\n")
+    assert list(_left_in_cgroups(tmp_path / "root", own)) == [150, 4000]
+    own.write_text("0::/../..\n")
+    assert list(_left_in_cgroups(tmp_path / "root", own)) == [4000]
+    assert list(_left_in_cgroups(tmp_path / "root", tmp_path / "none")) == []
 
 
 def write(folder, index, **files):

@@ -151,7 +151,7 @@ def test_a_folder_that_is_no_store_is_told(tmp_path: Path) -> None:
         read_samples(tmp_path)
     (tmp_path / "identity.json").write_text("{}")
     for use in (read_samples, lambda folder: SampleStore(folder, HERE)):
-        with pytest.raises(InvalidInput, match="a store of an earlier release.*collect again into another folder"):
+        with pytest.raises(InvalidInput, match="from an earlier release.*collect into another folder"):
             use(tmp_path)
 
 

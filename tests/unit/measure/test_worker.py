@@ -164,7 +164,7 @@ def test_a_worker_that_hangs_in_the_middle_of_a_line_is_ended(monkeypatch: pytes
 
 def test_a_worker_that_never_starts_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "start_limit_s", 0.3)
-    with pytest.raises(MeasurementFailed, match=r"no sign of its start within 0\.3 s"):
+    with pytest.raises(MeasurementFailed, match=r"sent no start within 0\.3 s"):
         stand_in(monkeypatch, SLEEPS)
 
 

@@ -226,7 +226,7 @@ def test_kernels_and_collectives_share_a_store(tmp_path: Path) -> None:
     with SampleStore(tmp_path, FBGEMM) as kernels:
         kernels.add(work(1), visit(), label="k")
     with pytest.raises(
-        InvalidInput, match="holds no collectives, and collect some: shardwright collect --collectives -o"
+        InvalidInput, match="holds no collectives; collect some: shardwright collect --collectives -o"
     ):
         read_collectives(tmp_path)
     fill(tmp_path, row(1), row(2))

@@ -50,11 +50,11 @@ def test_a_policy_that_was_read_can_be_saved_again(policy_file, tmp_path):
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ({"format": "2"}, "of format '2', kind 'policy'; this version reads files of kind 'policy' of format '1'"),
-        ({"format": None}, "of format None"),
+        ({"format": "2"}, "not a policy of format '1' (it says kind 'policy', format '2')"),
+        ({"format": None}, "format None"),
         ({"kind": "checkpoint"}, "kind 'checkpoint'"),
-        ({"strategy": "autoshard"}, "one of strategy 'autoshard', not of 'dreamshard'"),
-        ({"strategy": None}, "one of strategy None"),
+        ({"strategy": "autoshard"}, "learned by strategy 'autoshard', not by 'dreamshard'"),
+        ({"strategy": None}, "learned by strategy None"),
         ({"features": json.dumps(TABLE_FEATURES[:-1])}, "learned on other table features"),
         ({"features": None}, "learned on other table features"),
     ],
