@@ -286,7 +286,7 @@ def chosen_hardware(
     problem = (
         "holds measurements of several kinds of hardware or software"
         if alike
-        else "holds no measurements of the hardware or software asked for"
+        else "holds only measurements of other hardware or software"
     )
     raise InvalidInput(
         f"{where}: {problem}; it has: {there}. Name a processor or backend with --hardware, or take all with --allow-other-hardware"
