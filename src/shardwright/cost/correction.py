@@ -28,9 +28,8 @@ from shardwright.task.task import Task
 
 _SPREAD = 0.15  # prior standard deviation of a table's factor
 _SPREAD_OF_SIZES = 0.1  # prior standard deviation of the three size terms, as a share of the mean table's time
-_ALIKE = np.array(
-    [0.4, 0.4, 1.0, 2.0]
-)  # distances at which likeness fades, in logarithms: of pooling, distinct share, dim and rows
+# Distances at which likeness fades, in logarithms: of pooling, distinct share, dim and rows.
+_ALIKE = np.array([0.4, 0.4, 1.0, 2.0])
 _LEAST = -0.5  # lowest correction of a shard, as a share of its time alone
 _OWN_TERMS = 3
 

@@ -159,18 +159,19 @@ class DreamShardPlus:
 
         Raises:
             InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
-            InfeasibleTask: the search found no plan that keeps memory and constraints.
+            InfeasibleTask: the search found no plan that keeps memory and constraints, or there is no policy.
         """
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
+        policy = policy_for(self.policy, task)
         try:
-            proposed = self._proposed(task, cost_model, seed)
+            proposed = self._proposed(task, cost_model, policy, seed)
         except InfeasibleTask:
             return search.search(task, cost_model, seed=seed, deadline=deadline)
         return search.search_from(task, cost_model, start=proposed, move_cost=0.0, seed=seed, deadline=deadline)
 
-    def _proposed(self, task: Task, cost_model: CostModel, seed: int) -> Plan:
+    def _proposed(self, task: Task, cost_model: CostModel, policy: Policy, seed: int) -> Plan:
         """The plan of the fastest placement by the cost model, among the greedy and the sampled ones."""
-        arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
+        arrays = PlacementArrays.of(task)
         encoded = policy.encode(arrays)
         placements = [
             greedy_placement(policy, encoded, seed),

@@ -225,9 +225,7 @@ def test_a_store_of_skipped_samples_only_is_said(tmp_path: Path) -> None:
 def test_kernels_and_collectives_share_a_store(tmp_path: Path) -> None:
     with SampleStore(tmp_path, FBGEMM) as kernels:
         kernels.add(work(1), visit(), label="k")
-    with pytest.raises(
-        InvalidInput, match="holds no collectives; collect some: shardwright collect --collectives -o"
-    ):
+    with pytest.raises(InvalidInput, match="holds no collectives; collect some: shardwright collect --collectives -o"):
         read_collectives(tmp_path)
     fill(tmp_path, row(1), row(2))
     assert keys_of(read_collectives(tmp_path)) == [(1, 0), (2, 0)]

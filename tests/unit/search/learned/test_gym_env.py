@@ -157,7 +157,7 @@ def test_bad_arguments_are_refused():
         PlacementEnv([task_of(2, 2), nothing], WORLD)
     with pytest.raises(InfeasibleTask, match="task 0: the greedy placement .* or take reward='balance'"):
         PlacementEnv([impossible_task()], WORLD)
-    with pytest.raises(InvalidInput, match="task is 3, must be from 0 to 0"):
+    with pytest.raises(InvalidInput, match="task is 3, must be a whole number from 0 to 0"):
         PlacementEnv([task_of(2, 2)], WORLD).reset(options={"task": 3})
 
 
