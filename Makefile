@@ -1,11 +1,11 @@
-# make demo: the whole story on this machine. make test: every test. Both make the environment in .venv first.
+# make demo: the whole story on this machine. make test, make test-slow: together every test. All make the environment in .venv first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-fast setup lint types docs check sanitize reproduce model clean
+.PHONY: demo test test-slow test-fast setup lint types docs check sanitize reproduce model clean
 
 demo: setup
 	$(BIN)/shardwright demo
@@ -13,9 +13,16 @@ demo: setup
 # Two tests at once, then one by one those that measure kernels, start clusters or run many processes: they would disturb each other.
 MEASURING := $(addprefix tests/unit/,calibration cluster measure)
 BESIDE := $(patsubst %,tests/integration/test_%.py,docs examples experiments plugin wheel)
+define tests_marked
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m $(1) -n 2 --dist loadfile $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/unit tests/property tests/golden
+	$(BIN)/python -m pytest -m $(1) $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
+endef
+
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_OPTIONS) $(MEASURING:%=--ignore=%) $(BESIDE) tests/unit tests/property tests/golden
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(BESIDE:%=--ignore=%) $(MEASURING) tests/integration
+	$(call tests_marked,"not slow")
+
+test-slow: setup
+	$(call tests_marked,slow)
 
 # The inner loop: unit tests that measure no kernels, train no models and start no clusters, but for those marked slow.
 PARTS_LEFT_OUT := calibration cluster experiments integrations measure cost/neuroshard $(addprefix search/,autoshard dreamshard learned rnn)
@@ -59,7 +66,7 @@ sanitize: setup
 	  SHARDWRIGHT_ENGINE=$$(echo $(SANITIZED)/_engine*.so) $(BIN)/python -m pytest -q -n 0 -p tests.sanitized tests/unit/search/engine \
 	  tests/unit/search/neuroshard/test_inner.py tests/unit/runtime/test_placement.py
 
-check: test lint types docs sanitize
+check: test test-slow lint types docs sanitize
 
 # The papers' experiments, run again; it goes on where it was stopped. make reproduce QUICK=--quick takes minutes, NAMES=... chooses.
 NAMES := neuroshard-table neuroshard-production neuroshard-published dreamshard-tables autoshard-transfer flexshard-traffic ablations

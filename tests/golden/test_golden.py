@@ -53,6 +53,7 @@ def golden():
     return json.loads(FILE.read_text())
 
 
+@pytest.mark.slow
 def test_plan_costs_are_as_stored(golden):
     found = plan_costs()
     assert found.keys() == golden["plan_costs"].keys()

@@ -111,6 +111,7 @@ def test_plans_measured(program, tmp_path):
     assert [row["rival"] for row in rows_of(page, "strategy | rival")][:1] == ["neuroshard"]
 
 
+@pytest.mark.slow
 def test_what_calibrating_gives_on_a_machine_that_no_model_knows(program, tmp_path):
     program("cost_transfer").main(["--seeds", "1", "--sizes", "60"])
     rows = rows_of((tmp_path / "cost_transfer.md").read_text(), "sets | model")  # of the first processor
@@ -124,6 +125,7 @@ def test_what_calibrating_gives_on_a_machine_that_no_model_knows(program, tmp_pa
     assert min(errors[1:]) < errors[0]
 
 
+@pytest.mark.slow
 def test_the_model_of_gpus_is_what_the_published_figures_give(program, tmp_path):
     """The figures in the package are those that the program fits; left-out sources and GPUs are within a factor of 2.5."""
     pytest.importorskip("torchrec", reason="TorchRec's formula stands beside")

@@ -33,6 +33,7 @@ def small_task() -> sw.Task:
     return sw.Task(small, sw.Topology(devices_per_host=2, device="cpu", memory="1 GB"), BATCH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_calibration_that_is_killed_loses_nothing_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
@@ -56,6 +57,7 @@ def test_a_calibration_that_is_killed_loses_nothing_and_goes_on(
     assert visits(tmp_path, "random") >= before
 
 
+@pytest.mark.slow
 def test_a_small_task_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
     found = sw.tune(small_task(), minutes=0.1)

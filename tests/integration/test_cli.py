@@ -38,6 +38,7 @@ def model_file(tmp_path):
     return tmp_path / "model.safetensors"
 
 
+@pytest.mark.slow
 def test_exit_codes_and_streams(task_file, model_file, tmp_path):
     done = run("plan", task_file, "--model", model_file, "-o", tmp_path / "plan.json", "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,6 +50,7 @@ def test_exit_codes_and_streams(task_file, model_file, tmp_path):
     assert run("--version").stdout == f"shardwright {sw.__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["compare"]])
 def test_planning_and_help_need_no_torch(task_file, model_file, arguments):
     if arguments != ["--help"]:
@@ -117,6 +119,7 @@ def heeding_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
@@ -153,6 +156,7 @@ def test_collecting_goes_on_where_it_was_stopped(tmp_path, how):
     assert before <= after
 
 
+@pytest.mark.slow
 def test_plans_are_compared_and_verified_by_real_kernels(task_file, model_file, tmp_path):
     options = ["--strategies", "random,greedy", "--model", model_file, "--measure", "--rounds", 1]
     done = run("compare", task_file, *options, "-o", tmp_path / "plans", "--json")
@@ -179,6 +183,7 @@ def test_a_plan_larger_than_this_machine_is_refused(model_file, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_quick_demo(model_file, tmp_path):
     done = run("demo", "--quick", "--model", model_file, "-o", tmp_path / "demo", "--json")
     assert (done.returncode, done.stderr) == (0, "")

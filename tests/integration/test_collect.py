@@ -87,6 +87,7 @@ def processes_mentioning(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_path: Path) -> None:
     rng = random.Random(7)
@@ -124,6 +125,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_measured_twice(tmp_pat
     assert not processes_mentioning(f'"arena_bytes": {SMALL["arena_bytes"]}')  # no worker outlives its collector
 
 
+@pytest.mark.slow
 def test_samples_hold_what_was_measured(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     summary = collect(tmp_path, samples=32, seed=3, progress=lambda done, all_, _: seen.append((done, all_)), **SMALL)
@@ -179,6 +181,7 @@ def test_impossible_collections_are_refused_before_anything_is_made(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_run_ends_the_collection_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailed, match="'adam' has no fused FBGEMM kernel on a CPU"):
         collect(tmp_path, samples=2, optimizer="adam", backend="fbgemm", **SMALL)
@@ -250,6 +253,7 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
     assert "unknown pool 'none-such'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_unexpectedly_is_said_with_its_last_words() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with (

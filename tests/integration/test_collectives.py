@@ -81,6 +81,7 @@ def ranks_mentioning(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_collectives_move_what_they_should_and_hold_the_wait_for_late_starters() -> None:
     body = """if max(request["delays_ms"]) == 0:
     passes = build_passes(CollectiveSample(**request), member.rank, member.world, member.device)
@@ -106,6 +107,7 @@ def test_collectives_move_what_they_should_and_hold_the_wait_for_late_starters()
     assert max(times.backward_ms) < early  # the backward pass has no delays
 
 
+@pytest.mark.slow
 def test_four_ranks_on_two_hosts(tmp_path: Path) -> None:
     wanted = collection(tmp_path, 12, world=4, hosts=2, policy=FEW)
     seen: list[tuple[int, int]] = []
@@ -123,6 +125,7 @@ def test_four_ranks_on_two_hosts(tmp_path: Path) -> None:
     assert collect_collectives(wanted).measured == 0
 
 
+@pytest.mark.slow
 def test_a_killed_rank_costs_a_restart_and_one_that_hangs_its_sample(tmp_path: Path) -> None:
     wanted, once = collection(tmp_path / "store", 5), tmp_path / "once"
     body = f"""if member.rank == 1 and request['sample'] == 1 and not Path({str(once)!r}).exists():
@@ -162,6 +165,7 @@ def parent(folder: Path, samples: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_when_the_parent_is_killed_nothing_is_lost_and_no_rank_stays(tmp_path: Path) -> None:
     with parent(tmp_path, 8) as process:
@@ -219,6 +223,7 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_ranks_that_torchrun_started_share_one_store_and_survive_a_killed_one(tmp_path: Path) -> None:
     script, store = tmp_path / "in_group.py", tmp_path / "store"
     script.write_text(IN_GROUP)

@@ -93,6 +93,7 @@ def pages_of(site: Path) -> dict[Path, _Loads]:
     return found
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_a_network(site):
     pages = pages_of(site)
     assert len(pages) > len(PAGES)

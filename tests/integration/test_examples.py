@@ -18,6 +18,7 @@ PLAIN = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_example_program_runs(name, tmp_path):
     run = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -25,6 +26,7 @@ def test_example_program_runs(name, tmp_path):
     assert run.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     cells = json.loads((EXAMPLES / "from_logs_to_report.ipynb").read_text(encoding="utf-8"))["cells"]
     assert 10 <= len(cells) <= 15
@@ -46,6 +48,7 @@ def test_the_readme_names_every_example():
     assert named >= found | {"plugin/pyproject.toml", "run_torchrec/__main__.py"}
 
 
+@pytest.mark.slow
 def test_the_agent_of_the_example_learns_something(tmp_path):
     pytest.importorskip("sb3_contrib", reason=f"{AGENT} needs sb3_contrib: pip install 'shardwright[examples]'")
     run = subprocess.run([sys.executable, EXAMPLES / AGENT], capture_output=True, text=True, cwd=tmp_path, check=True)

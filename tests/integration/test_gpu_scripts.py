@@ -135,6 +135,7 @@ def test_a_collection_that_fails_is_packed_and_its_status_kept(tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == ["checks.json", "samples.parquet"]
 
 
+@pytest.mark.slow
 def test_samples_are_packed_while_the_collection_runs_and_when_it_is_ended(tmp_path: Path) -> None:
     running = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exec sleep 1000 > /dev/null 2>&1")
     waited = 0

@@ -75,6 +75,7 @@ def builders(folder: Path) -> set[int]:
     return set(map(int, (folder / "kernels_of_mine.log").read_text().split()))
 
 
+@pytest.mark.slow
 def test_samples_are_made_by_the_own_backend_and_stay_apart(folder: Path) -> None:
     store = folder / "samples"
     collected(store, "kernels_of_mine:Noted")
@@ -95,6 +96,7 @@ def test_samples_are_made_by_the_own_backend_and_stay_apart(folder: Path) -> Non
     assert samples_in(store) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_no_sample_is_made_by_kernels_that_are_wrong(folder: Path) -> None:
     store = folder / "samples"
     with pytest.raises(MeasurementFailed, match=r"results differ from the reference: sgd, fp32, pooled.*checks\.json"):
@@ -117,6 +119,7 @@ def small_plan() -> sw.Plan:
     return sw.plan(sw.Task(POOL, sw.Topology(devices_per_host=2, device="cpu"), batch_size=64), strategy="greedy")
 
 
+@pytest.mark.slow
 def test_plans_are_measured_by_the_own_backend(folder: Path) -> None:
     small_plan().save(folder / "plan.json")
     command = ["verify", "plan.json", "--rounds", "1", "--json", "--backend"]
@@ -143,6 +146,7 @@ def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch
         measure_plans([small_plan()], rounds=1, backend="kernels_of_mine:Noted", policy=ONCE)
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_cluster_says_what_is_wrong_and_whether_it_has_passed(folder: Path) -> None:
     doubled = MeasuringNode("cpu", "kernels_of_mine:Doubled", ONCE, fingerprint).facts(None)
     assert doubled.wrong.startswith(f"{socket.gethostname()}: ")

@@ -129,6 +129,7 @@ def lose_one_exchange(rank, plan):
     return error, [one is not two for one, two in zip(groups_of(module), groups_of(fresh), strict=True)]
 
 
+@pytest.mark.slow
 def test_no_module_gets_groups_on_which_an_exchange_has_failed():
     with started(RANKS) as group:
         outcomes = group.run(lose_one_exchange, make_plan("tiered", EXCHANGE))

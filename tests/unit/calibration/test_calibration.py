@@ -26,6 +26,7 @@ from tests.unit.calibration.conftest import FakeVisitor
 TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_host=2, memory="1 GB"))
 
 
+@pytest.mark.slow
 def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder, visitor):
     errors = []
     found = calibrate(
@@ -59,6 +60,7 @@ def test_heavy_tables_come_first_and_once_however_slow_they_are():
         assert alone[0] not in [one.work for group in later for one in group]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
     found = calibrate(minutes=3, aim=0.001, visitor=FakeVisitor(interrupt_at=45))
     assert found.stopped == "interrupted"
@@ -66,6 +68,7 @@ def test_ctrl_c_keeps_what_there_is(cache_folder, brief_training):
     assert found.path.exists()
 
 
+@pytest.mark.slow
 def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder, brief_training):
     """Earlier sets count with the same batch size and optimizer only; those measured later are others."""
     first = calibrate(minutes=3, visitor=FakeVisitor(interrupt_at=20))
@@ -78,6 +81,7 @@ def test_a_calibration_goes_on_where_an_earlier_one_was_stopped(cache_folder, br
     assert other.sets == other.new_sets < 5
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_nothing(cache_folder, brief_training, monkeypatch):
     class Jumping(FakeVisitor):
         def visit(self, work):
@@ -100,6 +104,7 @@ def test_too_few_sets_make_no_model_and_say_so(cache_folder):
     assert not user_models()
 
 
+@pytest.mark.slow
 def test_sets_that_the_backend_fails_on_are_left_out(cache_folder, brief_training):
     visitor = FakeVisitor(fails=lambda number: number > 5 and number % 5 == 0, interrupt_at=60)
     found = calibrate(minutes=3, aim=0.001, visitor=visitor)
@@ -154,6 +159,7 @@ def test_the_bundled_model_is_left_as_it_is(cache_folder):
     assert cost_model_for("cpu").metadata.get("calibrated_at") is None
 
 
+@pytest.mark.slow
 def test_a_gpus_calibration_starts_from_what_is_published_of_it():
     curriculum = Curriculum(None, 65_536, "rowwise_adagrad", 8 << 30, "h100")
     start = _published("h100", "rowwise_adagrad", curriculum, (50 << 20, 100 << 20))

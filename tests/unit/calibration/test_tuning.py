@@ -47,6 +47,7 @@ def true_step(one: Candidate, machine: HiddenMachine) -> float:
     return float(one.step_ms(np.array([machine.truth(work) for work in one.works])))
 
 
+@pytest.mark.slow
 def test_the_best_measured_plan_is_better_than_the_first_where_the_model_is_wrong():
     gains = []
     for seed in range(2):
@@ -74,12 +75,14 @@ def test_without_time_the_first_plan_is_measured_all_the_same():
     assert len(tuner.history) == 1
 
 
+@pytest.mark.slow
 def test_a_first_plan_that_cannot_be_measured_is_an_error():
     machine = HiddenMachine(0, broken_above=0)
     with pytest.raises(MeasurementFailed, match="the first plan cannot be measured: the kernel failed"):
         a_tuner(a_task(0), machine, comparison(machine)).run()
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_the_best_plan_so_far():
     machine = HiddenMachine(0)
     measured = comparison(machine)
@@ -95,6 +98,7 @@ def test_ctrl_c_returns_the_best_plan_so_far():
     assert tuner.result().measured_ms <= tuner.result().first_ms
 
 
+@pytest.mark.slow
 def test_what_was_measured_before_is_not_measured_again(tmp_path):
     task, machine, again = a_task(1), HiddenMachine(1), HiddenMachine(1)
     with SampleStore(tmp_path, HERE) as store:

@@ -34,6 +34,7 @@ def test_what_moves_and_what_it_gains_is_printed(cli, task_file, model_file, old
     assert "for each GB that moves for it" in outcome.out
 
 
+@pytest.mark.slow
 def test_the_change_is_in_the_json_document(cli, task_file, model_file, old):
     document = cli("plan", task_file, "--from", old, "--model", model_file, "--json").document
     change, before = document.pop("change"), sw.Plan.load(old)
@@ -57,6 +58,7 @@ def test_at_an_infinite_price_nothing_moves(cli, task_file, model_file, old):
     assert document["change"]["move_cost"] is None  # JSON has no infinity
 
 
+@pytest.mark.slow
 def test_new_tables_and_devices_are_counted(cli, model_file, old, tmp_path):
     task_of(15, 6).save(tmp_path / "grown.yaml")
     outcome = cli("plan", tmp_path / "grown.yaml", "--from", old, "--model", model_file)

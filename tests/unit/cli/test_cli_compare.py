@@ -60,6 +60,7 @@ def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
     assert not (tmp_path / "dim.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_rivals")
 def test_every_strategy_is_listed(cli, task_file, model_file):
     outcome = cli("compare", task_file, "--model", model_file, "--json")

@@ -41,6 +41,7 @@ def measured(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_everything_is_planned_measured_shown_and_saved(cli, tmp_path, model_file, measured):
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -63,6 +64,7 @@ def test_a_task_of_the_user_is_not_overwritten(cli, task_file, model_file):
     assert task_file.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_new_user_gets_a_model_of_this_machine_first(cli, tmp_path, measured, monkeypatch):
     asked = []
 

@@ -18,6 +18,7 @@ def few():
     return samples.select(samples.repeat == 0)
 
 
+@pytest.mark.slow
 def test_a_scaled_model_keeps_its_ratios_and_finds_the_factor(trained_convex, few):
     start = trained_convex.model
     times = replace(few, times=predict(start, few) * np.array([2.0, 3.0]))

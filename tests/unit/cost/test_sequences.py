@@ -134,6 +134,7 @@ def test_expectations_do_not_depend_on_how_a_table_is_cut():
     np.testing.assert_allclose(one.backward.sent, many.backward.sent, rtol=1e-9)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_default_exchange_changes_no_byte(data):

@@ -259,6 +259,7 @@ def test_impossible_options_of_plans_are_refused(small_task: Task) -> None:
         measure_plans([whole(small_task, 0, 1, 2, 3)], device="tpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
 def test_real_kernels_run_every_kind_of_shard(small_task: Task, backend: str) -> None:
     history, country = small_task.tables[2:]

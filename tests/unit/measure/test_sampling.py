@@ -118,6 +118,7 @@ def test_sequences_of_half_precision_return_rows_of_fp32_and_leave_room_for_them
     assert 0.5 * room / 16 < max(returned) <= room / 16
 
 
+@pytest.mark.slow
 def test_some_sets_hold_replicas_that_see_a_part_of_the_batch() -> None:
     sets = [SampleSpace(POOL, breadth=Breadth(batch_sizes=(256,))).draw(sample) for sample in range(300)]
     parts = [work.samples for drawn in sets for work in drawn.works if work.samples != 256]

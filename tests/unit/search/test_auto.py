@@ -50,6 +50,7 @@ def test_auto_conforms():
     check_strategy(AUTO)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_the_default_is_never_above_any_other_strategy(data):

@@ -247,6 +247,7 @@ def test_two_blocks_on_one_device_are_left_to_greedy():
         sw.plan(sw.Task(tables, sw.Topology(devices_per_host=2), 512, constraints=both), cost_model=MODEL)
 
 
+@pytest.mark.slow
 def test_what_is_cut_for_almost_nothing_is_put_whole_again(monkeypatch):
     tasks = [task_of(count, devices, hosts=hosts) for count, devices, hosts in ((30, 8, 1), (25, 4, 2), (50, 8, 1))]
     simple = [search(task) for task in tasks]

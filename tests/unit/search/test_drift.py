@@ -40,6 +40,7 @@ def test_hotter_tables_make_a_new_plan_worth_it():
     assert not drifted(now, worth_it=0.999).is_worth_it
 
 
+@pytest.mark.slow
 def test_rows_and_dims_stay_those_of_the_model():
     table = TASK.tables[0]
     fewer = sw.Table(table.name, 10, 8, 2.0, access=AccessProfile.zipf(10, 1.1))

@@ -51,6 +51,7 @@ def test_certified_makes_rows_of_both_kinds_and_its_bound_holds():
     assert plan.bound_ms <= plan.cost.step_ms * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_equal_rows_do_not_beat_any_rows():
     free = limited(8, 2)
     equal = replace(

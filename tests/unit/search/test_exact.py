@@ -61,6 +61,7 @@ def test_the_bound_is_the_step_of_the_plan(count, devices):
     assert plan.cost.step_ms <= sw.plan(plan.task, strategy="greedy", cost_model=MODEL).cost.step_ms
 
 
+@pytest.mark.slow
 def test_the_objective_is_the_score_with_the_learned_model():
     """64 hidden units, 32 sums: every unit that bends is in the program."""
     task = task_of(4, 2)
@@ -256,6 +257,7 @@ def test_it_conforms():
     check_strategy(Exact(units_per_table=1, max_nodes=1))
 
 
+@pytest.mark.slow
 def test_few_nodes_give_a_plan_and_a_valid_bound():
     task = task_of(6, 2)
     short, longer = (exact(task, max_nodes=nodes) for nodes in (1, 10))

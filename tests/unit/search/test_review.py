@@ -28,6 +28,7 @@ def test_a_poor_plan_is_improved_and_what_moves_is_told():
     )
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_be_improved_is_its_own_best():
     best = sw.review(planned("auto"), cost_model=MODEL).better
     found = sw.review(best, cost_model=MODEL)

@@ -19,6 +19,7 @@ def scaled(*hosts, **options):
     return sw.scale(task_of(12, 2), clusters(*hosts), cost_model=MODEL, **options)
 
 
+@pytest.mark.slow
 def test_each_cluster_gets_its_plan_and_its_bound():
     found = scaled(1, 2, 4)
     assert [size.topology.devices for size in found.sizes] == [2, 4, 8]

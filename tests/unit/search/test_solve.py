@@ -252,6 +252,7 @@ def test_narrow_blocks_are_cut_where_memory_forces_it():
     assert found.bound_scope == "blocks"
 
 
+@pytest.mark.slow
 def test_a_cut_below_the_models_error_is_not_made():
     tables = [Table(f"t{i}", 500_000, 64, 5.0 * (1 + i % 4)) for i in range(12)]
     task = Task(tables, Topology.preset("h100-8"), 65_536)

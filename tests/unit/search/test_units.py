@@ -159,6 +159,7 @@ def test_equal_rows_that_cannot_be_are_no_plan(strategy):
         sw.plan(task, strategy=strategy, cost_model=SimpleCostModel())
 
 
+@pytest.mark.slow
 def test_more_rows_than_64_bits_hold_times_the_devices():
     limits = sw.Constraints({"t": sw.TableConstraint(ROWS)})
     task = sw.Task([sw.Table("t", 2**50, 1)], sw.Topology(2048, 8, memory="200 TB"), 64, constraints=limits)

@@ -57,6 +57,7 @@ def test_of_a_grown_task_only_the_new_tables_are_made_at_a_huge_price():
     assert (diff.moved_bytes, diff.added) == (0, ("table_24", "table_25", "table_26"))
 
 
+@pytest.mark.slow
 def test_dearer_moves_are_fewer_and_steps_longer():
     """Searches are no exact optimum, so the trade is held to a margin."""
     prices = (0.0, 10.0, 1e3, 1e5, math.inf)
@@ -79,6 +80,7 @@ def test_from_a_removed_device_only_its_part_moves():
     assert diff.gone_devices == 1
 
 
+@pytest.mark.slow
 def test_an_added_host_is_used_where_that_pays():
     task = replace(TASK, topology=replace(TASK.topology, hosts=2, memory="4 GB"))
     free, dear = replan(task, OLD), replan(task, OLD, math.inf)
@@ -122,6 +124,7 @@ def test_a_plan_cut_as_no_search_cuts_is_kept_where_moving_is_dear():
     assert set(replan(task, Plan(task, grid), math.inf).shards) == set(grid)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_plan_on_one_and_two_threads():
     plans = [
         sw.plan(GROWN, strategy=Certified(threads=threads), cost_model=MODEL, start=OLD, move_cost=5.0, seed=3)

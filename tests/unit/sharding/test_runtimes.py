@@ -59,6 +59,7 @@ def test_pooled_tables_may_lie_in_any_blocks_for_a_loop_of_ones_own():
     assert sw.Plan(task, rows(0, 700, 1600, name="pooled")).runs_on == ("shardwright",)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_plan_for_a_runtime_can_be_run_by_it_and_is_of_the_callers_task(data):

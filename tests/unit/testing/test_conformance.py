@@ -13,6 +13,7 @@ from shardwright.testing import check_strategy
 from shardwright.testing.tasks import task_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", strategy_names(task_of(1, 1)))
 def test_every_registered_strategy_conforms(name):
     check_strategy(strategy_named(name))

@@ -51,6 +51,7 @@ def test_both_losses_bring_the_squared_error_down(measured, loss):
     assert many.mse < 0.3 * few.mse
 
 
+@pytest.mark.slow
 def test_communication_networks_learn_a_small_set_by_heart():
     """Waits and bytes of two numbers of devices; without noise."""
     parts = all_to_alls(100, world=2) + all_to_alls(100, world=4)

@@ -37,6 +37,7 @@ def test_training_keeps_its_model(bench, tmp_path):
     assert path.stat().st_mtime_ns == written, "a model that is there is not trained again"
 
 
+@pytest.mark.slow
 def test_more_samples_make_another_model(bench, monkeypatch, samples):
     bench.train("mlp", 0)
     fewer = samples.select(samples.sample < 100)

@@ -58,6 +58,7 @@ def test_summed_costs_are_sums_of_what_shards_cost_alone(task, model):
     assert summed.encode([]).shape == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", VARIANTS)
 def test_every_variant_plans(plan_of, system):
     full = plan_of(system, FULL)

@@ -91,6 +91,7 @@ def test_kinds_are_trained_on_their_own_tasks(tiny):
     assert len({path.read_bytes() for path in tiny.folder.glob("*.safetensors")}) == len(TINY.trained) == 4
 
 
+@pytest.mark.slow
 def test_the_page(tiny):
     pytest.importorskip("matplotlib", reason="pages have pictures")
     pieces = [*tiny.pieces(quick=True)[:8], *trained(tiny, "dreamshard")]

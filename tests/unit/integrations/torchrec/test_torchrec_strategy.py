@@ -35,6 +35,7 @@ def test_it_conforms(statistics):
     check_strategy(InThisProcess(statistics))
 
 
+@pytest.mark.slow
 def test_the_process_gives_the_same_plan():
     task = task_of(12, 4)
     plan = sw.plan(task, strategy="torchrec", cost_model=SimpleCostModel(), seed=4)

@@ -64,6 +64,7 @@ def trained() -> SavedPolicy:
     return learn(tasks(20), simulated(), LONGER)
 
 
+@pytest.mark.slow
 def test_learning_improves_the_balance_on_unseen_tasks(trained):
     unseen = tasks(20, seed=100)
     untrained = np.mean([mean_balance(random_policy(seed), unseen) for seed in range(3)])

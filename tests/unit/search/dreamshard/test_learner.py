@@ -71,6 +71,7 @@ def mean_step(policy, tasks):
     return float(np.mean([step_ms(costs) for costs in WORLD.costs(placed)]))
 
 
+@pytest.mark.slow
 def test_learning_improves_the_policy_on_unseen_tasks_and_the_estimates():
     options = replace(
         BRIEF,

@@ -37,6 +37,7 @@ def test_dreamshard_conforms(policy):
     check_strategy(DreamShard(policy))
 
 
+@pytest.mark.slow
 def test_dreamshard_plus_conforms(policy):
     check_strategy(DreamShardPlus(policy, patience=1))
 

@@ -31,6 +31,7 @@ def mixed(memory="10 GB", **constraints):
     return replace(task, tables=[*pooled, *task.tables], constraints=Constraints(**constraints))
 
 
+@pytest.mark.slow
 def test_recshard_conforms():
     check_strategy(strategy_named("recshard"))
 

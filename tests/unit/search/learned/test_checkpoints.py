@@ -150,6 +150,7 @@ def out_of_range(tensor):
     return torch.full_like(tensor, torch.iinfo(tensor.dtype).max if tensor.dtype == torch.int64 else float("nan"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [autoshard, dreamshard])
 def test_a_checkpoint_whose_parts_do_not_fit_is_refused_and_kept(tmp_path, learn):
     path = tmp_path / "state"
