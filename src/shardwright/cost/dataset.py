@@ -148,6 +148,7 @@ def samples_of(table: Any) -> Samples:
         weight_size=_weight_sizes(column["dtype"].to_pylist()),
         reuse_rows=_floats(flat.field("reuse_rows").flatten()).reshape(-1, BINS),
         reuse_lookups=_floats(flat.field("reuse_lookups").flatten()).reshape(-1, BINS),
+        row_share=np.ones(len(flat)),
     )
     _check_works(works)
     times = np.stack([_floats(table["forward_ms"]), _floats(table["backward_ms"])], axis=1)

@@ -3,6 +3,10 @@
 The papers describe a table by 21 numbers: rows, dim, pooling factor, size, and the shares of its distinct rows in 17 reuse bins. These
 features contain the same numbers, as logarithms if they span decades. They add the sizes that kernels really pay for: lookups, distinct
 rows, cache lines touched, alignment.
+
+The features of a row block are those of the table that it was cut from; only its sizes (`scales`) are its own. So a model prices a block as
+its share of the table, plus what every block adds, such as outputs of its own. It cannot believe that a table becomes cheaper by being cut,
+which a search would take at its word.
 """
 
 from __future__ import annotations
@@ -59,6 +63,7 @@ class WorkArrays:
         weight_size: `(n,)` bytes of one weight.
         reuse_rows: `(n, 17)` expected distinct rows by reuse bin.
         reuse_lookups: `(n, 17)` expected lookups by reuse bin.
+        row_share: `(n,)` share of the rows of the table that each block was cut from; see `ShardWork`. Measured samples do not tell: 1.
     """
 
     rows: Floats
@@ -69,6 +74,7 @@ class WorkArrays:
     weight_size: Floats
     reuse_rows: Floats
     reuse_lookups: Floats
+    row_share: Floats
 
     @classmethod
     def of(cls, works: Sequence[ShardWork]) -> WorkArrays:
@@ -76,7 +82,17 @@ class WorkArrays:
         columns = columns_of(works)
         rows, dim, samples, lookups, pooled, weight_size = columns[:, :6].T
         reuse_rows, reuse_lookups = columns[:, 6 : 6 + BINS], columns[:, 6 + BINS :]
-        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse_rows, reuse_lookups)
+        row_share = np.array([work.row_share for work in works], dtype=np.float64)
+        return cls(rows, dim, samples, lookups, pooled, weight_size, reuse_rows, reuse_lookups, row_share)
+
+    @property
+    def uncut(self) -> WorkArrays:
+        """The work of the tables, or tiers, whose rows the blocks were cut from."""
+        rows, lookups = self.rows / self.row_share, self.lookups / self.row_share
+        reuse = (bins / self.row_share[:, None] for bins in (self.reuse_rows, self.reuse_lookups))
+        return WorkArrays(
+            rows, self.dim, self.samples, lookups, self.pooled, self.weight_size, *reuse, np.ones_like(rows)
+        )
 
     @property
     def row_bytes(self) -> Floats:
@@ -110,7 +126,8 @@ class WorkArrays:
 
 
 def features(works: WorkArrays) -> Floats:
-    """`(n, len(FEATURES))` inputs of the encoder, before standardisation."""
+    """`(n, len(FEATURES))` inputs of the encoder, before standardisation: those of the tables that row blocks were cut from."""
+    works = works.uncut
     distinct = works.distinct
     logs = np.stack(
         [

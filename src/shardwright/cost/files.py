@@ -131,7 +131,7 @@ def _age(when: str) -> str:
     return "just now"
 
 
-FORMAT = "2"
+FORMAT = "3"
 _COMPUTE = "compute"
 _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 

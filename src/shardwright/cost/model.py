@@ -9,8 +9,9 @@ To predict a kernel time, encode each shard, SUM the encodings of each fused cal
 The sum lets one model serve any number of shards (AutoShard, DreamShard, NeuroShard). The first estimate as a factor keeps the relative
 error even over the three decades that times span. Features outside the range of the training sets are clipped to it: there the factor g
 stays constant, and only the first estimate extrapolates. With the `convex` head the time is a convex function of the sums, and the lower
-bound relies on that. Two columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the
-last-level cache of the measured machine. Only their sum over the call shows whether rows come from a cache.
+bound relies on that. Latents and weights are not negative, so no shard makes a device faster; a search would build on such a gain. Two
+columns beside the latents are not learned: the bytes of the distinct rows, in units of the L2 and of the last-level cache of the measured
+machine. Only their sum over the call shows whether rows come from a cache.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "head.1.bias": (OUTPUTS,),
     "head.skip": (OUTPUTS, HEAD_INPUTS),
 }
+MONOTONE = ("head.0.weight", "head.1.weight", "head.skip")
+"""Weights of a convex head that must not be negative, so that a device never becomes faster by another shard."""
 
 
 class CostModel(Protocol):
@@ -123,7 +126,7 @@ class ComputeModel:
 
     Attributes:
         head: "convex" or "mlp".
-        weights: arrays with the names and shapes of `SHAPES`; `head.1.weight` of a convex head is non-negative, `caches` are in bytes.
+        weights: arrays with the names and shapes of `SHAPES`; `caches` are in bytes. `MONOTONE` of a convex head are non-negative.
         metadata: origin of the model: hardware, optimizer, samples, accuracy.
     """
 
@@ -137,8 +140,9 @@ class ComputeModel:
         check_weights(self.weights, SHAPES)
         if (self.weights["caches"] <= 0).any():
             raise InvalidInput("cost model: caches must be greater than 0 bytes; train the model again")
-        if self.head == "convex" and (self.weights["head.1.weight"] < 0).any():
-            raise InvalidInput("cost model: head.1.weight of a convex head must not be negative; train the model again")
+        for name in MONOTONE if self.head == "convex" else ():
+            if (self.weights[name] < 0).any():
+                raise InvalidInput(f"cost model: {name} of a convex head must not be negative; train the model again")
 
     @property
     def name(self) -> str:
@@ -156,7 +160,7 @@ class ComputeModel:
         w = self.weights
         x = (np.clip(features(works), w["feature_low"], w["feature_high"]) - w["feature_mean"]) / w["feature_std"]
         hidden = np.maximum(x @ w["encoder.0.weight"].T.astype(np.float64) + w["encoder.0.bias"], 0.0)
-        factor = hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"]
+        factor = np.logaddexp(0.0, hidden @ w["encoder.1.weight"].T.astype(np.float64) + w["encoder.1.bias"])
         latents = factor * (scales(works) @ w["scale"].astype(np.float64))[:, None]
         return np.hstack([latents, cached(works, w["caches"].astype(np.float64))])
 

@@ -5,6 +5,7 @@ Shape suffixes: b sets, c calls of all sets, m shards of all sets, f features, h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -42,8 +43,9 @@ class ComputeNetwork(nn.Module):
         with torch.no_grad():
             # At the start a latent is the first estimate of its shard's time; the head gives half of it to each direction, ignoring caches.
             self._linear("encoder.1").weight.mul_(0.3)
-            self._linear("encoder.1").bias.fill_(1.0)
+            self._linear("encoder.1").bias.fill_(math.log(math.e - 1))
             self._linear("head.0").weight[:, LATENT:] = 0.0
+            self._linear("head.0").weight.abs_()
             self._linear("head.1").weight.abs_().mul_(0.05)
             self._linear("head.1").bias.zero_()
             self.skip[:, LATENT:] = 0.0
@@ -67,7 +69,7 @@ class ComputeNetwork(nn.Module):
             call_m: the call that each shard belongs to.
             set_c: the set that each call belongs to.
         """
-        factor_mh = self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf)))
+        factor_mh = nn.functional.softplus(self._linear("encoder.1")(torch.relu(self._linear("encoder.0")(x_mf))))
         encoded_mh = torch.cat([factor_mh * estimate_m[:, None], cached_m2], dim=1)
         sums_ch = encoded_mh.new_zeros(len(set_c), HEAD_INPUTS).index_add(0, call_m, encoded_mh)
         hidden = torch.relu(self._linear("head.0")(sums_ch))
@@ -76,9 +78,10 @@ class ComputeNetwork(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Keep the weights of a convex head non-negative; called after every update."""
+        """Keep the weights of a convex head non-negative (see `MONOTONE`); called after every update."""
         if self.head_kind == "convex":
-            self._linear("head.1").weight.clamp_(min=0)
+            for weight in (self._linear("head.0").weight, self._linear("head.1").weight, self.skip):
+                weight.clamp_(min=0)
 
     def export(self, constants: dict[str, Floats], metadata: dict[str, str]) -> ComputeModel:
         """The trained model for numpy; `constants` are the weights that are not trained."""

@@ -30,6 +30,8 @@ class ShardWork:
         pooled: whether the rows of a sample are summed.
         access: how the lookups spread over the block's rows.
         dtype: type of the weights.
+        row_share: share that the block's rows are of the table's, or of the tier's, if they are drawn from all of its rows alike; else 1.
+            It tells a cost model what the block was cut from, and does not change the work.
     """
 
     rows: int
@@ -39,6 +41,7 @@ class ShardWork:
     pooled: bool
     access: AccessProfile
     dtype: Dtype = "fp32"
+    row_share: float = field(default=1.0, compare=False)
 
     @property
     def weight_bytes(self) -> int:
@@ -59,10 +62,10 @@ def shard_work(task: Task, shard: Shard) -> ShardWork:
     or dealt out of a tier.
     """
     table = task.table_by_name[shard.table]
-    access, share = _block_access(table, shard)
+    access, share, row_share = _block_access(table, shard)
     samples = max(1, -(-task.batch_size // len(shard.devices)))
     lookups = table.pooling * share * task.batch_size / len(shard.devices)
-    return ShardWork(shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype)
+    return ShardWork(shard.row_count, shard.dim, samples, lookups, table.pooled, access, table.dtype, row_share)
 
 
 @dataclass
@@ -98,17 +101,18 @@ def columns_of(works: Sequence[ShardWork]) -> Floats:
     return np.hstack([np.array(plain, dtype=np.float64).reshape(-1, 6), reuse[owner]])
 
 
-def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float]:
-    """Access profile of the block's rows, and its share of the table's lookups."""
+def _block_access(table: Table, shard: Shard) -> tuple[AccessProfile, float, float]:
+    """Access profile of the block's rows, its share of the table's lookups, and its `row_share`."""
     if shard.row_count == table.rows:
-        return table.access, 1.0
+        return table.access, 1.0, 1.0
     if shard.row_order == "id":
-        return table.access.thinned(shard.row_count), shard.row_count / table.rows
+        part = shard.row_count / table.rows
+        return table.access.thinned(shard.row_count), part, part
     if shard.tier is None:
-        return table.access.block(*shard.rows), table.access.share_of(*shard.rows)
+        return table.access.block(*shard.rows), table.access.share_of(*shard.rows), 1.0
     start, stop = shard.tier
     part = shard.row_count / (stop - start)
-    return table.access.block(start, stop).thinned(shard.row_count), table.access.share_of(start, stop) * part
+    return table.access.block(start, stop).thinned(shard.row_count), table.access.share_of(start, stop) * part, part
 
 
 class Call(NamedTuple):

@@ -129,7 +129,7 @@ def test_a_task_file_that_is_not_there(cli):
 
 
 def test_a_model_of_another_format(cli, task_file, model_file):
-    model_file.write_bytes(model_file.read_bytes().replace(b'"format":"2"', b'"format":"7"'))
+    model_file.write_bytes(model_file.read_bytes().replace(b'"format":"3"', b'"format":"7"'))
     outcome = cli("plan", task_file, "--model", model_file)
     assert outcome.code == 2
     assert "format" in outcome.err

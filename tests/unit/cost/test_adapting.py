@@ -60,7 +60,7 @@ def test_sets_of_a_pair_are_held_out_together(few, monkeypatch):
 def test_what_a_variant_costs_more_is_learned(few):
     """Two sets alike but for their times: the loss on pairs sees their difference, so it changes what is learned."""
     labels = np.array([pair_label(str(place // 2), place % 2, 1) for place in range(len(few))], dtype=object)
-    options = TrainingOptions(epochs=40, batch=16)
+    options = TrainingOptions(epochs=150, batch=16)
     plain, paired = (fitted(replace(few, labels=found), options, CACHES) for found in (few.labels, labels))
 
     def difference_error(model):

@@ -1,7 +1,10 @@
+from itertools import pairwise
+
 import numpy as np
 
 from shardwright.cost.features import FEATURES, SCALES, WorkArrays, features, scales
 from shardwright.sharding import Shard, shard_work
+from shardwright.sharding.shard import even_cuts
 from shardwright.testing.tasks import task_of
 
 
@@ -35,6 +38,16 @@ def test_column_halves_share_their_lookups_and_halve_what_depends_on_columns():
     same = [SCALES.index(name) for name in ("samples", "lookups", "distinct")]
     np.testing.assert_allclose(both[1, by_columns] * 2, both[0, by_columns])
     np.testing.assert_allclose(both[1, same], both[0, same])
+
+
+def test_a_row_block_has_its_tables_features_and_sizes_of_its_own():
+    task = task_of(4, 2)
+    for table in task.tables:
+        cuts = even_cuts(table.rows, 3)
+        blocks = [shard_work(task, Shard(table.name, rows, (0, table.dim), (0,))) for rows in pairwise(cuts)]
+        whole, parts = (WorkArrays.of(some) for some in ([shard_work(task, Shard.whole(table, 0))], blocks))
+        np.testing.assert_allclose(features(parts), np.repeat(features(whole), 3, axis=0), rtol=1e-6, atol=1e-9)
+        assert (scales(parts).sum(axis=0) >= scales(whole)[0] * (1 - 1e-6)).all()
 
 
 def test_no_works_give_no_rows():

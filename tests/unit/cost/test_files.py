@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from shardwright.cost import load_model, save_model
 from shardwright.cost.files import bundled_models, learned_elsewhere, provenance, telling_name
+from shardwright.cost.model import MONOTONE
 from shardwright.errors import InvalidInput
 from shardwright.measure.hardware import cpu_model
 
@@ -78,11 +79,12 @@ def test_wrong_shapes_missing_and_bad_values_are_refused(model_file):
         load_model(model_file)
 
 
-def test_a_convex_model_with_a_negative_head_weight_is_refused(trained_convex, tmp_path):
+@pytest.mark.parametrize("name", MONOTONE)
+def test_a_convex_model_with_a_negative_head_weight_is_refused(trained_convex, tmp_path, name):
     model_file = tmp_path / "convex.safetensors"
     save_model(trained_convex.model, model_file)
     tensors = load_file(model_file)
-    tensors["head.1.weight"][0, 0] = -1
+    tensors[name][0, 0] = -1
     rewrite(model_file, tensors)
     with pytest.raises(InvalidInput, match="must not be negative"):
         load_model(model_file)

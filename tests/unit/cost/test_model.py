@@ -1,10 +1,18 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from shardwright.cost import cost_model_for, device_ms
 from shardwright.cost.model import Pricing
 from shardwright.cost.published import PublishedModel
+from shardwright.sharding import Shard, shard_work
+from shardwright.sharding.shard import even_cuts
 from shardwright.testing.model import SimpleCostModel
+from shardwright.testing.tasks import task_of
 
 
 def test_the_simple_models_time_by_hand():
@@ -37,3 +45,22 @@ def test_a_device_is_the_sum_of_the_calls_that_it_makes_and_of_what_it_pays_once
 def test_a_negative_mix_is_not_convex():
     pricing = Pricing(np.ones((1, 1)), np.zeros(1), np.array([[1.0], [-0.1]]), np.zeros((2, 1)), np.zeros(2))
     assert not pricing.convex
+
+
+TASK = task_of(40, 4)
+
+
+@pytest.mark.parametrize("kind", ["bundled", "just trained"])
+@given(st.lists(st.integers(0, 39), min_size=2, max_size=12, unique=True), st.integers(2, 8))
+def test_no_shard_and_no_cut_of_rows_makes_a_device_faster(trained_convex, kind, chosen, parts):
+    model = cost_model_for("cpu") if kind == "bundled" else trained_convex.model
+    first, *others = (TASK.tables[place] for place in chosen)
+    beside = [shard_work(TASK, Shard.whole(table, 0)) for table in others]
+    whole = shard_work(TASK, Shard.whole(first, 0))
+    rows = pairwise(even_cuts(first.rows, min(parts, first.rows)))
+    blocks = [shard_work(TASK, Shard(first.name, part, (0, first.dim), (0,))) for part in rows]
+    alone, with_it, with_blocks = (
+        np.array(device_ms(model, works)) for works in (beside, [*beside, whole], [*beside, *blocks])
+    )
+    assert (alone <= with_it * (1 + 1e-9)).all()
+    assert (with_it <= with_blocks * (1 + 1e-6)).all()

@@ -159,6 +159,7 @@ class Tables:
             weight_size=self._weight_size[blocks.table],
             reuse_rows=bins[0],
             reuse_lookups=bins[1],
+            row_share=share,
         )
 
     def _reuse_of(self, replicas: int) -> tuple[Floats, Floats]:
