@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,13 +13,13 @@ from shardwright._engine import greedy
 from shardwright.arrays import Floats, Ints
 from shardwright.cost.model import CostModel, Pricing
 from shardwright.errors import InfeasibleTask
-from shardwright.search.certified import Certified
+from shardwright.search.certified import SIMPLER, Certified
 from shardwright.search.engine.catalog import Added
 from shardwright.search.engine.session import SearchSession, prepare
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, embedding_ticks, encode, make_pieces, shards_of
 from shardwright.search.neuroshard.strategy import Beam, Width
-from shardwright.search.strategy import Strategy, WarmStart
+from shardwright.search.strategy import BestPlan, Strategy, WarmStart
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -156,9 +155,11 @@ class AblatedCertified(Certified):
             )
             self._starts(task, prepared, session)
             if self.local_search:
+                if not self._done(prepared, session):
+                    self._others(task, session, BestPlan(task, cost_model, seed, deadline))
                 self._kicks(prepared, session, seed)
-        late = deadline is not None and time.monotonic() >= deadline
-        bound = prepared.tighten(session.best_ms, late=late) if self.tightening else first_bound or None
+                session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
+        bound = self._proven(prepared, session, session.best_ms) if self.tightening else first_bound or None
         return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=bound)
 
 

@@ -12,7 +12,7 @@ which a search would take at its word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,11 +88,8 @@ class WorkArrays:
     @property
     def uncut(self) -> WorkArrays:
         """The work of the tables, or tiers, whose rows the blocks were cut from."""
-        rows, lookups = self.rows / self.row_share, self.lookups / self.row_share
-        reuse = (bins / self.row_share[:, None] for bins in (self.reuse_rows, self.reuse_lookups))
-        return WorkArrays(
-            rows, self.dim, self.samples, lookups, self.pooled, self.weight_size, *reuse, np.ones_like(rows)
-        )
+        grown = ("rows", "lookups", "reuse_rows", "reuse_lookups", "row_share")
+        return replace(self, **{name: (getattr(self, name).T / self.row_share).T for name in grown})
 
     @property
     def row_bytes(self) -> Floats:

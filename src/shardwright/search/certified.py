@@ -60,7 +60,7 @@ _MEMORY = ((0.0, 1.0), (1.0, 0.5), (10.0, 0.25), (100.0, 0.1))
 _LANES = 4  # kicks a round
 _PATIENCE = (4, 40)  # fewest and most rounds of kicks without a better plan
 _PATIENT = 1_600  # tables × such rounds: a round takes longer with more tables
-_SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
+SIMPLER = 0.001  # share of the step time by which a plan with fewer blocks may be longer
 _OTHERS = 0.25  # share of the time left for the searches of other strategies
 
 
@@ -151,7 +151,7 @@ class Certified:
                         self._others(task, session, seen)
                 self._kicks(prepared, session, seed)
                 if warm is None:
-                    session.simplify(_SIMPLER, getattr(cost_model, "cut_error", 0.0))
+                    session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
             except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
                 session.stop()
                 if session.best is None or not is_interrupt(error):

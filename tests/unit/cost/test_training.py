@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_model(samples):
 def test_training_stops_early_when_validation_no_longer_improves(samples):
     seen = []
     result = train(
-        samples, TrainingOptions(epochs=60, patience=2, learning_rate=0.05), progress=lambda e, _: seen.append(e)
+        samples, TrainingOptions(epochs=60, patience=2, learning_rate=0.1), progress=lambda e, _: seen.append(e)
     )
     assert result.epochs == len(seen) < 60
 

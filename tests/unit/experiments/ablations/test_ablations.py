@@ -101,7 +101,7 @@ def test_a_search_runs_and_its_plan_is_judged_by_fused_costs():
     )
     plan = sw.plan(task, strategy="neuroshard", cost_model=SummedCosts(model))
     assert summed["step_ms"] == pytest.approx(scored(plan, model).cost.step_ms)
-    assert summed["step_ms"] < 0.9 * plan.cost.step_ms  # each table alone pays for a launch of its own
+    assert summed["step_ms"] < 0.95 * plan.cost.step_ms  # each table alone pays for a launch of its own
     assert full["step_ms"] <= whole["step_ms"] * 1.0001
     assert full["shards"] != summed["shards"]
     assert full["failure"] is None

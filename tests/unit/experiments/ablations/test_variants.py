@@ -22,7 +22,7 @@ from shardwright.workload import random_task
 
 @pytest.fixture(scope="module")
 def task():
-    drawn = random_task(5, tables=14, devices=4, max_dim=128, device="cpu", batch_size=1024)
+    drawn = random_task(10, tables=14, devices=4, max_dim=128, device="cpu", batch_size=1024)
     return replace(drawn, topology=Topology.preset("cpu", devices_per_host=4, memory="64 GB"))
 
 
