@@ -214,7 +214,8 @@ def _alone(pricing: Pricing, latents: Floats) -> Floats:
 
 
 def _features(works: WorkArrays) -> Floats:
-    """`(n, 4)` logarithms of pooling, distinct share, dim and rows, which define how alike two tables are."""
+    """`(n, 4)` logarithms of pooling, distinct share, dim and rows, which define how alike two tables are; a row block is as its table."""
+    works = works.uncut
     lookups = np.maximum(works.lookups, 1e-9)
     distinct = np.maximum(works.distinct, 1e-9)
     found: Floats = np.log(np.stack([lookups / works.samples, distinct / lookups, works.dim, works.rows], axis=1))

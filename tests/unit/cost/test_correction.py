@@ -68,6 +68,16 @@ def test_a_price_of_cuts_is_paid_for_every_shard():
     assert two == pytest.approx(2 * model.cut_price)
 
 
+def test_blocks_of_a_table_are_corrected_as_the_table_is():
+    base, table = SimpleCostModel(), TASK.tables[0]
+    terms = Terms.of(TASK, base)
+    half = Shard(table.name, (0, table.rows // 2), (0, table.dim), (0,))
+    works = WorkArrays.of([WORKS[0], shard_work(TASK, half)])
+    whole, block = terms.columns(works, np.ones((2, 2)))[:, : len(terms.centres), 0]
+    assert whole.max() == pytest.approx(1)
+    np.testing.assert_allclose(block, whole, rtol=1e-3, atol=1e-6)
+
+
 def test_measured_devices_teach_the_factors_of_tables_and_of_the_machine():
     base, rng = SimpleCostModel(), np.random.default_rng(0)
     pooled = [work for work in WORKS if work.pooled and work.dtype == "fp32"]
