@@ -65,6 +65,7 @@ def test_planning_and_help_need_no_torch(task_file, model_file, arguments):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_a_reader_that_leaves_early_is_no_fault(tmp_path, as_json):
     task = sw.Task(
@@ -83,6 +84,7 @@ def test_a_reader_that_leaves_early_is_no_fault(tmp_path, as_json):
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 def test_names_that_the_terminal_cannot_show_are_no_fault(model_file, tmp_path):
     task = sw.Task([sw.Table("ключ", 1000, 16)], sw.Topology(devices_per_host=2), 64)
     (tmp_path / "задача").mkdir()
@@ -171,6 +173,7 @@ def test_plans_are_compared_and_verified_by_real_kernels(task_file, model_file, 
     assert document["measured_compute_ms"] == sum(map(max, zip(*measured, strict=True))) > 0
 
 
+@pytest.mark.slow
 def test_a_plan_larger_than_this_machine_is_refused(model_file, tmp_path):
     table = sw.Table("giant", rows=10**12, dim=64)
     task = sw.Task([table], sw.Topology(memory="1000 TB"), 64)

@@ -187,6 +187,7 @@ def test_a_kernel_that_cannot_run_ends_the_collection_with_its_reason(tmp_path: 
         collect(tmp_path, samples=2, optimizer="adam", backend="fbgemm", **SMALL)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_said() -> None:
     work = ShardWork(100, 8, 16, 32.0, True, AccessProfile.uniform(100))
     with Worker(WorkerOptions("cpu", "embedding_bag", 2**20, ONCE)) as worker:
@@ -196,6 +197,7 @@ def test_a_worker_that_is_killed_is_said() -> None:
             worker.visit(DeviceWork((work,), (1,), "sgd"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_says_why() -> None:
     with pytest.raises(MeasurementFailed, match="are free on cpu"):
         Worker(WorkerOptions("cpu", "embedding_bag", 2**50))

@@ -104,6 +104,7 @@ def test_the_site_loads_nothing_from_a_network(site):
         assert [url for url in named if re.match(r"(?:https?:)?//", url)] == [], sheet
 
 
+@pytest.mark.slow
 def test_every_link_and_anchor_of_the_site_leads_somewhere(site):
     pages = pages_of(site)
     broken = []
@@ -121,6 +122,7 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site):
     assert broken == []
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_navigation(site):
     index = pages_of(site)[site / "index.html"]
     for page in PAGES:
@@ -166,6 +168,7 @@ PUBLIC = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_the_reference(site, module):
     if module.endswith("runtime"):

@@ -127,6 +127,7 @@ def measured(tmp_path: Path) -> str:
 PASSED = "mkdir -p $2 && echo '{}' > $2/checks.json"
 
 
+@pytest.mark.slow
 def test_a_collection_that_fails_is_packed_and_its_status_kept(tmp_path: Path) -> None:
     done = attended(tmp_path, PASSED, f"{measured(tmp_path)}; exit 3")
     _, errors = done.communicate(timeout=300)

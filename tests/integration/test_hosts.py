@@ -59,6 +59,7 @@ def test_ranks_are_told_their_places_as_by_torchrun():
     assert [line.split() for line in printed] == [[str(r), str(r % 2), str(r // 2), "4", "2", "y"] for r in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "timeout_s", "says"),
     [

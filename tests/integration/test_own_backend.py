@@ -139,6 +139,7 @@ def test_plans_are_measured_by_the_own_backend(folder: Path) -> None:
     assert "Missing does not exist in kernels_of_mine" in done[1].stderr
 
 
+@pytest.mark.slow
 def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.chdir("/")

@@ -34,12 +34,14 @@ def run(installed, *command):
     )
 
 
+@pytest.mark.slow
 def test_its_strategy_plans_from_the_command_line(installed):
     done = run(installed, "shardwright", "plan", ROOT / "examples" / "task.yaml", "--strategy", "snake", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["strategy"] == "snake"
 
 
+@pytest.mark.slow
 def test_its_own_test_passes(installed):
     done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", installed / "source")
     assert done.returncode == 0, done.stdout

@@ -66,6 +66,7 @@ def train_like_reference(rank, plan, maps):
 EXCHANGES = [Exchange(way, how) for way in ("none", "device", "host") for how in ("whole", "touched", "cheaper")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda e: f"{e.deduplicate}-{e.replica_gradients}")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_plan_and_exchange_trains_like_one_unsharded_table(ranks, kind, exchange):

@@ -66,6 +66,7 @@ def by_id(held):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["row_wise", "table_wise", "data_parallel", "blocks"])
 def test_another_plan_loads_the_same_rows_and_states(ranks, saved, kind):
     folder, held = saved

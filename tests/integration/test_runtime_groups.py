@@ -47,6 +47,7 @@ def one_after_another(rank, plan, modules):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, HOSTS, RANKS])
 def test_modules_made_one_after_another_share_groups(ranks, hosts):
     plan = make_plan("tiered", EXCHANGE, hosts=hosts)
@@ -151,6 +152,7 @@ def start_again(rank, plan, folder):
     return found, threads()
 
 
+@pytest.mark.slow
 def test_groups_do_not_outlive_the_default_group(tmp_path):
     with started(RANKS) as group:
         for found, after in group.run(start_again, make_plan("tiered", EXCHANGE), str(tmp_path)):

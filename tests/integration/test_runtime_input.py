@@ -173,6 +173,7 @@ def sparse_gradients(rank, plan, maps):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [STRAIGHT, PROXIES], ids=["straight", "proxies"])
 def test_gradients_are_left_in_grad_where_not_fused(ranks, exchange):
     assert all(ranks.run(sparse_gradients, make_plan("tiered", exchange), rank_maps()))

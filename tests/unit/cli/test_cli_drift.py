@@ -49,6 +49,7 @@ def fortnight(request, cli, tmp_path):
     return tmp_path / "plan.json", files, (*model, *options)
 
 
+@pytest.mark.slow
 def test_a_scheduler_sees_the_day_from_which_on_a_new_plan_is_worth_it(cli, fortnight, tmp_path):
     plan, files, options = fortnight
     first = cli("drift", plan, files[0], *options, "--json")
@@ -73,6 +74,7 @@ def test_people_read_what_changed_and_what_it_costs(cli, fortnight, tmp_path):
     assert later.task.topology == sw.Plan.load(plan).task.topology
 
 
+@pytest.mark.slow
 def test_a_file_of_tables_will_do(cli, fortnight, tmp_path):
     plan, _, (*model, _) = (*fortnight[:2], (*fortnight[2][:2], None))
     (tmp_path / "LATER.YAML").write_text((tmp_path / "tables.yaml").read_text())

@@ -104,6 +104,7 @@ def test_the_summary_has_a_row_per_figure(learn):
         assert least <= min(first, last) <= max(first, last) <= most
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_policy(learn, tmp_path, monkeypatch):
     assert learn("dreamshard", target="whole.safetensors").code == 0
     step = TrainingRecord.step

@@ -125,6 +125,7 @@ def interrupted_after(program, delay_s):
     return process.returncode, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
 def test_ctrl_c_while_parts_are_imported_is_one_line(delay_s):
     program = """

@@ -31,6 +31,7 @@ def test_a_task_becomes_a_plan_file(cli, task_file, model_file, tmp_path):
     assert f"step {plan.cost.step_ms:.3f} ms" in outcome.out
 
 
+@pytest.mark.slow
 def test_without_output_nothing_is_saved(cli, task_file, model_file, tmp_path):
     before = set(tmp_path.iterdir())
     outcome = cli("plan", task_file, "--model", model_file)
@@ -39,6 +40,7 @@ def test_without_output_nothing_is_saved(cli, task_file, model_file, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_the_json_document_is_a_plan_file(cli, task_file, model_file, tmp_path):
     outcome = cli("plan", task_file, "--model", model_file, "--json")
     assert outcome.code == 0

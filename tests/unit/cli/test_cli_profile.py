@@ -121,6 +121,7 @@ def test_what_is_hardly_a_feature_is_said_with_its_cost(cli, logs):
     assert cli("profile", *logs, "--column", "user").err == ""
 
 
+@pytest.mark.slow
 def test_the_next_commands_lead_to_a_plan(cli, logs, tmp_path):
     following = cli("profile", *logs, "--json", "--dim", 8).document["next"]
     assert following == (

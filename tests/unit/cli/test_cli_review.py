@@ -31,6 +31,7 @@ def torchrec_file(plan_file, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file, tmp_path):
     outcome = cli("review", plan_file, "--model", model_file, "-o", tmp_path / "better.json")
     assert outcome.code == 0
@@ -43,6 +44,7 @@ def test_a_plan_is_reviewed_and_the_better_one_saved(cli, plan_file, model_file,
     assert f"{better.cost.step_ms:.3f}" in outcome.out
 
 
+@pytest.mark.slow
 def test_the_document_has_both_plans_and_the_tables_that_count(cli, plan_file, model_file):
     found = cli("review", plan_file, "--model", model_file, "--json").document
     assert found["bound_ms"] <= found["better_ms"] < found["step_ms"]

@@ -1,7 +1,10 @@
+import pytest
+
 import shardwright as sw
 from shardwright.testing.tasks import task_of
 
 
+@pytest.mark.slow
 def test_clusters_are_planned_and_shown(cli, task_file, model_file):
     outcome = cli("scale", task_file, "--hosts", "2,1", "--model", model_file, "--price", "cpu=1.5")
     assert outcome.code == 0
@@ -10,6 +13,7 @@ def test_clusters_are_planned_and_shown(cli, task_file, model_file):
     assert "$/million" in outcome.out
 
 
+@pytest.mark.slow
 def test_the_document_says_what_the_bounds_allow(cli, task_file, model_file, tmp_path):
     found = cli(
         "scale", task_file, "--hosts", "1,2", "--model", model_file, "-o", tmp_path / "plans", "--json"
@@ -33,6 +37,7 @@ def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):
     assert task.read_text() == before
 
 
+@pytest.mark.slow
 def test_other_devices_by_preset(cli, task_file):
     found = cli(
         "scale", task_file, "--hosts", "1", "--devices", "h100-8,a100-8", "--batch-per-device", 64, "--json"

@@ -33,6 +33,7 @@ def slower(monkeypatch):
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", measure_plans)
 
 
+@pytest.mark.slow
 def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_file, slower):
     outcome = cli("verify", plan_file, "--task", task_file)
     assert outcome.code == 0
@@ -43,6 +44,7 @@ def test_predicted_and_measured_times_stand_side_by_side(cli, plan_file, task_fi
     assert outcome.out.count("+10.0%") == 4 + 1
 
 
+@pytest.mark.slow
 def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli, task_file, monkeypatch, tmp_path):
     model = replace(linear_model(), metadata={"name": "cpu/mine", "controls": "1,2,4"})
     keep_model(model, cache_folder() / "models" / "mine.safetensors")
@@ -63,6 +65,7 @@ def test_controls_tell_the_state_of_the_machine_from_the_error_of_the_model(cli,
     assert document["controls_slower"] == pytest.approx(1.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "code"), [(0.05, 1), (0.2, 0)])
 def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     outcome = cli("verify", plan_file, "--tolerance", tolerance, "--json")
@@ -73,6 +76,7 @@ def test_the_tolerance_decides(cli, plan_file, slower, tolerance, code):
     assert ("error: the measured time differs from the predicted one by +10.0%" in outcome.err) == (code == 1)
 
 
+@pytest.mark.slow
 def test_a_plan_for_another_task(cli, plan_file, task_file, slower):
     task = sw.Task.load(task_file)
     replace(task, batch_size=512).save(task_file)
@@ -84,6 +88,7 @@ def test_a_plan_for_another_task(cli, plan_file, task_file, slower):
     )
 
 
+@pytest.mark.slow
 def test_a_plan_without_predicted_cost_is_measured_but_not_judged(cli, plan_file, slower):
     plan = sw.Plan.load(plan_file)
     sw.Plan(plan.task, plan.shards).save(plan_file)
@@ -94,6 +99,7 @@ def test_a_plan_without_predicted_cost_is_measured_but_not_judged(cli, plan_file
     assert cli("verify", plan_file, "--tolerance", 0.1).code == 2
 
 
+@pytest.mark.slow
 def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slower):
     plan = sw.Plan.load(plan_file)
     task = replace(plan.task, topology=replace(plan.task.topology, device="h200"))
@@ -110,6 +116,7 @@ def test_a_plan_for_another_device_is_not_judged_by_this_one(cli, plan_file, slo
     assert "verify it on h200" in outcome.err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_is_said(cli, plan_file, monkeypatch):
     def measure_plans(plans, **_):
         raise MeasurementFailed("the largest device of the plans needs 1.0 TB of memory, this machine has 4.0 GB free")
@@ -131,6 +138,7 @@ def _without_a_shard(text):
     return "".join(lines[:last] + lines[last + 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -149,6 +157,7 @@ def test_damaged_plans(cli, plan_file, damage, says):
     assert says in outcome.document["error"]["message"]
 
 
+@pytest.mark.slow
 def test_the_backend_is_the_one_that_is_named(cli, plan_file, monkeypatch):
     asked = []
 
@@ -168,6 +177,7 @@ def test_a_backend_that_is_none_is_bad_input(cli, plan_file):
     assert "there is no module 'nowhere_to_be_found'" in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", [True, False])
 def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, slower, monkeypatch, here):
     bundled = cost_model_for("cpu")
@@ -180,6 +190,7 @@ def test_predictions_of_other_hardware_are_called_so(cli, task_file, tmp_path, s
     assert (outcome.code, said) == (0, not here)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tmp_path, slower, monkeypatch):
     monkeypatch.setattr("shardwright.cost.files.cpu_model", lambda: "another processor")
     plan = sw.plan(sw.Task.load(task_file))
@@ -189,6 +200,7 @@ def test_a_model_of_ones_own_is_not_taken_for_the_bundled_one(cli, task_file, tm
     assert "was learned on" not in cli("verify", path).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "inf"])
 def test_a_tolerance_that_is_none_is_refused_before_measuring(cli, plan_file, monkeypatch, tolerance):
     monkeypatch.setattr("shardwright.measure.measuring.measure_plans", None)

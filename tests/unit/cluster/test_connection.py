@@ -50,6 +50,7 @@ def test_where_nothing_listens_that_is_said_at_once(scheme: str) -> None:
             pass
 
 
+@pytest.mark.slow
 @needs_ray
 def test_what_listens_and_is_no_cluster_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -57,6 +57,7 @@ def test_sets_of_a_pair_are_held_out_together(few, monkeypatch):
     assert sorted(name for one in held_out for name in one) == sorted(names)
 
 
+@pytest.mark.slow
 def test_what_a_variant_costs_more_is_learned(few):
     """Two sets alike but for their times: the loss on pairs sees their difference, so it changes what is learned."""
     labels = np.array([pair_label(str(place // 2), place % 2, 1) for place in range(len(few))], dtype=object)
@@ -71,6 +72,7 @@ def test_what_a_variant_costs_more_is_learned(few):
     assert difference_error(paired) < difference_error(plain)
 
 
+@pytest.mark.slow
 def test_features_range_grows_to_that_of_the_samples(trained_convex, few):
     start = trained_convex.model
     works = replace(few.works, rows=few.works.rows * 1e4)
@@ -78,3 +80,11 @@ def test_features_range_grows_to_that_of_the_samples(trained_convex, few):
     assert found.weights["feature_high"][0] > start.weights["feature_high"][0]
     np.testing.assert_array_equal(found.weights["feature_mean"], start.weights["feature_mean"])
     assert (found.weights["head.1.weight"] >= 0).all()
+
+
+def test_half_of_the_sets_take_longer_than_a_chosen_recipe_predicts(few):
+    """A recipe that predicts too little is scaled, and so is the model that it makes of all sets."""
+    start = fitted(few, TrainingOptions(epochs=1), CACHES)
+    found = validated(few, {"too little": lambda samples, seed, effort: start}, folds=3)
+    np.testing.assert_allclose(np.median(few.times / found.predicted, axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(predict(found.recipe(few, 0, 1.0), few), found.predicted, rtol=1e-4)

@@ -29,6 +29,7 @@ def random_correction(seed: int, spread: float) -> CorrectedModel:
     return CorrectedModel(SimpleCostModel(), terms, weights, rng.uniform(0.5, 2, 2), np.zeros((2, count, count)))
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.1, 0.5]))
 def test_the_bound_of_a_corrected_model_is_below_every_plan(seed, spread):

@@ -28,6 +28,7 @@ def rewrite(path, tensors=None, **header):
     save_file(tensors or load_file(path), path, {k: v for k, v in metadata.items() if v is not None})
 
 
+@pytest.mark.slow
 def test_a_model_survives_a_file(trained, model_file):
     model = load_model(model_file)
     assert model.head == trained.model.head

@@ -50,6 +50,7 @@ def test_skew_never_makes_a_table_dearer(skew, pooling):
     assert (model.encode([skewed]) <= model.encode([flat]) * (1 + 1e-9)).all()
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 64),
     st.integers(1, 10**7),

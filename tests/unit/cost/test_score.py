@@ -50,6 +50,7 @@ def test_shards_of_one_call_are_priced_together_not_one_by_one():
     assert not np.isclose(together.sum(), MODEL.pricing.price(latents).sum())
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(MIXED), max_size=12), st.randoms(use_true_random=False))
 def test_a_device_is_the_sum_of_its_fused_calls(works, random):
     """The same groups as the kernels of a device; shards in any order."""

@@ -147,6 +147,7 @@ def test_the_default_exchange_changes_no_byte(data):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * expected.max(initial=1.0))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_exchange_does_not_concern_pooled_tables(data):

@@ -88,6 +88,7 @@ def groups(draw: st.DrawFn) -> list[ShardWork]:
     ]
 
 
+@pytest.mark.slow
 @given(groups(), st.integers(0, 2**32))
 def test_a_batch_is_well_formed_and_seeded(works: list[ShardWork], seed: int) -> None:
     seeds = [(seed, place) for place in range(len(works))]

@@ -56,6 +56,7 @@ def _all_but_the_last(output: torch.Tensor) -> torch.Tensor:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fbgemm", "embedding_bag"])
 def test_the_kernels_of_this_machine_are_right(backend: str) -> None:
     checks = check_kernels("cpu", backend, seed=np.random.SeedSequence().entropy % 2**31, samples=48)  # type: ignore[operator]
@@ -112,12 +113,14 @@ def test_settings_are_restored_where_forward_fails(monkeypatch: pytest.MonkeyPat
 OWN = "shardwright.measure.embedding_bag:EmbeddingBagBackend"  # named as a backend of the user's own
 
 
+@pytest.mark.slow
 def test_a_backend_of_ones_own_is_checked_with_every_optimizer() -> None:
     checks = check_kernels("cpu", OWN, seed=np.random.SeedSequence().entropy % 2**31, samples=48)  # type: ignore[operator]
     assert [check.name for check in checks if not check.passed or check.refused] == []
     assert {check.name.split(",")[0] for check in checks} == {"sgd", "rowwise_adagrad", "adagrad", "adam"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_wrong_steps_of_the_other_optimizers_are_found(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
     right = embedding_bag._DIRECTIONS[optimizer]

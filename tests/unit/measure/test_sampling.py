@@ -50,6 +50,7 @@ def test_table_counts_are_balanced() -> None:
     assert 15 < min(large) < max(large) <= MAX_TABLES
 
 
+@pytest.mark.slow
 def test_all_dims_occur_and_some_sets_share_one() -> None:
     sets = [SampleSpace(POOL).draw(sample).works for sample in range(300)]
     dims = Counter(work.dim for works in sets for work in works)
@@ -95,6 +96,7 @@ def test_some_tables_are_row_blocks() -> None:
     assert 0.03 < (ratio < 0.3).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_batch_sizes_and_sequences_are_drawn() -> None:
     sets = [
         SampleSpace(POOL, breadth=Breadth(batch_sizes=(64, 256), sequence_share=0.4)).draw(sample)

@@ -77,6 +77,7 @@ def test_owners_hold_what_they_own_and_share_evenly(plan):
             assert max(by_owner.values()) - min(by_owner.values()) <= 1
 
 
+@pytest.mark.slow
 @given(runnable_plans(), st.integers(0, 2**32 - 1))
 def test_codes_lead_to_the_nearest_holder_and_the_slot_of_the_row(plan, seed):
     placement = placement_of(plan)
@@ -121,6 +122,7 @@ def test_ids_become_keys_as_their_tables_rank_map_says(plan, seed):
         assert (ranking.ids(placement, index, by_table[index].numpy()) == own).all()
 
 
+@pytest.mark.slow
 @given(runnable_plans(), st.integers(0, 2**32 - 1))
 def test_compiled_and_vector_code_find_the_same_codes(plan, seed):
     placement = placement_of(plan)

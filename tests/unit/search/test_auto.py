@@ -69,6 +69,7 @@ def test_the_default_is_never_above_any_other_strategy(data):
     assert steps["auto"] <= min(steps.values()) * 1.002 + 1e-12, steps
 
 
+@pytest.mark.slow
 def test_a_plan_carries_the_name_of_the_strategy_that_found_it_and_the_bound_of_all():
     plan = sw.plan(task_of(20, 4), cost_model=MODEL)
     assert plan.strategy in OTHERS

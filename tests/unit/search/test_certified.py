@@ -37,6 +37,7 @@ def shards(plan):
     return [(s.table, s.rows, s.columns, s.devices) for s in plan.shards]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
 def test_one_thread_and_two_find_the_same_plan(seed):
     task = task_of(25, 4, hosts=2)
@@ -227,6 +228,7 @@ def test_memory_that_five_tables_nearly_fill_is_filled(megabytes, kinds):
     search(sw.Task(tables, topology, 1024, constraints=sw.Constraints(limits)))
 
 
+@pytest.mark.slow
 def test_spreads_are_told_from_forms_that_cannot_be_cut():
     """A form without widths had the number of a spread, which was then booked on devices that had no room for it."""
     tables = [sw.Table("t0", 1_000_000, 4, 30.0), sw.Table("t1", 20_000, 16, 30.0), sw.Table("t2", 200_000, 8, 5.0)]

@@ -26,6 +26,7 @@ def test_the_same_lookups_need_no_new_plan():
     assert all(one.lookups == one.skew == 0 for one in found.tables)
 
 
+@pytest.mark.slow
 def test_hotter_tables_make_a_new_plan_worth_it():
     hot = PLAN.by_device[0][0].table
     now = [replace(one, pooling=one.pooling * (40 if one.name == hot else 1)) for one in TASK.tables]

@@ -118,6 +118,7 @@ def test_max_shards_and_pinning_are_kept():
     assert {shard.devices for shard in pinned.shards} == {(0,), (2,)}
 
 
+@pytest.mark.slow
 def test_colocated_tables_lie_on_the_same_devices_and_separated_ones_do_not():
     names = [f"t{i}" for i in range(4)]
     constraints = Constraints(colocate=(("t0", "t1"),), apart=(("t1", "t2", "t3"),))

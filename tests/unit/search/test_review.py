@@ -15,6 +15,7 @@ def planned(strategy, task=None):
     return sw.plan(task or task_of(12, 4), strategy=strategy, cost_model=MODEL)
 
 
+@pytest.mark.slow
 def test_a_poor_plan_is_improved_and_what_moves_is_told():
     poor = planned("random")
     found = sw.review(poor, cost_model=MODEL)

@@ -33,10 +33,12 @@ def test_each_cluster_gets_its_plan_and_its_bound():
     assert found.efficiency(found.sizes[0]) == 1
 
 
+@pytest.mark.slow
 def test_the_batch_may_grow_with_the_devices():
     assert [size.batch_size for size in scaled(1, 4, batch_per_device=64).sizes] == [128, 512]
 
 
+@pytest.mark.slow
 def test_dense_layers_add_to_a_step_or_hide_it():
     alone, after, beside = (scaled(1, dense=dense).sizes[0] for dense in (None, DenseWork(5.0), DenseWork(1e6, True)))
     assert after.step_ms == pytest.approx(alone.step_ms + 5)

@@ -16,6 +16,7 @@ MODEL = SimpleCostModel()
 CPU_STRATEGIES = sw.strategy_names(task_of(1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CPU_STRATEGIES)
 def test_a_plan_is_complete_scored_and_repeatable(name):
     task = task_of(20, 4)
@@ -50,6 +51,7 @@ def test_greedy_beats_every_baseline_on_its_own_cost_model_on_average():
     assert np.mean(ratios) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 20, 40])
 def test_certified_is_never_worse_than_greedy_and_states_a_bound(count):
     task = task_of(count, 4)
@@ -227,6 +229,7 @@ def narrowest(plan):
     return min(shard.dim for shard in plan.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["certified", "neuroshard"])
 def test_narrow_blocks_are_not_cut_where_the_cost_model_knows_better(strategy):
     task = few_tables(optimizer="adam")

@@ -26,6 +26,7 @@ def replan(task, start, move_cost=0.0, **options) -> Plan:
     return sw.plan(task, strategy="certified", cost_model=MODEL, start=start, move_cost=move_cost, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["certified", "random", "size", "neuroshard"])
 @pytest.mark.parametrize("what", TASKS)
 def test_nothing_moves_at_an_infinite_price(what, strategy):
@@ -40,6 +41,7 @@ def test_nothing_moves_at_an_infinite_price(what, strategy):
         assert set(new.shards) == set(old.shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["certified", "random", "neuroshard"])
 @pytest.mark.parametrize("move_cost", [0.0, 1e-3, 10.0])
 def test_a_plan_is_never_worse_than_the_one_it_started_from(strategy, move_cost):

@@ -46,6 +46,7 @@ def test_the_nth_task_depends_on_seed_and_n_alone(tmp_path):
     assert len({task.tables for task in five}) == 5
 
 
+@pytest.mark.slow
 def test_halves_share_no_table(tmp_path):
     drawn = {}
     for half in ("train", "test", "all"):
@@ -76,6 +77,7 @@ def test_the_digest_tells_sets_apart_and_the_description_sums_up(tmp_path):
     assert found.description == f"2 tasks of 4-7 tables on 2 devices, sha256 {found.digest}"
 
 
+@pytest.mark.slow
 def test_the_example_loads():
     assert len(load_training_tasks(EXAMPLE).tasks) == 80
 

@@ -30,6 +30,7 @@ def trained(measured):
     return train_compute(measured, NeuroShardOptions(epochs=150, batch=64))
 
 
+@pytest.mark.slow
 def test_the_compute_network_learns_a_small_set_by_heart(measured, trained):
     """On its own training sets, 80% of these, it comes close to the noise of 2%."""
     assert compute_accuracy(trained[0], measured, measured).mean_error < 0.08
@@ -63,6 +64,7 @@ def test_communication_networks_learn_a_small_set_by_heart():
         assert (np.abs(predicted["backward"] - part.backward) / part.backward).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_communication_errors_are_of_held_out_collectives_and_stand_beside_repeat_noise():
     trained = train_communication(all_to_alls(400, noise=0.03), NeuroShardOptions(epochs=120, batch=64))
     assert set(trained.errors) == {"4 devices"}

@@ -27,6 +27,7 @@ def task():
     return replace(drawn, batch_size=64)
 
 
+@pytest.mark.slow
 def test_training_keeps_its_model(bench, tmp_path):
     row = bench.train("convex", 1)
     assert (row["head"], row["seed"], row["sets"]) == ("convex", 1, 12)

@@ -68,6 +68,7 @@ def test_every_variant_plans(plan_of, system):
         assert plan.strategy == full.strategy
 
 
+@pytest.mark.slow
 def test_without_what_the_search_keeps_the_plan_is_the_same(task, plan_of):
     full, uncached = (plan_of(NEUROSHARD, name) for name in (FULL, "no cache"))
     assert blocks_of(uncached) == blocks_of(full)
@@ -97,6 +98,7 @@ def test_nothing_taken_out_is_certified(task, model):
     assert ablated.bound_ms == own.bound_ms
 
 
+@pytest.mark.slow
 def test_parts_of_certified_do_what_they_are_for(plan_of):
     step = {name: plan_of(CERTIFIED, name).cost.step_ms for name in VARIANTS[CERTIFIED]}
     assert step[FULL] <= step["no kicks"] < step["no local search"]

@@ -141,6 +141,7 @@ def test_clusters_by_number_of_hosts():
     assert lines["recshard"] == ["–", "–"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 5, 40])
 def test_any_part_of_the_rows_makes_a_page(count, tmp_path):
     pieces = EXPERIMENT.pieces(True)[:count]

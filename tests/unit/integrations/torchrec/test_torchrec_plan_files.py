@@ -263,6 +263,7 @@ def test_what_is_listed_is_listed_when_it_is_read(made):
     assert listed == [model]
 
 
+@pytest.mark.slow
 def test_hashes_are_equal_for_equal_inputs_and_only_for_those():
     def hash_of(model=None, where=None, **fields):
         found = planner(where or topology(4, 2), **fields)

@@ -60,6 +60,7 @@ def test_a_killed_rank_is_named(rank: int) -> None:
         group.measure(SAMPLE)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_named_with_its_last_words() -> None:
     with (
         RankGroup(options("if rank == 1: raise RuntimeError('odd')\n    time.sleep(3600)")) as group,

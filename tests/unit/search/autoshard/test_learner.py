@@ -71,6 +71,7 @@ def test_learning_improves_the_balance_on_unseen_tasks(trained):
     assert mean_balance(trained, unseen) > untrained + 0.15
 
 
+@pytest.mark.slow
 def test_learning_makes_the_cost_model_right(trained):
     unseen = tasks(6, seed=100)
     errors = cost_errors(trained, unseen, simulated(), 0)

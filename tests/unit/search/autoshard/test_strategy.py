@@ -245,6 +245,7 @@ def compare(seed: int, arrays: PlacementArrays, published: bool = False) -> None
     np.testing.assert_allclose(chosen, expected.max(axis=1), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), tables=st.integers(1, 14), devices=st.integers(1, 7), published=st.booleans())
 def test_logits_are_those_of_torch(seed, tables, devices, published):

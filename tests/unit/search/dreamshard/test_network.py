@@ -71,6 +71,7 @@ def test_order_is_by_cost_alone_with_padding_last():
     assert (ordered[0, :3].diff() <= 0).all()
 
 
+@pytest.mark.slow
 def test_probabilities_judged_again_are_those_that_sampled():
     """What REINFORCE differentiates, all steps at once, is what the rollout drew from, step by step."""
     net, batch = network(), batch_of(*[constrained_task(), task_of(6, 3), tight_task()] * 200)

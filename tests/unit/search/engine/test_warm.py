@@ -63,6 +63,7 @@ def test_a_plan_becomes_the_state_it_is(what, strategy):
         assert state.step_ms() == pytest.approx(plan.cost.step_ms, rel=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_price_of_a_state_is_that_of_the_bytes_that_move(seed):
     """States of all kinds, whole tables, blocks and spreads, against the plans they stand for."""

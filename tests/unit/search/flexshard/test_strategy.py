@@ -186,6 +186,7 @@ def best_of_all(task, ends):
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda one: f"{one.deduplicate}-{one.replica_gradients}")
 def test_no_pair_of_boundaries_is_better(exchange):
     task = with_room(task_of(0.8, 1.2, exchange=exchange, rows=200_000), 1.3)

@@ -19,11 +19,13 @@ from .worlds import LoadWorld, equal_tables, pooling_of
 SHORT = RnnOptions(updates=6, episodes=4, hidden=8)
 
 
+@pytest.mark.slow
 def test_conformance():
     pytest.importorskip("torch", reason="rnn trains with torch")
     check_strategy(Rnn(SHORT))
 
 
+@pytest.mark.slow
 def test_better_than_random_by_the_cost_model():
     pytest.importorskip("torch", reason="rnn trains with torch")
     from shardwright.cost.score import score

@@ -262,6 +262,7 @@ def merged_in(order: list[int], parts: list[list[int]], limit: int) -> ColumnPro
     return merge_all({"c": empty}, counts).columns["c"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(parted, st.integers(2, 40), st.randoms(use_true_random=False))
 def test_what_the_order_of_parts_may_change(parts, limit, random):
