@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -173,6 +173,8 @@ def test_plans_survive_conversion_and_files(tmp_path_factory, problem):
     st.floats(0.15, 1.1),
     st.lists(st.none() | st.sampled_from(POOLED_TYPES[1:]), min_size=5, max_size=5),
 )
+@example([(40026, 8), (1641, 8)], (1, 2), 0.25, ["table_wise"] + 4 * [None])  # a cache's notes on rows count as well
+@example([(37527, 8), (1000, 8)], (1, 2), 0.25, ["table_wise"] + 4 * [None])
 def test_tables_in_host_memory_keep_both_limits(shapes, world, part, kinds):
     hosts, near = world
     collection = EmbeddingBagCollection(

@@ -213,22 +213,22 @@ def _cachable(problem: TorchRecProblem, table: Table, held: int, *, forced: bool
     limits = problem.task.constraints.of(table.name)
     place = problem.places[table.name]
     whole = not ({"column_wise", "row_wise", "table_row_wise", "grid"} & set(limits.sharding_types or ()))
-    ceiling = min(1.0, _ONE_DEVICE * max(memory) / held) if whole else 1.0
     kernel = _leaving(place)
+    noted = table.rows if kernel in CACHED else 0
+    room = max(_ONE_DEVICE * max(memory) - _NOTED_A_ROW * noted, 0.0) if whole else np.inf
+    ceiling = min(1.0, room / (held + _NOTED_A_SLOT * noted))
     least = max(least_cache(problem), _named(place) or 0.0) if kernel in CACHED else 0.0
-    floor = min(least, ceiling)
     points = np.linspace(0.0, 1.0, _STEPS) if _statistics(place) else table.access.rows / table.access.rows[-1]
     slow = table.weight_bytes / table.rows / bandwidth_of(kernel, problem.topology)
     missed = np.array([missed_rows(problem, table, share) for share in points]) * slow
     if kernel in CACHED:
         missed += np.where(points < 1.0, table.pooling * problem.task.batch_size * FOUND_MS, 0.0)
     kept = upper_hull(points, -missed)  # the lower hull of a falling curve
-    noted = table.rows if kernel in CACHED else 0
     return _Cachable(
         table.name,
         held + _NOTED_A_SLOT * noted,
         _NOTED_A_ROW * noted,
-        floor,
+        min(least, ceiling),
         min(ceiling, _ALMOST_ALL) if forced else ceiling,
         points[kept],
         missed[kept],
