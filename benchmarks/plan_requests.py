@@ -21,7 +21,7 @@ from shardwright.files import write_atomically
 from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, decode_work, device_works, encode_work
 from shardwright.measure.hardware import Fingerprint, fingerprint
-from shardwright.measure.measuring import Measurer, Progress, Times, time_of
+from shardwright.measure.measuring import Measurer, Progress, Times, time_of, usual_state
 from shardwright.measure.timing import TimingPolicy
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
@@ -162,7 +162,7 @@ def _measured(
         if position in failed:
             yield (number, position), {"error": failed[position]}
         else:
-            noted = ("forward_ms", "backward_ms", "batches", "sentinel", "usual_ms", "measured_at")
+            noted = ("forward_ms", "backward_ms", "batches", "sentinel", "usual_ms", "measured_at", "elasticity")
             yield (number, position), {name: getattr(visit, name) for name in noted}
 
 
@@ -199,7 +199,7 @@ def read_results(path: Path) -> Results:
         if "error" not in line:
             noted = {name: value for name, value in line.items() if name not in ("round", "work")}
             visits.setdefault(line["work"], []).append(Visit(**noted))
-    usual = float(np.median([visit.usual_ms for found in visits.values() for visit in found])) if visits else None
+    usual = usual_state(visits.values()) if visits else None
     return Results(
         hardware,
         {work: time_of(found, usual) for work, found in visits.items()},

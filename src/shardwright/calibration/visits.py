@@ -24,12 +24,11 @@ from shardwright.cost.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measuring import Controls, settled, time_of
+from shardwright.measure.measuring import BETWEEN_CONTROLS, Controls, settled, time_of, usual_state
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id
 from shardwright.sharding.plan import Plan
 
-_BETWEEN_CONTROLS = 40  # visits between two rounds of controls
 _MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
 _DRAWS = 400
 _LEAST_NOISE, _FIRST_NOISE = 0.003, 0.02  # noise of a visit, as a share: least, and until a work has two visits
@@ -50,7 +49,7 @@ class Visits:
 
     Attributes:
         visitor: times kernels.
-        controls: works that are visited first, last, and every `_BETWEEN_CONTROLS` visits.
+        controls: works that are visited first, last, and every `BETWEEN_CONTROLS` visits.
         store: stores the visits, and holds those of earlier commands; None to store nothing.
         told: called before each visit.
         failed: the reason for each work that could not be measured.
@@ -65,7 +64,7 @@ class Visits:
 
     def __post_init__(self) -> None:
         self._visits: dict[DeviceWork, list[Visit]] = {}
-        self._usual_ms = self.store.usual_ms() if self.store is not None else None
+        self._earlier_usual_ms = self.store.usual_ms() if self.store is not None else None
         self._count = self._failures = 0
         self.took_s = 0.0
 
@@ -88,6 +87,11 @@ class Visits:
         """Forward and backward ms of a visited work; zeros for a work without shards."""
         return time_of(self._visits[work], self._usual_ms) if work.works else (0.0, 0.0)
 
+    @property
+    def _usual_ms(self) -> float:
+        """The state to convert times to: that of earlier commands, so that their times stay as they are."""
+        return self._earlier_usual_ms or usual_state(self._visits.values())
+
     def _visit(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> Visit | None:
         """Visit a work and store the visit; None if the work cannot be measured.
 
@@ -95,7 +99,7 @@ class Visits:
             MeasurementFailed: too many works failed in a row, or a control failed before anything was measured.
         """
         self._count += kind != "control"
-        if kind != "control" and self._count % _BETWEEN_CONTROLS == 0:
+        if kind != "control" and self._count % BETWEEN_CONTROLS == 0:
             self.visit_controls()
         self.told()
         began = monotonic()

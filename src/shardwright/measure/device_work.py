@@ -21,6 +21,9 @@ Json: TypeAlias = dict[str, Any]
 QUIET = 1.5
 """Largest ratio of the machine's state to its usual state at which a visit counts as undisturbed."""
 
+ASSUMED_ELASTICITY = 0.7
+"""How strongly kernels follow the machine's state where nothing is known; see `shardwright.measure.timing.Elasticity`."""
+
 _PAGE = 4096
 
 
@@ -60,9 +63,10 @@ class Visit:
         backward_ms: time of the backward pass of all tables, optimizer included, averaged and converted in the same way.
         batches: number of batches.
         sentinel: state of the machine during the visit over its usual state; see `shardwright.measure.timing`.
-        usual_ms: the usual state: median time of the sentinel in this process, in ms.
+        usual_ms: the usual state at the time of the visit: median time of the sentinel in the minutes before, in ms.
         measured_at: seconds since 1970.
         spent: seconds by step: build, batches, warm-up, runs.
+        elasticity: how strongly forward and backward followed the state; see `shardwright.measure.timing`.
     """
 
     forward_ms: float
@@ -72,6 +76,7 @@ class Visit:
     usual_ms: float
     measured_at: float
     spent: dict[str, float] = field(default_factory=dict)
+    elasticity: tuple[float, float] = (ASSUMED_ELASTICITY, ASSUMED_ELASTICITY)
 
     @property
     def quiet(self) -> bool:

@@ -3,7 +3,8 @@
 A *visit* builds a device's work and runs it on fresh batches, and reads the state of the machine in between. The time of a work is the
 median of its visits, all converted to one state. A visit that a burst of other programs hit does not count, and is repeated. Works are
 visited in rounds, each in a new random order, so that a slow minute of the machine affects all works equally. A few fixed works, the
-controls, are visited among them. If the controls take longer than before, the machine is slower, and the cost model is not to blame.
+controls, are visited among them again and again. If the controls take longer than before, the machine is slower, and the cost model is
+not to blame.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from time import monotonic, sleep
@@ -35,6 +36,9 @@ Times: TypeAlias = tuple[float, float]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Progress callback: number of measurements made, number wanted, and a few words of detail."""
+
+BETWEEN_CONTROLS = 40
+"""Most visits to other works between two visits to a control."""
 
 MOST_VISITS = 3
 """Most visits to a work for each quiet visit that is wanted."""
@@ -102,16 +106,21 @@ def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
 
     Args:
         visits: the visits, of one process or several.
-        usual_ms: state of the machine to convert times to; by default each visit keeps the usual state of its process.
+        usual_ms: state of the machine to convert times to; by default the usual state of these visits.
     """
+    wanted = usual_state([visits]) if usual_ms is None else usual_ms
     counted = [visit for visit in visits if visit.quiet] or [min(visits, key=lambda visit: visit.sentinel)]
     times = [
-        (visit.forward_ms * share, visit.backward_ms * share)
+        at_state(np.array([visit.forward_ms, visit.backward_ms]), visit.usual_ms, wanted, np.array(visit.elasticity))
         for visit in counted
-        for share in (1.0 if usual_ms is None else at_state(1.0, visit.usual_ms, usual_ms),)
     ]
     forward, backward = np.median(times, axis=0).tolist()
     return forward, backward
+
+
+def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
+    """The state that times which are compared should be converted to: the median usual state over all visits, in ms."""
+    return float(np.median([visit.usual_ms for some in visits for visit in some]))
 
 
 class Measurer:
@@ -200,15 +209,17 @@ class Measurements:
 
     Attributes:
         visits: the visits to each work.
+        usual_ms: usual state of the machine in this period; all times are converted to it.
         controls: times of the controls in the same period.
     """
 
     visits: Mapping[DeviceWork, Sequence[Visit]]
+    usual_ms: float = 1.0
     controls: Controls = field(default_factory=Controls)
 
     def times(self, work: DeviceWork) -> Times:
         """Forward and backward ms of a work; zeros for a work without shards."""
-        return time_of(self.visits[work]) if work.works else (0.0, 0.0)
+        return time_of(self.visits[work], self.usual_ms) if work.works else (0.0, 0.0)
 
 
 def measure_works(
@@ -225,7 +236,7 @@ def measure_works(
     """Visit works and controls in rounds, each in a new random order.
 
     Args:
-        works: the works. Equal works are visited once, and works without shards not at all.
+        works: the works. Equal works are visited once a round, and works without shards not at all.
         rounds: quiet visits to each work. A disturbed work is visited again at the end of its round.
         seconds: no new round begins after this time.
         seed: seed of the order.
@@ -248,32 +259,33 @@ def measure_works(
     if device == "cpu":
         check_memory([*distinct, *controls])
     visits: dict[DeviceWork, list[Visit]] = {work: [] for work in (*distinct, *controls)}
+    in_round = [*distinct, *controls * math.ceil(len(distinct) / BETWEEN_CONTROLS)]
     stop_at, rng = monotonic() + seconds, np.random.default_rng(seed)
     tell = progress or (lambda *_: None)
-    total = rounds * len(visits)
+    total = rounds * len(in_round)
     tell(0, total, "starting the measuring process")
     with Measurer(device, backend, arena_bytes(visits), policy) as measurer:
         for number in range(rounds):
             if number and monotonic() >= stop_at:
                 break
-            for position, work in enumerate(_round(list(visits), visits, number + 1, rng)):
-                done = min(position, len(visits) - 1)
-                what = f"device {done + 1} of {len(visits)}, round {number + 1} of {rounds}"
-                tell(number * len(visits) + done, total, what)
+            for position, work in enumerate(_round(in_round, visits, number + 1, rng)):
+                done = min(position, len(in_round) - 1)
+                what = f"device {done + 1} of {len(in_round)}, round {number + 1} of {rounds}"
+                tell(number * len(in_round) + done, total, what)
                 visits[work].append(measurer.visit(work))
     tell(total, total, "")
-    return Measurements(
-        {work: visits[work] for work in distinct}, Controls(tuple(sum(time_of(visits[work])) for work in controls))
-    )
+    usual = usual_state(visits.values())
+    of_controls = Controls(tuple(sum(time_of(visits[work], usual)) for work in controls))
+    return Measurements({work: visits[work] for work in distinct}, usual, of_controls)
 
 
 def _round(
     works: list[DeviceWork], visits: Mapping[DeviceWork, Sequence[Visit]], quiet: int, rng: np.random.Generator
 ) -> Iterator[DeviceWork]:
-    """The works in random order, then the disturbed ones again, until each is settled."""
+    """The works in random order, then the disturbed ones again, until each is settled; works may occur several times."""
     while works:
         yield from (works[place] for place in rng.permutation(len(works)))
-        works = [work for work in works if not settled(visits[work], quiet)]
+        works = [work for work in dict.fromkeys(works) if not settled(visits[work], quiet)]
 
 
 def check_memory(works: Sequence[DeviceWork]) -> None:

@@ -27,7 +27,7 @@ from shardwright.errors import InvalidInput, printable, telling_errors
 from shardwright.files import input_size, write_atomically
 from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import Fingerprint
-from shardwright.measure.measuring import time_of
+from shardwright.measure.measuring import time_of, usual_state
 from shardwright.measure.store import chosen_hardware, fingerprint_of, hardware_of, reading, visit_of
 from shardwright.sharding.work import COLUMNS
 from shardwright.task.table import DTYPE_BYTES
@@ -163,7 +163,7 @@ def _stored(folder: Path, wanted: Fingerprint | str | None, *, allow_other: bool
             visits: defaultdict[int, list[Visit]] = defaultdict(list)
             for row in db.execute("SELECT * FROM visits WHERE hardware = ? ORDER BY id", (number,)):
                 visits[row[1]].append(visit_of(row))
-            usual = float(np.median([visit.usual_ms for each in visits.values() for visit in each]))
+            usual = usual_state(visits.values())
             device_kind = dict(hardware)[number].get("device_kind", "cpu")
             for work, kind, label in sets:
                 optimizer, batch, held = works[work]

@@ -26,13 +26,13 @@ import numpy as np
 
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.files import is_missing
-from shardwright.measure.device_work import DeviceWork, Visit
+from shardwright.measure.device_work import ASSUMED_ELASTICITY, DeviceWork, Visit
 from shardwright.measure.hardware import DECISIVE, Fingerprint, differences
 from shardwright.sharding.work import columns_of
 
 NAME = "samples.sqlite"
 
-_VERSION = 1
+_VERSION = 2
 _APPLICATION = 0x53574B53  # distinguishes a sample store from other SQLite files
 _PATIENCE_S = 60.0
 _LARGEST_VALUE = 2**24  # most bytes of one value in the file; a set of 60 shards takes 20 kB
@@ -43,7 +43,7 @@ CREATE TABLE sets(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works
     UNIQUE(work, kind, label));
 CREATE TABLE visits(id INTEGER PRIMARY KEY, work INTEGER NOT NULL REFERENCES works, hardware INTEGER NOT NULL REFERENCES hardware,
     forward_ms REAL NOT NULL, backward_ms REAL NOT NULL, batches INTEGER NOT NULL, sentinel REAL NOT NULL, usual_ms REAL NOT NULL,
-    measured_at REAL NOT NULL);
+    measured_at REAL NOT NULL, forward_elasticity REAL NOT NULL, backward_elasticity REAL NOT NULL);
 CREATE INDEX visits_of_work ON visits(work, hardware);
 CREATE TABLE failures(work INTEGER NOT NULL REFERENCES works, hardware INTEGER NOT NULL REFERENCES hardware, error TEXT NOT NULL,
     PRIMARY KEY(work, hardware));
@@ -98,10 +98,11 @@ class SampleStore:
             batch_size: samples in the batch; by default the most samples of any shard of the work.
         """
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
+        row = (*times, *visit.elasticity)
         with self._writing():
             number = self._named(work, kind, label, batch_size)
             self._db.execute(
-                "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?)", (number, self._hardware, *times)
+                "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, self._hardware, *row)
             )
 
     def fail(self, work: DeviceWork, why: str, *, kind: str = "random", label: str = "") -> None:
@@ -201,7 +202,11 @@ class SampleStore:
     def _make_or_check(self) -> None:
         with self._writing():
             if not _is_empty(self._db):
-                _check(self._db, self._path)
+                if _check(self._db, self._path) == 1:
+                    for part in ("forward", "backward"):
+                        known = f"{part}_elasticity REAL NOT NULL DEFAULT {ASSUMED_ELASTICITY}"
+                        self._db.execute(f"ALTER TABLE visits ADD COLUMN {known}")
+                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
                 return
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
@@ -231,8 +236,10 @@ class SampleStore:
 
 def visit_of(row: Sequence[Any]) -> Visit:
     """Convert a row of the table `visits`."""
-    _, _, _, forward, backward, batches, sentinel, usual, measured_at = row
-    return Visit(float(forward), float(backward), int(batches), float(sentinel), float(usual), float(measured_at))
+    _, _, _, forward, backward, batches, sentinel, usual, measured_at, *known = row
+    elasticity = (float(known[0]), float(known[1])) if known else (ASSUMED_ELASTICITY, ASSUMED_ELASTICITY)
+    times = (float(forward), float(backward), int(batches), float(sentinel), float(usual), float(measured_at))
+    return Visit(*times, elasticity=elasticity)
 
 
 def work_id(work: DeviceWork) -> int:
@@ -361,18 +368,19 @@ def _is_empty(db: sqlite3.Connection) -> bool:
     return bool(db.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
 
 
-def _check(db: sqlite3.Connection, path: Path) -> None:
-    """Check that the file is a sample store of this release without triggers or views."""
+def _check(db: sqlite3.Connection, path: Path) -> int:
+    """The format version of a file that is a sample store of this release or of version 1, without triggers or views."""
     (application,), (version,) = (
         db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
     acting = db.execute("SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone()[0]
     if application != _APPLICATION or acting:
         raise InvalidInput(f"{path}: is no sample store; name another folder, or move the file away")
-    if version != _VERSION:
+    if version not in (1, _VERSION):
         raise InvalidInput(
             f"{path}: is of format version {version}, this release reads {_VERSION}; use the release that wrote it, or another folder"
         )
+    return int(version)
 
 
 def _refuse_older(folder: Path) -> None:

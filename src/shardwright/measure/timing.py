@@ -9,10 +9,11 @@ Other programs (on a virtual machine: other tenants) share caches and memory, an
 fixed kernel, the sentinel, measures the machine's state before, after, and every few runs in between. The time of each run is converted
 to the machine's usual state, so that measurements of different minutes can be compared:
 
-    time at the usual state = time · (usual sentinel time / sentinel time now) ^ 0.7
+    time at the usual state = time · (usual sentinel time / sentinel time now) ^ elasticity
 
-The exponent lies between that of kernels that compute (0.3) and that of kernels that wait for memory (1.4). With 0.7, timings of the same
-set agreed best on a machine with noisy neighbours. Times of two processes are converted to one state in the same way before a comparison.
+The usual state is the median of the readings of the last minutes: the few readings at the start of a process may all lie in a burst. The
+elasticity is learned from the runs themselves, for forward and backward apart (see `Elasticity`). Times of two processes are converted to
+one state in the same way before a comparison.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import Arena
+from shardwright.measure.device_work import ASSUMED_ELASTICITY
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +186,7 @@ class Machine(Protocol):
 
     @property
     def usual_ms(self) -> float:
-        """The usual state, in ms."""
+        """The usual state of the last minutes, in ms."""
         ...
 
     def read(self) -> float:
@@ -210,6 +213,7 @@ class Timing:
         parts_ms: time of each part.
         runs: number of counted runs.
         state_ms: mean state of the machine during the runs.
+        usual_ms: the usual state.
         warm_up_s: seconds of the warm-up.
         runs_s: seconds of the runs, readings of the state included.
     """
@@ -217,11 +221,52 @@ class Timing:
     parts_ms: tuple[float, ...]
     runs: int
     state_ms: float
+    usual_ms: float
     warm_up_s: float = 0.0
     runs_s: float = 0.0
 
 
-def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machine: Machine, batches: int = 1) -> Timing:
+class Elasticity:
+    """How strongly each part of a run follows the machine's state; learned from runs of the same batch in different states.
+
+    Kernels that wait for memory follow it with an exponent of about 1, kernels that compute with 0.3. On one processor FBGEMM's forward had
+    0.9 and its backward 0.35; on two others, where backward is fast, both had 0.7 to 1.1.
+
+    Args:
+        parts: number of parts.
+    """
+
+    def __init__(self, parts: int = 2) -> None:
+        self._squares, self._products = _ASSUMED_RUNS, np.full(parts, _ASSUMED_RUNS * ASSUMED_ELASTICITY)
+
+    @property
+    def of_parts(self) -> Floats:
+        """`(parts,)` exponents."""
+        return np.clip(self._products / self._squares, 0.0, _MOST_ELASTICITY)
+
+    def saw(self, times: Floats, states: Floats) -> None:
+        """Learn from the runs of a measurement; NaN stands for runs that were not made.
+
+        Args:
+            times: `(passes, batches, parts)` ms.
+            states: `(passes, batches)` states of the machine.
+        """
+        made = ~np.isnan(states)
+        weights = made / np.maximum(made.sum(axis=0), 1)
+        state, time = (np.where(np.isnan(values), 0.0, np.log(values)) for values in (states, np.maximum(times, 1e-6)))
+        off = (state - (weights * state).sum(axis=0)) * made
+        self._squares += float((off**2).sum())
+        self._products = self._products + (off[..., None] * time).sum(axis=(0, 1))
+
+
+def time_parts(
+    parts: Sequence[Part],
+    clock: Clock,
+    policy: TimingPolicy,
+    machine: Machine,
+    batches: int = 1,
+    elasticity: Elasticity | None = None,
+) -> Timing:
     """Time the parts of a step on one batch after another, pass after pass.
 
     The first warm-up run is not timed: it allocates, loads code and may wait for the device, so its host time says nothing about later
@@ -233,7 +278,9 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machin
         policy: how often the batches are run.
         machine: reads the state of the machine between runs.
         batches: number of batches.
+        elasticity: what earlier measurements of the process taught; learns from this one. By default nothing is known.
     """
+    elasticity = elasticity or Elasticity(len(parts))
     began = perf_counter()
     for run in range(policy.warm_up):
         if run == 0:
@@ -242,8 +289,9 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machin
         elif perf_counter() < began + policy.time_limit_s:
             clock.time(parts, run % batches)
     warm = perf_counter()
+    usual_ms = machine.usual_ms
     times = np.full((policy.passes_over(batches), batches, len(parts)), np.nan)
-    runs = times.reshape(-1, len(parts))
+    runs, state_of_run = times.reshape(-1, len(parts)), np.full(times.shape[:2], np.nan)
     states = [machine.read()]
     first = count = 0
     while count < len(runs):
@@ -252,14 +300,17 @@ def time_parts(parts: Sequence[Part], clock: Clock, policy: TimingPolicy, machin
             runs[count] = clock.time(parts, count % batches)
             count += 1
         states.append(machine.read())
-        runs[first:count] *= at_state(1.0, (states[-2] + states[-1]) / 2, machine.usual_ms)
+        state_of_run.flat[first:count] = (states[-2] + states[-1]) / 2
         first = count
         if perf_counter() > warm + policy.time_limit_s:
             break
+    elasticity.saw(times, state_of_run)
+    times = at_state(times, state_of_run[..., None], usual_ms, elasticity.of_parts)
     statistic = np.nanmin if policy.statistic == "minimum" else np.nanmedian
     of_batches = statistic(times[:, : min(count, batches)], axis=0)
     found = of_batches.mean(axis=0)
-    return Timing(tuple(found.tolist()), count, float(np.mean(states)), warm - began, perf_counter() - warm)
+    state_ms = float(np.mean(states))
+    return Timing(tuple(found.tolist()), count, state_ms, usual_ms, warm - began, perf_counter() - warm)
 
 
 SENTINEL_BYTES = 128 * 2**20
@@ -271,12 +322,14 @@ _SENTINEL_BAG = 16
 _READINGS_KEPT = 5_000  # some minutes of measuring: longer than the bursts of other tenants
 _FIRST_READINGS = 20  # number of readings before anything is measured
 _SENTINEL_RUNS = 2
-_ELASTICITY = 0.7
+_ASSUMED_RUNS = 0.5  # sum of squares of the log states behind the assumption: that of the runs of a few visits
+_MOST_ELASTICITY = 1.5
 
 
-def at_state(ms: float, measured: float, wanted: float) -> float:
-    """Convert the milliseconds of a kernel from state `measured` to state `wanted`; states are sentinel times."""
-    return ms * float((wanted / measured) ** _ELASTICITY)
+def at_state(ms: Floats, measured: Floats | float, wanted: float, elasticity: Floats | float) -> Floats:
+    """Convert times of kernels from state `measured` to state `wanted`; states are sentinel times."""
+    found: Floats = ms * (wanted / measured) ** elasticity
+    return found
 
 
 class Sentinel:
@@ -284,9 +337,6 @@ class Sentinel:
 
     On a CPU each run uses the next window, of 8 MiB, of a large buffer. The window has long been untouched, so the first pass reads main
     memory and the second pass the last-level cache, whatever a sample left in the caches.
-
-    Attributes:
-        usual_ms: median time before anything was measured; times are converted to this state.
     """
 
     def __init__(self, arena: Arena, clock: Clock) -> None:
@@ -304,7 +354,11 @@ class Sentinel:
         self._readings: deque[float] = deque(maxlen=_READINGS_KEPT)
         for _ in range(_FIRST_READINGS):
             self.read()
-        self.usual_ms: float = float(np.median(self._readings))
+
+    @property
+    def usual_ms(self) -> float:
+        """The median of the last 5,000 readings."""
+        return float(np.median(self._readings))
 
     def run(self, _: int) -> None:
         """Run the kernel once."""
@@ -320,7 +374,3 @@ class Sentinel:
         found = min(self._clock.time([self.run], 0)[0] for _ in range(_SENTINEL_RUNS))
         self._readings.append(found)
         return found
-
-    def beyond_usual(self, state_ms: float) -> float:
-        """The ratio of a state to the median of the last 5,000 readings."""
-        return state_ms / float(np.median(self._readings))

@@ -24,7 +24,7 @@ from shardwright.measure.device_work import DeviceWork, Visit, decode_work, enco
 from shardwright.measure.fused import DeviceCalls, wait_for
 from shardwright.measure.hardware import import_torch, require_cuda
 from shardwright.measure.processes import Child, parsed, reply, take_over_stdout
-from shardwright.measure.timing import SENTINEL_BYTES, Sentinel, TimingPolicy, clock_of, time_parts
+from shardwright.measure.timing import SENTINEL_BYTES, Elasticity, Sentinel, TimingPolicy, clock_of, time_parts
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,8 @@ class Worker(Child):
             self.send(request)
         except BrokenPipeError:
             raise self._ended() from None
-        return Visit(**self._read(self.answer_limit_s[self._options.device], "answer"))
+        answer = self._read(self.answer_limit_s[self._options.device], "answer")
+        return Visit(**answer | {"elasticity": tuple(answer["elasticity"])})
 
     def _read(self, limit_s: float, what: str) -> dict[str, Any]:
         """Read the next reply; kill the process if it does not reply in time."""
@@ -148,6 +149,7 @@ class Session:
         self._arena = Arena(options.arena_bytes, where)
         self._sentinel = Sentinel(Arena(SENTINEL_BYTES, where), self._clock)
         self._policy = options.policy or TimingPolicy.of(where.type)
+        self._elasticity = Elasticity()
 
     def visit(self, work: DeviceWork) -> Visit:
         """Build the tables, draw the batches, warm up, and time the calls. The caller repeats a disturbed visit.
@@ -159,11 +161,12 @@ class Session:
             self._arena.reset()
             calls = DeviceCalls(work.works, work.seeds, work.optimizer, self._backend, self._arena)
             parts = [calls.forward, calls.backward]
-            timing = time_parts(parts, self._clock, self._policy, self._sentinel, calls.batches)
+            timing = time_parts(parts, self._clock, self._policy, self._sentinel, calls.batches, self._elasticity)
         forward, backward = timing.parts_ms
         spent = calls.spent | {"warm-up": timing.warm_up_s, "runs": timing.runs_s}
-        state = self._sentinel.beyond_usual(timing.state_ms)
-        return Visit(forward, backward, calls.batches, state, self._sentinel.usual_ms, time(), spent)
+        state = timing.state_ms / timing.usual_ms
+        follows = self._elasticity.of_parts.tolist()
+        return Visit(forward, backward, calls.batches, state, timing.usual_ms, time(), spent, follows)
 
 
 def main() -> None:

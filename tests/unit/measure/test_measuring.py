@@ -17,6 +17,7 @@ from shardwright.measure import measuring
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.measuring import (
     _SLACK_BYTES,
+    BETWEEN_CONTROLS,
     MOST_VISITS,
     Controls,
     MeasuredPlan,
@@ -54,7 +55,8 @@ def test_where_none_was_quiet_the_quietest_counts() -> None:
 
 
 def test_visits_of_two_processes_are_converted_to_one_state() -> None:
-    fast, slow = Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0), Visit(1.5, 3.0, 2, 1.0, 1.5 ** (1 / 0.7), 0.0)
+    fast = Visit(1.0, 2.0, 2, 1.0, 1.0, 0.0, elasticity=(0.9, 0.35))
+    slow = Visit(2**0.9, 2 * 2**0.35, 2, 1.0, 2.0, 0.0, elasticity=(0.9, 0.35))
     assert time_of([slow], usual_ms=1.0) == pytest.approx(time_of([fast], usual_ms=1.0))
     assert time_of([fast, slow], usual_ms=1.0) == pytest.approx((1.0, 2.0))
 
@@ -87,6 +89,24 @@ def test_rounds_have_random_orders_and_controls_among_them(worker: type[FakeWork
     assert worker.asked[:10] != worker.asked[10:20]
     assert Counter(worker.controls) == dict.fromkeys(control_works("cpu", "sgd"), 3)
     assert found.controls.times_ms == (3.0, 3.0, 3.0)
+
+
+def test_many_works_have_the_controls_among_them_more_often(worker: type[FakeWorker]) -> None:
+    told: list[tuple[int, int, str]] = []
+    works = [work_of(10.0 + number) for number in range(2 * BETWEEN_CONTROLS + 1)]
+    measure_works(works, progress=lambda *one: told.append(one))
+    assert Counter(worker.controls) == dict.fromkeys(control_works("cpu", "sgd"), 3)
+    assert told[-1][:2] == (len(works) + 9, len(works) + 9)
+
+
+def test_times_are_those_at_the_median_state_of_the_period(
+    worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = iter([2.0, *[1.0] * 50])  # the process starts in a burst
+    monkeypatch.setattr(worker, "answer", lambda work, before: Visit(1.0, 2.0, 2, 1.0, next(usual), 0.0))
+    found = measure_works([work_of(10.0), work_of(20.0)], rounds=3)
+    assert found.usual_ms == 1.0
+    assert found.times(work_of(10.0)) == found.times(work_of(20.0)) == (1.0, 2.0)
 
 
 def test_progress_counts_what_is_wanted(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:

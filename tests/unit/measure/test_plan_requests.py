@@ -83,7 +83,8 @@ def test_a_file_holds_all_of_it(requests: Requests, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no gzip", module.gzip.compress(b"[1]"), module.gzip.compress(b'{"format": 9}')]
+    "content",
+    [b"", b"no gzip", module.gzip.compress(b"[1]", mtime=0), module.gzip.compress(b'{"format": 9}', mtime=0)],
 )
 def test_what_holds_no_requests_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "requests.json.gz"

@@ -173,6 +173,23 @@ def test_foreign_and_damaged_files_are_told(tmp_path: Path) -> None:
             use(other)
 
 
+def test_a_store_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
+    changed(
+        filled(tmp_path),
+        "ALTER TABLE visits DROP COLUMN forward_elasticity",
+        "ALTER TABLE visits DROP COLUMN backward_elasticity",
+        "PRAGMA user_version = 1",
+    )
+    before = read_samples(tmp_path)
+    with SampleStore(tmp_path, HERE) as store:
+        store.add(work(9), replace(visit(), elasticity=(0.9, 0.35)))
+        assert store.visits(work(9))[0].elasticity == (0.9, 0.35)
+        assert store.visits(work(1))[0].elasticity == (0.7, 0.7)
+    after = read_samples(tmp_path)
+    assert after.slice(0, before.num_rows).equals(before)
+    assert after.num_rows == before.num_rows + 1
+
+
 @pytest.mark.parametrize("byte", [0, 0xFF])
 def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
     whole = (filled(tmp_path, 5) / NAME).read_bytes()
@@ -185,7 +202,7 @@ def test_no_damage_does_more_than_be_told(tmp_path: Path, byte: int) -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 2", "is of format version 2, this release reads 1"),
+        ("PRAGMA user_version = 3", "is of format version 3, this release reads 2"),
         ("CREATE TRIGGER t AFTER INSERT ON visits BEGIN DELETE FROM visits; END", "is no sample store"),
         ("CREATE VIEW v AS SELECT 1", "is no sample store"),
         ("UPDATE works SET shards = 'text'", "the shards of a set are no numbers"),

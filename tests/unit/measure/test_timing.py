@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +16,7 @@ from shardwright.measure.backend import Arena
 from shardwright.measure.timing import (
     CpuClock,
     CudaClock,
+    Elasticity,
     HeadStart,
     Sentinel,
     Steady,
@@ -89,15 +91,15 @@ class Restless:
 def test_times_are_converted_to_the_usual_state() -> None:
     clock = ScriptedClock(lambda call: [12.0])
     timing = time_parts([nothing], clock, TimingPolicy(warm_up=0, passes=3, runs=1), Restless(4.0))
-    assert timing.parts_ms == (pytest.approx(at_state(12.0, 4.0, 2.0)),)
-    assert timing.state_ms == 4.0
+    assert timing.parts_ms == (pytest.approx(12.0 / 2**0.7),)
+    assert (timing.state_ms, timing.usual_ms) == (4.0, 2.0)
     assert 6.0 < timing.parts_ms[0] < 12.0
 
 
 def test_each_run_has_the_state_that_was_read_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STATE_LASTS_S", 0.0)
-    machine, slow = Restless(2.0, 2.0, 8.0, 8.0), at_state(1.0, 2.0, 8.0)
-    clock = ScriptedClock(lambda call: [[1.0], [1.0 * at_state(1.0, 2.0, 5.0)], [slow]][call])
+    machine, slow = Restless(2.0, 2.0, 8.0, 8.0), 4**0.7
+    clock = ScriptedClock(lambda call: [[1.0], [2.5**0.7], [slow]][call])
     timing = time_parts([nothing], clock, TimingPolicy("median", warm_up=0, passes=3, runs=1), machine)
     assert timing.parts_ms == (pytest.approx(1.0),)
 
@@ -218,22 +220,52 @@ def test_a_slow_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     sentinel, machine = make(monkeypatch)
     assert sentinel.usual_ms == sentinel.read() == 1
     machine.elapsed = 1.3
-    assert sentinel.beyond_usual(sentinel.read()) == 1.3
+    assert sentinel.read() / sentinel.usual_ms == 1.3
     machine.elapsed = 1.0
-    assert sentinel.beyond_usual(sentinel.read()) == 1.0
+    assert sentinel.read() / sentinel.usual_ms == 1.0
 
 
-def test_a_machine_that_stays_slow_is_usual_then_but_times_keep_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_stays_slow_is_usual_then(monkeypatch: pytest.MonkeyPatch) -> None:
     sentinel, machine = make(monkeypatch)
     machine.elapsed = 1.3
     for _ in range(600):
         sentinel.read()
-    assert sentinel.beyond_usual(1.3) == 1.0
-    assert sentinel.usual_ms == 1.0
+    assert sentinel.usual_ms == 1.3
+
+
+def test_a_burst_at_the_start_does_not_stay_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentinel, machine = make(monkeypatch)
+    machine.elapsed = 0.5
+    for _ in range(30):
+        sentinel.read()
+    assert sentinel.usual_ms == 0.5
 
 
 @given(st.floats(0.1, 100), st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.1, 10))
 def test_times_convert_from_state_to_state(ms: float, first: float, second: float, third: float) -> None:
-    assert at_state(ms, first, first) == pytest.approx(ms)
-    assert at_state(at_state(ms, first, second), second, third) == pytest.approx(at_state(ms, first, third))
-    assert (at_state(ms, first, second) > ms) == (second > first)
+    times = np.array([ms, ms])
+    exponents = np.array([0.7, 0.35])
+    np.testing.assert_allclose(at_state(times, first, first, exponents), times)
+    there = at_state(at_state(times, first, second, exponents), second, third, exponents)
+    np.testing.assert_allclose(there, at_state(times, first, third, exponents))
+    assert ((at_state(times, first, second, exponents) > ms) == (second > first)).all()
+
+
+@given(st.floats(0.0, 1.4), st.floats(0.0, 1.4), st.integers(0, 10**6))
+def test_the_elasticity_of_each_part_is_learned(forward: float, backward: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    known = Elasticity()
+    np.testing.assert_array_equal(known.of_parts, [0.7, 0.7])
+    for _ in range(40):
+        batches = int(rng.integers(1, 9))
+        states = rng.lognormal(0.5, 0.3, (3, batches))
+        states[-1, batches // 2 :] = np.nan  # time was up
+        times = rng.lognormal(1, 1, (1, batches, 2)) * states[..., None] ** [forward, backward]
+        known.saw(times * rng.lognormal(0, 0.02, times.shape), states)
+    np.testing.assert_allclose(known.of_parts, [forward, backward], atol=0.1)
+
+
+def test_runs_in_one_state_teach_nothing() -> None:
+    known = Elasticity(1)
+    known.saw(np.array([[[1.0]], [[5.0]], [[0.0]]]), np.full((3, 1), 2.0))
+    np.testing.assert_allclose(known.of_parts, [0.7])

@@ -65,9 +65,6 @@ class ScriptedSentinel:
     def read(self) -> float:
         return 2.0
 
-    def beyond_usual(self, state_ms: float) -> float:
-        return state_ms / 2.0
-
 
 def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
     """A session whose sentinel and timing follow a script."""
@@ -80,13 +77,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> Session:
 def test_a_visit_says_what_was_timed_and_in_which_state(
     monkeypatch: pytest.MonkeyPatch, state_ms: float, quiet: bool
 ) -> None:
-    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms)).visit(WORK)
+    visit = scripted(monkeypatch, Timing((3.0, 4.0), 12, state_ms, 2.0)).visit(WORK)
     assert (visit.forward_ms, visit.backward_ms, visit.batches) == (3.0, 4.0, 2)
     assert (visit.sentinel, visit.usual_ms, visit.quiet) == (state_ms / 2, 2.0, quiet)
+    assert visit.elasticity == [0.7, 0.7]
 
 
 def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 0.25, 0.5))
+    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 2.0, 0.25, 0.5))
     spent = session.visit(WORK).spent
     assert set(spent) == {"build", "batches", "warm-up", "runs"}
     assert (spent["warm-up"], spent["runs"]) == (0.25, 0.5)
@@ -105,7 +103,7 @@ def test_the_time_of_each_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_set_that_the_kernels_refuse_fails_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0))
+    session = scripted(monkeypatch, Timing((3.0, 4.0), 12, 2.0, 2.0))
     time_parts = module.time_parts
     monkeypatch.setattr(module, "time_parts", lambda *given: (_ for _ in ()).throw(error))
     with pytest.raises(MeasurementFailed, match=message):
@@ -127,7 +125,10 @@ def test_an_unknown_backend_is_refused() -> None:
 
 
 NOTHING = DeviceWork((), (), "sgd")
-ANSWER = '{"forward_ms": 1.5, "backward_ms": 2.5, "batches": 3, "sentinel": 1.0, "usual_ms": 1.0, "measured_at": 0.0, "spent": {}}'
+ANSWER = (
+    '{"forward_ms": 1.5, "backward_ms": 2.5, "batches": 3, "sentinel": 1.0, "usual_ms": 1.0, "measured_at": 0.0, '
+    '"elasticity": [0.9, 0.35], "spent": {}}'
+)
 READY = "print('{\"ready\": true}', flush=True)"
 SLEEPS = "import time; time.sleep(600)"
 

@@ -16,7 +16,7 @@ from shardwright.errors import ClusterFailed, MeasurementFailed
 from shardwright.measure.backend import default_backend
 from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, device_works
 from shardwright.measure.hardware import DECISIVE, Fingerprint, differences, fingerprint
-from shardwright.measure.measuring import Times, check_memory, settled, time_of
+from shardwright.measure.measuring import Times, check_memory, settled, time_of, usual_state
 from shardwright.measure.worker import Worker, WorkerOptions
 from shardwright.search.learned.arrays import Floats
 from shardwright.search.learned.worlds import Placed, measured_phases, measured_world_name
@@ -234,7 +234,7 @@ class FleetWorld:
                     for work, visit in zip(jobs[number].works, found.visits, strict=True):
                         visits[work].append(visit)
                 todo = [work for work in todo if not settled(visits[work], quiet)]
-        usual = float(np.median([visit.usual_ms for some in visits.values() for visit in some])) if visits else None
+        usual = usual_state(visits.values()) if visits else None
         return {work: time_of(some, usual) for work, some in visits.items()}
 
     def _jobs(self, works: list[DeviceWork]) -> Iterator[MeasuringJob]:
