@@ -101,7 +101,12 @@ def kinds(model: ComputeModel, samples: Samples) -> list[tuple[str, ...]]:
 def row(result: Accuracy) -> tuple[str, ...]:
     by_tables = [f"{result.by_tables[key]:.2%}" if key in result.by_tables else "–" for key in RANGES]
     errors = (result.mean_error, result.median_error, result.forward_error, result.backward_error)
-    return str(result.sets), *(f"{error:.2%}" for error in errors), f"{result.spearman:.4f}", *by_tables
+    return (
+        str(result.sets),
+        *(f"{error:.2%}" for error in errors if error is not None),
+        f"{result.spearman:.4f}",
+        *by_tables,
+    )
 
 
 def linear_error(samples: Samples) -> Accuracy:

@@ -24,8 +24,8 @@ from shardwright.task.task import Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from shardwright.cost.accuracy import Accuracy
     from shardwright.cost.links import PassErrors
-    from shardwright.cost.neuroshard.training import ComputeAccuracy
 
 KERNELS = Path(__file__).parents[2] / "data" / "costs" / "amd-epyc-25-17" / "fbgemm.parquet"
 COLLECTIVES, EPOCHS = 600, 200
@@ -91,7 +91,7 @@ def trained(devices: int, batch_size: int) -> tuple[NeuroShardModel, list[Row]]:
         parts = collectives_of([read_collectives(folder)])
     communication = train_communication(parts, options)
     (passes,) = communication.errors.values()
-    errors: list[tuple[str, int, ComputeAccuracy | PassErrors]] = [("compute", compute.sets, compute)]
+    errors: list[tuple[str, int, Accuracy | PassErrors]] = [("compute", compute.sets, compute)]
     errors += [(name, found.devices, found) for name, found in passes.items()]
     rows: list[Row] = [
         _nothing()

@@ -48,7 +48,7 @@ LINES = (
     *((3, f"learn {name} --tasks=@tasks {' '.join(SHORT[name])} -o=>policy.safetensors --checkpoint=@{name}?50 --model=@model?20"
           " --option=episodes=2/policy_rate=0.1/no=1/=?20") for name in SHORT),
     (0.4, "collect -o=>store -n==1 --batch-size==8 --memory==20MB --seconds==3 --backend==embedding_bag"),
-    (0.8, "collect -o=@store -n==1 --batch-size==8 --memory=20MB/1kB/lots --seconds==3 --export=>log?30"),
+    (0.8, "collect -o=@store -n==1 --batch-size==8 --memory=20MB/1kB/lots --seconds==3"),
     (2, "collect -o=>store -n==1 --space=huge/usual --optimizer=sgd/none --pool=no --sequence-share=2/0 --world=2?50 --seconds==3"),
     (0.1, "collect --collectives -o=>store -n==1 --world==2 --batch-size==8"),
     (1, "demo --quick -o=>folder --model=@ranks --seed=1?30"),  # only what fails at once: it takes minutes

@@ -85,12 +85,10 @@ class Visits:
 
     def time(self, work: DeviceWork) -> tuple[float, float]:
         """Forward and backward ms of a visited work; zeros for a work without shards."""
-        return time_of(self._visits[work], self._usual_ms) if work.works else (0.0, 0.0)
-
-    @property
-    def _usual_ms(self) -> float:
-        """The state to convert times to: that of earlier commands, so that their times stay as they are."""
-        return self._earlier_usual_ms or usual_state(self._visits.values())
+        if not work.works:
+            return 0.0, 0.0
+        # Times of earlier commands stay as they are, so new ones are converted to their state.
+        return time_of(self._visits[work], self._earlier_usual_ms or usual_state(self._visits.values()))
 
     def _visit(self, work: DeviceWork, kind: str, label: str = "", batch_size: int | None = None) -> Visit | None:
         """Visit a work and store the visit; None if the work cannot be measured.

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwright.cli.checks import check_folder, check_target, given_parameters
+from shardwright.cli.checks import check_folder, given_parameters
 from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
-from shardwright.cli.output import emit, note, percent, progress, saved
+from shardwright.cli.output import emit, note, percent, progress
 from shardwright.errors import InvalidInput, require
 from shardwright.measure.backend import is_own
 from shardwright.measure.stock import seconds_or_default
@@ -69,14 +69,6 @@ Seconds = Annotated[
         text="Stop after this time; the same command again goes on. (default none, on cuda 1400; inf for none)",
     ),
 ]
-Export = Annotated[
-    Path | None,
-    option(
-        "--export",
-        metavar="FILE",
-        text="Measure nothing: write the store's kernel samples to a small Parquet file, which train reads.",
-    ),
-]
 World = Annotated[int | None, option("--world", metavar="N", text="With --collectives: ranks to start. (default 2)")]
 Hosts = Annotated[
     int | None,
@@ -101,7 +93,6 @@ Timeout = Annotated[
 
 _OF_KERNELS = ("space", "optimizer", "backend", "sequence_share", "memory", "seconds", "ray")
 _OF_COLLECTIVES = ("world", "hosts", "kind", "runs", "timeout")
-_OF_EXPORT = ("export", "output", "optimizer", "as_json")
 
 
 def run(
@@ -126,7 +117,6 @@ def run(
     timeout: Timeout = None,
     ray: RayAddress = None,
     seed: Seed = 0,
-    export: Export = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure samples to train a cost model on: fused kernels of random sets of tables or, with --collectives, the devices' exchanges.
@@ -138,12 +128,8 @@ def run(
         shardwright collect -o samples/ --samples 8000
         shardwright collect -o samples/ --ray auto
         shardwright collect -o samples/ --collectives --world 4
-        shardwright collect -o samples/ --export samples.parquet
     """
     _check_together(context, collectives)
-    if export is not None:
-        _exported(output, export, optimizer, as_json=as_json)
-        return
     if ray is None:  # with --ray, the machines of the cluster need torch; this one does not
         require("measure", "measuring")
     from shardwright.workload.generators import table_pool
@@ -219,26 +205,13 @@ def _collectives_collected(
     return asdict(summary) | {"folder": str(summary.folder)}, text
 
 
-def _exported(store: Path, file: Path, optimizer: str | None, *, as_json: bool) -> None:
-    """Export the samples of a store to a file."""
-    from shardwright.measure.samples import export_parquet
-
-    check_target(file, inputs=[store])
-    rows = export_parquet([store], file, optimizer=optimizer)
-    text = f"{rows} measurements\nnext: shardwright train {file} -o model.safetensors"
-    emit({"output": str(file), "measurements": rows}, text, saved(file), as_json=as_json)
-
-
 def _check_together(context: typer.Context, collectives: bool) -> None:
-    """Check that all given options belong to the export, or to the kind of samples, kernels or collectives.
+    """Check that all given options belong to the kind of samples, kernels or collectives.
 
     Raises:
-        InvalidInput: an option belongs to another use of the command.
+        InvalidInput: an option belongs to the other kind.
     """
     given = {str(one.name): one.opts[0] for one in given_parameters(context)}
-    others = [flag for name, flag in given.items() if name not in _OF_EXPORT]
-    if "export" in given and others:
-        raise InvalidInput(f"--export measures nothing, so {', '.join(others)} would have no effect; leave them out")
     for name in _OF_KERNELS if collectives else _OF_COLLECTIVES:
         if name not in given:
             continue

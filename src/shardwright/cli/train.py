@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from shardwright.cost.accuracy import Accuracy
     from shardwright.cost.links import PassErrors
-    from shardwright.cost.neuroshard.training import ComputeAccuracy
     from shardwright.measure.hardware import Fingerprint
 
 Network: TypeAlias = Literal["shardwright", "neuroshard"]
@@ -55,7 +54,7 @@ class Outcome:
 
     model: ComputeModel | NeuroShardModel
     epochs: int
-    accuracy: Accuracy | ComputeAccuracy
+    accuracy: Accuracy
     communication: dict[str, dict[str, PassErrors]] | None = None
 
 
@@ -188,17 +187,13 @@ def describe(stores: Sequence[pa.Table], machines: Sequence[Mapping[str, str]]) 
     }
 
 
-def accuracy_table(accuracy: Accuracy | ComputeAccuracy) -> rich.table.Table:
+def accuracy_table(accuracy: Accuracy) -> rich.table.Table:
     """A table of errors beside repeat noise."""
-    found = asdict(accuracy)
+    alone = {"forward": accuracy.forward_error, "backward": accuracy.backward_error}
     rows = [
         ["forward + backward, mean", percent(accuracy.mean_error)],
         ["forward + backward, median", percent(accuracy.median_error)],
-        *[
-            [f"{way}, mean", percent(found[f"{way}_error"])]
-            for way in ("forward", "backward")
-            if f"{way}_error" in found
-        ],
+        *[[f"{way}, mean", percent(error)] for way, error in alone.items() if error is not None],
         *[[f"{count} tables, mean", percent(error)] for count, error in accuracy.by_tables.items()],
         ["repeated measurements differ by, mean", percent(accuracy.repeat_error) if accuracy.repeat_error else MISSING],
         ["rank correlation", f"{accuracy.spearman:.4f}"],

@@ -22,8 +22,9 @@ class Accuracy:
         sets: n.
         mean_error: mean absolute relative error.
         median_error: median absolute relative error.
-        forward_error: mean absolute relative error of the forward time alone.
-        backward_error: mean absolute relative error of the backward time alone.
+        forward_error: mean absolute relative error of the forward time alone; None if the model predicts the sum only.
+        backward_error: mean absolute relative error of the backward time alone; None as well.
+        mse: mean squared error of forward + backward in ms², the figure of NeuroShard's paper.
         spearman: rank correlation of predicted and measured times.
         by_tables: mean error by range of the number of shards in the set.
         repeat_error: mean relative difference of a set measured twice; None without repeats.
@@ -32,8 +33,9 @@ class Accuracy:
     sets: int
     mean_error: float
     median_error: float
-    forward_error: float
-    backward_error: float
+    forward_error: float | None
+    backward_error: float | None
+    mse: float
     spearman: float
     by_tables: dict[str, float]
     repeat_error: float | None
@@ -87,6 +89,7 @@ def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samp
         median_error=float(np.median(error)),
         forward_error=float(_relative(predicted[:, 0], measured[:, 0]).mean()),
         backward_error=float(_relative(predicted[:, 1], measured[:, 1]).mean()),
+        mse=float(((predicted - measured).sum(axis=1) ** 2).mean()),
         spearman=float(spearmanr(predicted.sum(axis=1), measured.sum(axis=1)).statistic),
         by_tables=by_tables,
         repeat_error=repeat_noise(all_samples),

@@ -26,7 +26,6 @@ from shardwright.tensor_files import load_weights, save_weights
 
 if TYPE_CHECKING:
     from shardwright.cost.accuracy import Accuracy
-    from shardwright.cost.neuroshard.training import ComputeAccuracy
 
 _BEYOND = 2.0  # batch sizes outside the trained range by more than this factor count as extrapolation
 _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
@@ -103,7 +102,7 @@ def provenance(metadata: Mapping[str, str]) -> str | None:
     return f"{origin}, mean error {float(error):.1%} on {metadata.get('test_sets', 'some')} sets it had not seen"
 
 
-def accuracy_metadata(accuracy: Accuracy | ComputeAccuracy) -> dict[str, str]:
+def accuracy_metadata(accuracy: Accuracy) -> dict[str, str]:
     """The errors as entries for a model's metadata."""
     figures: dict[str, Any] = {key: value for key, value in asdict(accuracy).items() if isinstance(value, float)}
     return {"test_sets": str(accuracy.sets)} | {key: f"{value:.5f}" for key, value in figures.items()}

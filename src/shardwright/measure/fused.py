@@ -148,8 +148,7 @@ def fused_inputs(group: KernelGroup, seeds: Sequence[object], device: torch.devi
     found = []
     for turn in range(batches):
         rngs = [_rng(seed, turn) for seed in seeds]
-        drawn = [_as_tensors(draw_batch(*one)) for one in zip(group.works, rngs, scatters, strict=True)]
-        found.append(_join(drawn) if len(drawn) > 1 else drawn[0])
+        found.append(_join([draw_batch(*one) for one in zip(group.works, rngs, scatters, strict=True)]))
     return found
 
 
@@ -157,22 +156,14 @@ def _rng(seed: object, *turn: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=turn))  # type: ignore[arg-type]
 
 
-def _as_tensors(batch: Batch) -> FusedInput:
+def _join(batches: Sequence[Batch]) -> FusedInput:
+    """The batches of several tables as tensors, one table after another."""
     import torch
 
-    return FusedInput(torch.from_numpy(batch.indices), torch.from_numpy(batch.offsets))
-
-
-def _join(batches: Sequence[FusedInput]) -> FusedInput:
-    """The batches of several tables, one table after another."""
-    import torch
-
-    starts = [0]
-    for batch in batches[:-1]:
-        starts.append(starts[-1] + batch.indices.numel())
-    offsets = [batch.offsets[:-1] + start for batch, start in zip(batches, starts, strict=True)]
-    offsets.append(batches[-1].offsets[-1:] + starts[-1])
-    return FusedInput(torch.cat([batch.indices for batch in batches]), torch.cat(offsets))
+    starts = np.cumsum([0, *(batch.indices.size for batch in batches)])
+    offsets = [batch.offsets[:-1] + start for batch, start in zip(batches, starts[:-1], strict=True)]
+    joined = np.concatenate([batch.indices for batch in batches]), np.concatenate([*offsets, starts[-1:]])
+    return FusedInput(*map(torch.from_numpy, joined))
 
 
 def draw_batch_on(

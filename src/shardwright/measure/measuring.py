@@ -353,8 +353,8 @@ def measure_plans(
         seconds: no new round begins after this time.
         seed: seed of the lookups and of the order.
         device: "cpu" or "cuda".
-        backend: "fbgemm", "embedding_bag", or one's own as "package.module:ClassName"; by default fbgemm if it is installed.
-        policy: how often batches are run; by default the policy of the device.
+        backend: see `Measurer`.
+        policy: see `Measurer`.
         progress: called before each measurement, and after the last, with those done, those wanted, and what is measured.
 
     Returns:

@@ -221,7 +221,10 @@ def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
     flat = np.concatenate(sets) if sets else np.zeros((0, COLUMNS))
     names = {size: name for name, size in DTYPE_BYTES.items()}
     kind = columns().field("shards").type
-    reuse = [pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS) for part in _reuse(flat)]
+    reuse = [
+        pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), BINS)
+        for part in (flat[:, 6 : 6 + BINS], flat[:, 6 + BINS :])
+    ]
     arrays = [
         pa.array(flat[:, 0].astype(np.int64)),
         pa.array(flat[:, 1].astype(np.int32)),
@@ -234,10 +237,6 @@ def _shard_lists(sets: Sequence[Floats]) -> pa.Array:
     structs = pa.StructArray.from_arrays(arrays, fields=list(kind.value_type))
     offsets = np.cumsum([0, *(len(each) for each in sets)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, type=kind)
-
-
-def _reuse(flat: Floats) -> tuple[Floats, Floats]:
-    return flat[:, 6 : 6 + BINS], flat[:, 6 + BINS :]
 
 
 def export_parquet(

@@ -74,7 +74,6 @@ class SampleStore:
             raise InvalidInput(
                 f"{folder}: cannot be made ({error.strerror}); name a folder you may write to"
             ) from error
-        _refuse_older(self.folder)
         with _told(self._path):
             self._db = _connected(self._path, f"{self._path.absolute().as_uri()}?mode=rwc")
             try:
@@ -98,11 +97,11 @@ class SampleStore:
             batch_size: samples in the batch; by default the most samples of any shard of the work.
         """
         times = (visit.forward_ms, visit.backward_ms, visit.batches, visit.sentinel, visit.usual_ms, visit.measured_at)
-        row = (*times, *visit.elasticity)
         with self._writing():
             number = self._named(work, kind, label, batch_size)
             self._db.execute(
-                "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, self._hardware, *row)
+                "INSERT INTO visits VALUES(NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (number, self._hardware, *times, *visit.elasticity),
             )
 
     def fail(self, work: DeviceWork, why: str, *, kind: str = "random", label: str = "") -> None:
@@ -204,8 +203,8 @@ class SampleStore:
             if not _is_empty(self._db):
                 if _check(self._db, self._path) == 1:
                     for part in ("forward", "backward"):
-                        known = f"{part}_elasticity REAL NOT NULL DEFAULT {ASSUMED_ELASTICITY}"
-                        self._db.execute(f"ALTER TABLE visits ADD COLUMN {known}")
+                        new = f"{part}_elasticity REAL NOT NULL DEFAULT {ASSUMED_ELASTICITY}"
+                        self._db.execute(f"ALTER TABLE visits ADD COLUMN {new}")
                     self._db.execute(f"PRAGMA user_version = {_VERSION}")
                 return
             for statement in _SCHEMA.split(";"):
@@ -309,7 +308,6 @@ def reading(folder: str | Path) -> Iterator[sqlite3.Connection]:
     """
     path = Path(folder) / NAME
     if is_missing(path):
-        _refuse_older(Path(folder))
         raise InvalidInput(
             f"{folder}: is no sample store ({NAME} is missing); make one with: shardwright collect -o {folder}"
         )
@@ -381,14 +379,6 @@ def _check(db: sqlite3.Connection, path: Path) -> int:
             f"{path}: is of format version {version}, this release reads {_VERSION}; use the release that wrote it, or another folder"
         )
     return int(version)
-
-
-def _refuse_older(folder: Path) -> None:
-    if is_missing(folder / NAME) and not is_missing(folder / "identity.json"):
-        raise InvalidInput(
-            f"{folder}: is from an earlier release, which timed one batch again and again; such times cannot be mixed with new ones: "
-            "collect into another folder"
-        )
 
 
 @contextmanager

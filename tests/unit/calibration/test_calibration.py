@@ -12,6 +12,7 @@ from shardwright import calibrate
 from shardwright.calibration.calibration import _published
 from shardwright.calibration.curriculum import Curriculum
 from shardwright.calibration.sets import random_sets
+from shardwright.calibration.visits import Observed
 from shardwright.cost import PublishedModel, cost_model_for, device_ms, resolve_cost_model
 from shardwright.cost.adapting import error_of
 from shardwright.cost.choice import user_models
@@ -19,10 +20,12 @@ from shardwright.cost.dataset import samples_of_works
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.sampling import Breadth, SampleSpace
 from shardwright.task import Topology
+from shardwright.testing.model import SimpleCostModel
 from shardwright.testing.tasks import task_of
 from shardwright.workload.generators import table_pool
 from tests.unit.calibration.conftest import FakeVisitor
 
+TIMES = ("forward_ms", "backward_ms")
 TASK = replace(task_of(12, 2), batch_size=256, topology=Topology(devices_per_host=2, memory="1 GB"))
 
 
@@ -42,6 +45,24 @@ def test_the_error_falls_until_the_aim_and_planning_takes_the_model(cache_folder
     assert kept.metadata["optimizer"] == TASK.optimizer
     assert kept.metadata["batch_sizes"] == "256"
     assert len(kept.metadata["controls"].split(",")) == 3
+
+
+def test_a_burst_at_the_start_does_not_scale_what_is_measured(visitor):
+    """The first visits found a machine twice as slow, whose forward follows the state fully and whose backward hardly does."""
+    space = SampleSpace(table_pool("dlrm-2021"), 0, 1 << 30, Breadth(batch_sizes=(256,)))
+    sets = list(random_sets(space, 0, 8))
+    observed = Observed(visitor, (), None, lambda: None, 256)
+    follows = (1.0, 0.3)
+    for place, one in enumerate(sets):
+        found = visitor.visit(one.work)
+        state = 2.0 if place < 3 else 1.0
+        times = {name: getattr(found, name) * state**power for name, power in zip(TIMES, follows, strict=True)}
+        burst = replace(found, usual_ms=state, elasticity=follows, **times)
+        visitor.visit = lambda work, burst=burst: burst
+        observed.visit(one)
+        del visitor.visit
+    expected = [device_ms(SimpleCostModel(), one.work.works) for one in sets]
+    np.testing.assert_allclose(observed.samples().times, expected, rtol=0.05)
 
 
 def test_heavy_tables_come_first_and_once_however_slow_they_are():

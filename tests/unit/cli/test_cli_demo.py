@@ -72,7 +72,7 @@ def test_a_new_user_gets_a_model_of_this_machine_first(cli, tmp_path, measured, 
         asked.append((task, minutes))
         progress(1.0, 45, 0.1, "measuring")
         bundled = cost_model_for("cpu")
-        accuracy = Accuracy(45, 0.1, 0.08, 0.1, 0.1, 0.99, {}, None)
+        accuracy = Accuracy(45, 0.1, 0.08, 0.1, 0.1, 1.0, 0.99, {}, None)
         return Calibration(None, bundled, accuracy, 0.6, "scaled", 45, 45, (), (), "time", 12.0, None)
 
     monkeypatch.setattr("shardwright.calibration.calibrate", calibrate)

@@ -11,7 +11,7 @@ from shardwright.cost.dataset import samples_of
 from shardwright.cost.links import FITS, LINKS
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.measure.hardware import MACHINE
-from shardwright.measure.samples import read_parquet
+from shardwright.measure.samples import export_parquet, read_parquet
 from shardwright.measure.store import NAME, SampleStore
 from tests.unit.cli.stores import HARDWARE, write_store
 from tests.unit.cost.made_links import INTRA, rows
@@ -73,7 +73,7 @@ def test_the_seed_and_the_epochs_decide(cli, store, tmp_path):
 
 def test_a_file_of_samples_trains_as_its_store_does(cli, store, tmp_path):
     file = tmp_path / "samples.parquet"
-    assert cli("collect", "-o", store, "--export", file).code == 0
+    export_parquet([store], file)
     found = [
         cli("train", *given, "-o", tmp_path / "model.safetensors", "--epochs", 3, "--json").document["metadata"]
         for given in ([store], [file], [file, store])  # a set that both hold counts once

@@ -11,7 +11,7 @@ Shape suffixes: b samples, s tables of a set, f features, d devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from shardwright.arrays import Floats
 from shardwright.cost import links
-from shardwright.cost.accuracy import accuracy, predict
+from shardwright.cost.accuracy import Accuracy, accuracy, predict
 from shardwright.cost.dataset import Samples
 from shardwright.cost.fitting import Fit, Progress, Stack
 from shardwright.cost.links import ALL_TO_ALL, BACKWARD, FORWARD, Collectives, PassErrors, errors_of, repeat_error
@@ -137,35 +137,13 @@ def _fitted(
 _LEAST_STD, _LEAST_VOLUME_STD = 1e-3, 1e-6
 
 
-@dataclass(frozen=True)
-class ComputeAccuracy:
-    """Errors of the compute network on held-out sets, of forward + backward ms.
-
-    Attributes:
-        sets: number of sets.
-        mean_error: mean absolute relative error.
-        median_error: median absolute relative error.
-        mse: mean squared error in ms², the paper's figure.
-        spearman: rank correlation of predicted and measured times.
-        by_tables: mean error by range of the number of shards in the set.
-        repeat_error: mean relative difference of a set measured twice; None without repeats.
-    """
-
-    sets: int
-    mean_error: float
-    median_error: float
-    mse: float
-    spearman: float
-    by_tables: dict[str, float]
-    repeat_error: float | None
-
-
 def train_compute(
     samples: Samples, options: NeuroShardOptions, progress: Progress | None = None
-) -> tuple[NeuroShardModel, ComputeAccuracy]:
+) -> tuple[NeuroShardModel, Accuracy]:
     """Train the compute network; the returned model has no communication networks and no metadata yet.
 
-    The split is that of `shardwright.cost.training` with the same seed, so the errors of both models are over the same sets.
+    The split is that of `shardwright.cost.training` with the same seed, so the errors of both models are over the same sets. The network
+    predicts forward and backward together, so there are no errors of one alone.
 
     Raises:
         InvalidInput: there are fewer than 50 sets.
@@ -178,16 +156,8 @@ def train_compute(
     network = _fitted(ComputeNetwork, data, checked, options, progress)
     constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
     model = NeuroShardModel(exported(network) | constants)
-    return model, compute_accuracy(model, test, samples)
-
-
-def compute_accuracy(model: NeuroShardModel, held_out: Samples, everything: Samples) -> ComputeAccuracy:
-    """Errors on the first measurements in `held_out`, and repeat noise from `everything`."""
-    errors = accuracy(partial(predict, model), held_out, everything)
-    first = held_out.select(held_out.repeat == 0)
-    squared = (predict(model, first).sum(axis=1) - first.times.sum(axis=1)) ** 2
-    shared = {each.name: getattr(errors, each.name) for each in fields(ComputeAccuracy) if each.name != "mse"}
-    return ComputeAccuracy(mse=float(squared.mean()), **shared)
+    errors = accuracy(partial(predict, model), test, samples)
+    return model, replace(errors, forward_error=None, backward_error=None)
 
 
 def _padded(samples: Samples, mean: Floats, std: Floats, kind: Loss) -> TrainingData:
