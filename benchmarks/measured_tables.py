@@ -93,7 +93,7 @@ def main_table(found: list[Measurement], state: float | None = None) -> HeadsAnd
     """
     heads = (
         "strategy", "placed", "predicted", "measured", "measured / predicted, median", "10th to 90th percentile", "over the controls'",
-        "above the floor, median", "shards a device",
+        "above the floor, median", "of this noise", "shards a device",
     )  # fmt: skip
     floors = floors_of(found)
     rows: Rows = []
@@ -105,11 +105,12 @@ def main_table(found: list[Measurement], state: float | None = None) -> HeadsAnd
         ratios = measured / predicted
         low, middle, high = np.percentile(ratios, (10, 50, 90))
         above = np.median([one.measured_ms / floors[one.number] - 1 for one in own])
+        noise = np.median([one.result.excess for one in own])
         shards = np.mean([len(held) for one in own for held in one.result.plan.by_device])
         rows.append(
             (
                 name, str(len(own)), f"{predicted.mean():.2f}", f"{measured.mean():.2f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
-                f"{middle / state:.3f}" if state else "–", f"{above:+.1%}", f"{shards:.1f}",
+                f"{middle / state:.3f}" if state else "–", f"{above:+.1%}", f"{noise:.1%}", f"{shards:.1f}",
             )
         )  # fmt: skip
     return heads, rows

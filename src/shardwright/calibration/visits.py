@@ -24,15 +24,21 @@ from shardwright.cost.dataset import Samples, join, samples_of, samples_of_works
 from shardwright.cost.score import communication_ms, synchronisation_ms
 from shardwright.errors import InvalidInput, MeasurementFailed
 from shardwright.measure.device_work import DeviceWork, Visit, device_works
-from shardwright.measure.measuring import BETWEEN_CONTROLS, Controls, settled, time_of, usual_state
+from shardwright.measure.measuring import (
+    BETWEEN_CONTROLS,
+    Controls,
+    settled,
+    standard_error,
+    time_of,
+    usual_state,
+    visit_noise,
+)
 from shardwright.measure.samples import read_samples
 from shardwright.measure.store import SampleStore, reading, work_id
 from shardwright.sharding.plan import Plan
 
 _MOST_FAILED = 10  # failures in a row that blame the backend rather than a work
 _DRAWS = 400
-_LEAST_NOISE, _FIRST_NOISE = 0.003, 0.02  # noise of a visit, as a share: least, and until a work has two visits
-_MEDIAN = 1.25  # standard error of a median over that of a mean
 
 
 class Visitor(Protocol):
@@ -309,7 +315,7 @@ class Comparison(Visits):
 
     def samples(self) -> tuple[list[DeviceWork], Floats, Floats]:
         """All n works of plans, their `(n, 2)` ms, and the `(n, 2)` standard errors in ms."""
-        controls, noise = set(self.controls), self._noise()
+        controls, noise = set(self.controls), visit_noise(self._visits.values())
         works = [work for work, visits in self._visits.items() if visits and work not in controls]
         times = np.array([self.time(work) for work in works]).reshape(-1, 2)
         return works, times, np.array([self._error(work, noise) for work in works]).reshape(-1, 2) * times
@@ -328,28 +334,13 @@ class Comparison(Visits):
     def _lacks(self, work: DeviceWork, quiet: int) -> bool:
         return work not in self.failed and not settled(self._known(work), quiet)
 
-    def _noise(self) -> Floats:
-        """`(2,)` standard deviation of a quiet visit as a share of the time, pooled over all works with two or more quiet visits."""
-        squares, freedom = np.zeros(2), 0
-        for visits in self._visits.values():
-            times = np.log([(v.forward_ms + 1e-9, v.backward_ms + 1e-9) for v in visits if v.quiet] or np.zeros((0, 2)))
-            if len(times) >= 2:
-                squares += ((times - times.mean(axis=0)) ** 2).sum(axis=0)
-                freedom += len(times) - 1
-        if not freedom:
-            return np.full(2, _FIRST_NOISE)
-        prior = 4  # the assumed noise counts as much as this many visits
-        return np.maximum(np.sqrt((squares + prior * _FIRST_NOISE**2) / (freedom + prior)), _LEAST_NOISE)
-
     def _error(self, work: DeviceWork, noise: Floats) -> Floats:
         """`(2,)` standard error of a work's time, as a share of the time; `noise` is that of a visit."""
-        count = max(1, sum(visit.quiet for visit in self._known(work)))
-        found: Floats = noise * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
-        return found
+        return standard_error(noise, sum(visit.quiet for visit in self._known(work)))
 
     def _steps(self, candidate: Candidate) -> Floats:
         """`(draws,)` random step ms within the noise of the measurements; a work gets the same draws in every plan."""
-        drawn, noise = np.zeros((_DRAWS, len(candidate.works), 2)), self._noise()
+        drawn, noise = np.zeros((_DRAWS, len(candidate.works), 2)), visit_noise(self._visits.values())
         for device, work in enumerate(candidate.works):
             if work.works:
                 if work not in self._normal:

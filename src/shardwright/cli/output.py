@@ -54,7 +54,8 @@ def show(*views: RenderableType) -> None:
     width = console.width
     for view in views:
         if isinstance(view, Table):
-            console.width = max(width, _least_width(view))  # a narrower terminal breaks the lines, but nothing is lost
+            least = sum((column.min_width or 0) + 2 for column in view.columns)  # 2 for edges, lines and padding
+            console.width = max(width, least)  # a narrower terminal breaks the lines, but nothing is lost
         if isinstance(view, str):
             console.print("\n".join(map(printable, view.split("\n"))), soft_wrap=True)  # lines stay whole
         else:
@@ -121,11 +122,6 @@ def table(
 
 def _cells(texts: Sequence[str]) -> list[str]:
     return [printable(text, most=_MOST_CELL, most_word=_MOST_NAME) for text in texts]
-
-
-def _least_width(view: Table) -> int:
-    """The width that the columns of a table need, with two characters per column for edges, lines and padding."""
-    return sum((column.min_width or 0) + 2 for column in view.columns)
 
 
 def ms(value: float | None) -> str:

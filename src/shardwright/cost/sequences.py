@@ -151,7 +151,7 @@ def add_lookups(task: Task, shards: Sequence[Shard], works: ShardWorks, flows: B
     shared: dict[tuple[tuple[int, ...], bool], Floats] = {}
     asked: dict[object, Floats] = {}
     for shard in shards:
-        proxies = _proxies(task, shard)
+        proxies = task.exchange.deduplicate == "host" and not task.table_by_name[shard.table].pooled
         work = works.of(shard)
         key = (id(work), len(shard.devices))
         if key not in asked:
@@ -236,7 +236,3 @@ def _touched(task: Task, shard: Shard, work: ShardWork) -> bool:
     holders = holders_of(topology.hosts, topology.devices_per_host, shard.devices, False)
     lookups = work.lookups * len(shard.devices) / topology.devices
     return touched_is_cheaper(holders, topology, work, lookups)
-
-
-def _proxies(task: Task, shard: Shard) -> bool:
-    return task.exchange.deduplicate == "host" and not task.table_by_name[shard.table].pooled

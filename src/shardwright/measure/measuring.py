@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
+from operator import attrgetter
 from time import monotonic, sleep
 from typing import Self, TypeAlias
 
@@ -91,6 +92,14 @@ def control_works(device_kind: str, optimizer: str) -> tuple[DeviceWork, ...]:
     )
 
 
+_ASSUMED_NOISE, _ASSUMED_VISITS, _LEAST_NOISE = (
+    0.02,
+    4,
+    0.003,
+)  # noise of a visit as a share, and how many visits the assumption counts as
+_DRAWS = 1000
+_MEDIAN = 1.25  # standard error of a median over that of a mean
+
 _MOST_STARTS = 3  # most failed restarts in a row of a process that ended
 _START_AGAIN_S = 10.0  # a driver may need a while to free the memory of a killed process
 _SLACK_BYTES = 256 * 2**20  # sentinel, buffers of torch, and other memory of the process
@@ -110,12 +119,37 @@ def time_of(visits: Sequence[Visit], usual_ms: float | None = None) -> Times:
     """
     wanted = usual_state([visits]) if usual_ms is None else usual_ms
     counted = [visit for visit in visits if visit.quiet] or [min(visits, key=lambda visit: visit.sentinel)]
-    times = [
-        at_state(np.array([visit.forward_ms, visit.backward_ms]), visit.usual_ms, wanted, np.array(visit.elasticity))
-        for visit in counted
-    ]
-    forward, backward = np.median(times, axis=0).tolist()
+    forward, backward = np.median(_times_at(wanted, counted), axis=0).tolist()
     return forward, backward
+
+
+def _times_at(wanted: float, visits: Sequence[Visit]) -> Floats:
+    """`(n, 2)` forward and backward ms of n visits, at one state."""
+    times, usual, elasticity = (
+        np.array([values(visit) for visit in visits])
+        for values in (attrgetter("forward_ms", "backward_ms"), attrgetter("usual_ms"), attrgetter("elasticity"))
+    )
+    return at_state(times, usual[:, None], wanted, elasticity)
+
+
+def visit_noise(visits: Iterable[Sequence[Visit]]) -> Floats:
+    """`(2,)` standard deviation of a quiet visit as a share of the time, pooled over all works with two or more quiet visits."""
+    squares, freedom = np.full(2, _ASSUMED_VISITS * _ASSUMED_NOISE**2), _ASSUMED_VISITS
+    for some in visits:
+        quiet = [visit for visit in some if visit.quiet]
+        if len(quiet) >= 2:
+            times = np.log(_times_at(1.0, quiet) + 1e-9)
+            squares += ((times - times.mean(axis=0)) ** 2).sum(axis=0)
+            freedom += len(times) - 1
+    found: Floats = np.maximum(np.sqrt(squares / freedom), _LEAST_NOISE)
+    return found
+
+
+def standard_error(noise: Floats, visits: int) -> Floats:
+    """`(2,)` standard error of a work's time as a share of it, after so many visits with this noise."""
+    count = max(1, visits)
+    found: Floats = noise * (_MEDIAN if count > 2 else 1.0) / math.sqrt(count)
+    return found
 
 
 def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
@@ -313,6 +347,7 @@ class MeasuredPlan:
         backward_ms: `(devices,)` ms of their backward pass, optimizer included.
         rounds: how often each device was measured.
         controls: times of the controls in the same period.
+        noise: standard errors of a device's forward and backward ms, as shares.
     """
 
     plan: Plan
@@ -320,6 +355,7 @@ class MeasuredPlan:
     backward_ms: Floats
     rounds: int
     controls: Controls = field(default_factory=Controls)
+    noise: tuple[float, float] = (0.0, 0.0)
 
     @property
     def compute_ms(self) -> float:
@@ -330,6 +366,15 @@ class MeasuredPlan:
     def device_ms(self) -> Floats:
         """`(devices,)` forward + backward ms."""
         return self.forward_ms + self.backward_ms
+
+    @property
+    def excess(self) -> float:
+        """The share by which `compute_ms` is expected to be too long: the slowest of equal devices is the one with most noise."""
+        drawn = np.random.default_rng(0).standard_normal((2, _DRAWS, len(self.forward_ms)))
+        times = np.array([self.forward_ms, self.backward_ms])[:, None] * (
+            1 + np.array(self.noise)[:, None, None] * drawn
+        )
+        return float(times.max(axis=2).sum(axis=0).mean() / self.compute_ms - 1)
 
 
 def measure_plans(
@@ -375,10 +420,11 @@ def measure_plans(
         policy=policy,
         progress=progress,
     )
+    noise = standard_error(visit_noise(found.visits.values()), rounds)
     measured = []
     for plan, works in zip(plans, per_plan, strict=True):
         forward, backward = np.array([found.times(work) for work in works]).T
-        measured.append(MeasuredPlan(plan, forward, backward, rounds, found.controls))
+        measured.append(MeasuredPlan(plan, forward, backward, rounds, found.controls, (noise[0], noise[1])))
     return measured
 
 

@@ -71,7 +71,7 @@ def tiers_of(plan: Plan, table: str) -> tuple[Tier, ...]:
     for key, group in groupby(ordered, key=lambda shard: shard.tier or shard.rows):
         shards = list(group)
         rows, blocks, dealt = key, len({shard.rows for shard in shards}), shards[0].tier is not None
-        copies = _copies(shards, one.dim * (rows[1] - rows[0]))
+        copies = sum(shard.area * len(shard.devices) for shard in shards) / (one.dim * (rows[1] - rows[0]))
         if not (dealt or dealt_before) and found[-1].copies == copies:
             before = found.pop()
             rows, blocks = (before.rows[0], rows[1]), before.blocks + blocks
@@ -79,10 +79,6 @@ def tiers_of(plan: Plan, table: str) -> tuple[Tier, ...]:
         found.append(Tier(name, rows, one.access.share_of(*rows), copies, blocks))
         dealt_before = dealt
     return tuple(found)
-
-
-def _copies(shards: Sequence[Shard], area: int) -> float:
-    return sum(shard.area * len(shard.devices) for shard in shards) / area
 
 
 def _name(copies: float, devices: int, hosts: int) -> str:

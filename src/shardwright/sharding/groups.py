@@ -62,7 +62,8 @@ def in_group(task: Task, groups: ShardingGroups) -> Task:
         return task
     topology = task.topology
     if groups.fully_sharded:
-        whole = 2 if _may_pad(task, groups.count) else 1
+        pads = math.gcd(COLUMN_UNIT, *(table.dim for table in task.tables)) % groups.count  # does not divide all blocks
+        whole = 2 if pads else 1
         room = [size * groups.count // (whole * groups.count + 1) for size in topology.memory_bytes]
         topology = replace(topology, memory=[max(size, 1) for size in room])
     return replace(task, topology=topology, groups=groups)
@@ -81,8 +82,3 @@ def group_memory(plan: Plan) -> GroupMemory:
             padded[shard.devices[0]] |= shard.row_count * shard.dim % count
     part = -(-sharded // count)
     return GroupMemory(total + part + np.where(padded > 0, sharded, 0), total - sharded + part)
-
-
-def _may_pad(task: Task, count: int) -> bool:
-    """Whether `count` may fail to divide the number of weights of a block."""
-    return math.gcd(COLUMN_UNIT, *(table.dim for table in task.tables)) % count != 0

@@ -216,14 +216,14 @@ def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
     limits: list[dict[str, Any]] = []
     for name, limit in constraints.tables.items():
         fields = {key: getattr(limit, key) for key in _LIMITS}
-        given_fields = {key: _list(value) for key, value in fields.items() if value is not None}
+        given_fields = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in fields.items()
+            if value is not None
+        }
         limits.append({"table": name, **given_fields, **{flag: True for flag in _FLAGS if getattr(limit, flag)}})
     colocated = [{"colocate": list(group)} for group in constraints.colocate]
     return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
-
-
-def _list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):

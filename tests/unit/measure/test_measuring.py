@@ -26,7 +26,9 @@ from shardwright.measure.measuring import (
     measure_plans,
     measure_works,
     settled,
+    standard_error,
     time_of,
+    visit_noise,
 )
 from shardwright.measure.timing import TimingPolicy
 from shardwright.measure.worker import Worker
@@ -107,6 +109,32 @@ def test_times_are_those_at_the_median_state_of_the_period(
     found = measure_works([work_of(10.0), work_of(20.0)], rounds=3)
     assert found.usual_ms == 1.0
     assert found.times(work_of(10.0)) == found.times(work_of(20.0)) == (1.0, 2.0)
+
+
+def test_the_noise_of_a_visit_is_what_was_put_in() -> None:
+    rng = np.random.default_rng(0)
+    visits = [
+        [Visit(5 * np.exp(0.05 * a), 9 * np.exp(0.01 * b), 2, 1.0, 1.0, 0.0) for a, b in rng.standard_normal((3, 2))]
+        for _ in range(400)
+    ]
+    np.testing.assert_allclose(visit_noise(visits), [0.05, 0.01], rtol=0.1)
+    disturbed = [[visit(1.0), visit(3.0, 2.0)]] * 50
+    np.testing.assert_allclose(visit_noise(disturbed), [0.02, 0.02])  # as assumed, for nothing is known
+    np.testing.assert_allclose(standard_error(np.array([0.04, 0.02]), 2) ** 2 * 2, [0.04**2, 0.02**2])
+
+
+def test_states_are_not_noise() -> None:
+    slow = Visit(2**0.9, 2**0.3, 2, 1.0, 2.0, 0.0, elasticity=(0.9, 0.3))
+    fast = Visit(1.0, 1.0, 2, 1.0, 1.0, 0.0, elasticity=(0.9, 0.3))
+    assert visit_noise([[slow, fast]] * 1000).max() < 0.004
+
+
+def test_noise_makes_the_slowest_of_equal_devices_look_slower(small_task: Task) -> None:
+    plan = whole(small_task, 0, 1, 2, 3)
+    equal, one = np.full(4, 10.0), np.array([10.0, 1.0, 1.0, 1.0])
+    assert MeasuredPlan(plan, equal, equal, 2).excess == 0
+    assert MeasuredPlan(plan, equal, equal, 2, noise=(0.02, 0.02)).excess == pytest.approx(0.02 * 1.03, rel=0.1)
+    assert abs(MeasuredPlan(plan, one, one, 2, noise=(0.02, 0.02)).excess) < 0.002
 
 
 def test_progress_counts_what_is_wanted(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:

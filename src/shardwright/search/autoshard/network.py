@@ -168,16 +168,11 @@ class Trajectory:
     def part(self, episodes: Tensor) -> Trajectory:
         """The trajectory of the given episodes only."""
         own = {
-            name: value[:, episodes] if _by_step(name) else value[episodes]
+            name: value[:, episodes] if name.rsplit("_", 1)[1].startswith("t") else value[episodes]  # steps come first
             for name, value in vars(self).items()
             if name != "batch"
         }
         return Trajectory(self.batch.rows(episodes), **own)
-
-
-def _by_step(name: str) -> bool:
-    """Whether a trajectory's tensor has steps as its first dimension and episodes as its second."""
-    return name.rsplit("_", 1)[1].startswith("t")
 
 
 def placements(batch: PlacementBatch, assignment_eu: Tensor, excess_e: Tensor) -> tuple[list[int], list[Placed]]:

@@ -256,7 +256,8 @@ class TierRelaxation:
         for _ in range(_ROUNDS):
             ms, weights, prices = _programme([answer.sums for answer in self._answers], limits)
             answer = self._cheapest(prices)
-            bound = max(bound, float(answer.sums @ prices + prices[:4] @ limits.waits - _paid(prices, limits)))
+            paid = float(prices[4]) * limits.memory + float(prices[5]) * (limits.each or 0.0)
+            bound = max(bound, float(answer.sums @ prices + prices[:4] @ limits.waits - paid))
             if ms - bound <= _EXACT * max(ms, 0.0):
                 break
             self._answers.append(answer)
@@ -290,11 +291,6 @@ class TierRelaxation:
     def _of(self, chosen: Ints) -> _Answer:
         sums: Floats = self._terms[chosen, np.arange(chosen.size)].sum(axis=0)
         return _Answer(chosen, sums)
-
-
-def _paid(prices: Floats, limits: Limits) -> float:
-    each = 0.0 if limits.each is None else limits.each
-    return float(prices[4]) * limits.memory + float(prices[5]) * each
 
 
 def _programme(sums: list[Floats], limits: Limits) -> tuple[float, Floats, Floats]:

@@ -150,7 +150,7 @@ def place_others(
     if pooled is None:
         return kept
     memory = np.array(task.topology.memory_bytes, dtype=np.int64)
-    even = _even_share(pooled)
+    even = sum(shard_bytes(pooled, Shard.whole(table, 0)) for table in pooled.tables) // task.topology.devices
     held = memory_account(task, kept).total
     room = memory - held - least_memory(task, tiered, memory - held - even)
     if room.min() < 1:
@@ -175,11 +175,6 @@ def _placed_pooled(
             continue
         return list(found.shards)
     raise AssertionError("one of the two attempts returns or raises")
-
-
-def _even_share(pooled: Task) -> int:
-    """Bytes that a device takes if whole pooled tables are shared out evenly."""
-    return sum(shard_bytes(pooled, Shard.whole(table, 0)) for table in pooled.tables) // pooled.topology.devices
 
 
 def _pooled_task(task: Task) -> Task | None:

@@ -209,13 +209,10 @@ def block_bytes(task: Task, table: Table, rows: int, dim: int, replicas: int = 1
     return work.weight_bytes + state + buffer_bytes(work) + gradient_bytes(task, work, replicas)
 
 
-def _lookups(task: Task, table: Table) -> int:
-    return math.ceil(table.pooling * task.batch_size * (1 - _ROUNDING))
-
-
 def _input_bytes(task: Task, table: Table) -> int:
     """Ids and offsets of all samples and lookups."""
-    return 8 * (_lookups(task, table) + task.batch_size + 1)
+    lookups = math.ceil(table.pooling * task.batch_size * (1 - _ROUNDING))
+    return 8 * (lookups + task.batch_size + 1)
 
 
 def _whole_total(task: Task, table: Table) -> int:

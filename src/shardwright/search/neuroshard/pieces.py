@@ -203,7 +203,7 @@ def make_pieces(task: Task, units: Units, cost_model: CostModel) -> tuple[Pieces
     calls: dict[Call, int] = {}
     arrays = encode(task, flat, cost_model, calls)
     order: Ints = np.lexsort((np.arange(unit.size), -single_ticks(arrays.added, cost_model)))
-    sizes = np.array([_weight_bytes(task, blocks) for blocks in flat], dtype=np.int64)
+    sizes = np.array([sum(shard_work(task, block).weight_bytes for block in blocks) for blocks in flat], dtype=np.int64)
     cuts = _cuts(task, units, unit, order, sizes, calls)
     return _pieces(task, units, cost_model, arrays.take(order), unit[order], calls), cuts
 
@@ -242,10 +242,6 @@ def _halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
         while dim % (2 * multiple) == 0 and dim // 2 >= max(limits.min_columns or 1, narrowest):
             dim //= 2
             yield [replace(block, columns=(left, left + dim))]
-
-
-def _weight_bytes(task: Task, blocks: Sequence[Shard]) -> int:
-    return sum(shard_work(task, block).weight_bytes for block in blocks)
 
 
 def _pieces(
