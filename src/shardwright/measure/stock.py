@@ -24,7 +24,7 @@ import numpy as np
 from shardwright.errors import InvalidInput
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.hardware import Fingerprint, check_device, device_memory
-from shardwright.measure.measuring import settled
+from shardwright.measure.measuring import settled, time_of
 from shardwright.measure.sampling import Breadth, SampleSpace, TableSet, breadth_named, pool_digest
 from shardwright.measure.store import SampleStore
 from shardwright.task.table import Table
@@ -317,8 +317,9 @@ def summarise(stock: Stock, seconds: float) -> CollectSummary:
 
 def _repeat(visits: Sequence[Visit]) -> tuple[float, float] | None:
     """The forward + backward time at the first and last quiet visit; None with fewer than two."""
-    quiet = [visit.forward_ms + visit.backward_ms for visit in visits if visit.quiet]
-    return (quiet[0], quiet[-1]) if len(quiet) > 1 else None
+    quiet = [visit for visit in visits if visit.quiet]
+    ends = [sum(time_of([visit], quiet[0].usual_ms)) for visit in (*quiet[:1], *quiet[1:][-1:])]
+    return (ends[0], ends[1]) if len(ends) > 1 else None
 
 
 def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
