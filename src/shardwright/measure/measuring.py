@@ -141,8 +141,7 @@ def visit_noise(visits: Iterable[Sequence[Visit]]) -> Floats:
             times = np.log(_times_at(1.0, quiet) + 1e-9)
             squares += ((times - times.mean(axis=0)) ** 2).sum(axis=0)
             freedom += len(times) - 1
-    found: Floats = np.maximum(np.sqrt(squares / freedom), _LEAST_NOISE)
-    return found
+    return np.sqrt(squares / freedom).clip(_LEAST_NOISE)
 
 
 def standard_error(noise: Floats, visits: int) -> Floats:
