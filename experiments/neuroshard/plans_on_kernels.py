@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shardwright.cost.model import CostModel
     from shardwright.measure.measuring import MeasuredPlan
 
+CONTROLS = "controls"
+"""Column with the time of the control sets over their time when the cost model was learned; None if unknown."""
 NOT_MEASURED = "not measured"
 """Failure of a task whose plans could not be measured on this machine."""
 
@@ -40,25 +42,25 @@ def measured_rows(
         model: cost model; by default the bundled one.
 
     Returns:
-        For each plan the row of `row_of`, with `strategy` and `measured_ms`: kernels of the device whose kernels take longest, comparable
-        with `compute_ms`. If there is no plan or this machine cannot run the plans, a single row with the failure `NOT_MEASURED`.
+        For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: kernels of the device whose kernels take longest,
+        comparable with `compute_ms`. If there is no plan or this machine cannot run the plans, a single row with the failure `NOT_MEASURED`.
     """
     from shardwright.measure.measuring import measure_plans
 
     plans = [found for entrant in entrants if (found := planned(task, entrant, seed=seed, model=model)[1]) is not None]
-    nothing: Row = {"strategy": "", "measured_ms": None}
+    nothing: Row = {"strategy": "", "measured_ms": None, CONTROLS: None}
     if not plans:
         return [nothing | _empty(task, "no strategy placed the task")]
     try:
         measured = measure_plans(plans, rounds=rounds, seed=seed)
     except MeasurementFailed as error:
         return [nothing | _empty(task, str(error))]
-    return [_row(one) for one in measured]
+    return [_row(one, model) for one in measured]
 
 
-def _row(one: MeasuredPlan) -> Row:
+def _row(one: MeasuredPlan, model: CostModel | None) -> Row:
     own: Row = {"strategy": one.plan.strategy, "measured_ms": float(one.device_ms.max())}
-    return own | row_of(one.plan)
+    return own | {CONTROLS: one.controls.slower_than(getattr(model, "metadata", {}))} | row_of(one.plan)
 
 
 def _empty(task: Task, why: str) -> Row:

@@ -20,6 +20,7 @@ def outcome(strategy, ms, *, bound=None, seconds=0.5, cut=0, oversize=0, failure
         "failure": failure,
         "why": None if placed else "because",
         "measured_ms": None,
+        "controls": None,
         "jobs": 1,
         "hardware": HARDWARE,
     } | others
