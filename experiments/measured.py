@@ -170,7 +170,8 @@ def _table(part: str, rows: Sequence[Row]) -> ResultTable:
         beside = [_ratios(by_task, name, rival) for rival in RIVALS]
         cells.append(
             (name, len(own), cell(float(np.mean([float(row["measured_ms"] or 0.0) for row in own]))),
-             cell(float(np.median(errors)), ".3f"), cell(float(np.median(beyond)), ".3f"), *(with_interval(ratios, ".3f") if ratios else "–" for ratios in beside))
+             cell(float(np.median(errors)), ".3f"), cell(float(np.median(beyond)), ".3f"),
+             *(with_interval(ratios, ".3f") if ratios else "–" for ratios in beside))
         )  # fmt: skip
     sample = (
         f" Of 128 devices {SLOWEST + AT_RANDOM} are measured: those predicted to be the slowest, and others."

@@ -43,7 +43,7 @@ def measured_rows(
 
     Returns:
         For each plan the row of `row_of`, with `strategy`, `CONTROLS` and `measured_ms`: kernels of the device whose kernels take longest,
-        comparable with `compute_ms`. If there is no plan or this machine cannot run the plans, a single row with the failure `NOT_MEASURED`.
+        comparable with `compute_ms`. If there is no plan or this machine cannot run the plans, one row with the failure `NOT_MEASURED`.
     """
     from shardwright.measure.measuring import measure_plans
 
