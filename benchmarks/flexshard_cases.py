@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import gcd
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -152,25 +153,33 @@ def scattered(ranks: Ints, rows: int) -> Ints:
     return (ranks * factor + shift) % rows
 
 
-def cases(log: str | None, *, quick: bool, production: bool) -> Iterator[Case]:
+BATCH = 32
+"""Samples of each device for synthetic tables, where nothing else is asked for."""
+
+
+def cases(log: str | None, *, quick: bool, production: bool, batches: Sequence[int] = (BATCH,)) -> Iterator[Case]:
     """Yield the cases of a page.
 
     Synthetic tables have few rows, so that a step on this machine looks up each row as often as a step of a cluster does. With 1.3
-    lookups a row and device, 4 devices match 64 devices with 4,096 samples of 200 ids in 10 million rows.
+    lookups a row and device (32 samples), 4 devices match 64 devices with 4,096 samples of 200 ids in 10 million rows. With 128
+    samples they match the same in 2.5 million rows.
 
     Args:
         log: the file of the log; None to leave it out.
         quick: whether to yield few and small cases.
         production: whether to add 100 tables, and sequences of a thousand.
+        batches: samples of each device for the synthetic tables.
     """
     if log is not None:
         real = Case("Amazon video games, dim 64", 64, 1024 if quick else 2048, log=str(Path(log).resolve()))
         yield real
         if not quick:
             yield replace(real, name="Amazon video games, dim 128", dim=128)
-    shape = Case("", 64, 32, tables=8 if quick else 20, rows=2500, length=100)
-    for zipf in (1.1,) if quick else (0.8, 1.0, 1.1, 1.2, 1.3):
-        yield replace(shape, name=f"{shape.tables} tables, length 100, Zipf {zipf:g}", zipf=zipf)
+    shape = Case("", 64, BATCH, tables=8 if quick else 20, rows=2500, length=100)
+    for batch, zipf in product(batches, (1.1,) if quick else (0.8, 1.0, 1.1, 1.2, 1.3)):
+        samples = "" if batch == BATCH else f", {batch} samples a device"
+        name = f"{shape.tables} tables, length 100, Zipf {zipf:g}{samples}"
+        yield replace(shape, name=name, zipf=zipf, batch=batch)
     if production:
         long = replace(shape, tables=2, rows=25_000, length=1000, zipf=1.1)
         yield replace(long, name="2 tables, length 1000, Zipf 1.1")

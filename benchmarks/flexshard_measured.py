@@ -26,7 +26,7 @@ import numpy as np
 
 import shardwright as sw
 from benchmarks import flexshard_page, results_table
-from benchmarks.flexshard_cases import Case, cases
+from benchmarks.flexshard_cases import BATCH, Case, cases
 from benchmarks.flexshard_model import losses_unsharded
 from benchmarks.hosts import HostBed, why_not
 from benchmarks.hosts.calibration import calibrate
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     journal = Journal(Path(options.journal))
     topology = calibrated(options, journal)
     wanted = []
-    for case in cases(options.log, quick=options.quick, production=options.production):
+    for case in cases(options.log, quick=options.quick, production=options.production, batches=options.batch):
         if options.case not in case.name:
             continue
         wanted += [measured_case(case, topology, options, journal)]
@@ -98,6 +98,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--steps", type=int, default=2, help="instrumented steps of a visit, and as many others (default 2)"
     )
     parser.add_argument("--memory", type=float, nargs="+", default=list(MEMORIES))
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=[BATCH], help=f"samples of each device (default {BATCH})"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="two small cases, 1.0 and 1.25 times the memory, one round"
     )
