@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -59,6 +60,11 @@ class Measurement:
         assert self.result.plan.cost is not None
         return self.result.plan.cost.compute_ms
 
+    def usual(self, mean_error: float) -> float:
+        """The usual ratio of measured over predicted time, if the model is off by `mean_error` for each device."""
+        assert self.result.plan.cost is not None
+        return self.result.plan.cost.expected_compute_ms(mean_error) / self.predicted_ms
+
     @property
     def measured_ms(self) -> float:
         """Measured slowest forward plus slowest backward kernel."""
@@ -84,18 +90,19 @@ def by_strategy(found: list[Measurement]) -> dict[str, dict[int, Measurement]]:
     return result
 
 
-def main_table(found: list[Measurement], state: float | None = None) -> HeadsAndRows:
+def main_table(found: list[Measurement], metadata: Mapping[str, str] | None = None) -> HeadsAndRows:
     """Return predicted and measured means by strategy, and how far measured times lie above the floor.
 
     Args:
-        found: measured plans.
-        state: time of the controls now over their time when the cost model was learned; None if unknown.
+        found: plans measured together.
+        metadata: metadata of the cost model; None if it is not known on this machine.
     """
     heads = (
         "strategy", "placed", "predicted", "measured", "measured / predicted, median", "10th to 90th percentile", "over the controls'",
-        "above the floor, median", "of this noise", "shards a device",
+        "usual for the model's error", "above the floor, median", "of this noise", "shards a device",
     )  # fmt: skip
-    floors = floors_of(found)
+    floors, facts = floors_of(found), metadata or {}
+    state, error = found[0].result.controls.slower_than(facts), facts.get("mean_error")
     rows: Rows = []
     for name, of_task in by_strategy(found).items():
         own = list(of_task.values())
@@ -106,11 +113,12 @@ def main_table(found: list[Measurement], state: float | None = None) -> HeadsAnd
         low, middle, high = np.percentile(ratios, (10, 50, 90))
         above = np.median([one.measured_ms / floors[one.number] - 1 for one in own])
         noise = np.median([one.result.excess for one in own])
+        usual = f"{np.median([one.usual(float(error)) for one in own]):.3f}" if error else "–"
         shards = np.mean([len(held) for one in own for held in one.result.plan.by_device])
         rows.append(
             (
                 name, str(len(own)), f"{predicted.mean():.2f}", f"{measured.mean():.2f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}",
-                f"{middle / state:.3f}" if state else "–", f"{above:+.1%}", f"{noise:.1%}", f"{shards:.1f}",
+                f"{middle / state:.3f}" if state else "–", usual, f"{above:+.1%}", f"{noise:.1%}", f"{shards:.1f}",
             )
         )  # fmt: skip
     return heads, rows

@@ -94,7 +94,7 @@ def progress() -> Callable[[int, int, str], None]:
 def write_page(found: list[Measurement], model: CostModel, options: argparse.Namespace, command: str) -> None:
     tables = []
     controls = found[0].result.controls
-    state, said = controls.slower_than(getattr(model, "metadata", {})), model_and_state(model, controls)
+    said = model_and_state(model, controls)
     for devices in options.devices:
         of_size = [one for one in found if one.devices == devices]
         caption = (
@@ -109,7 +109,7 @@ def write_page(found: list[Measurement], model: CostModel, options: argparse.Nam
         )
         totals = "Total work of all devices over that of `greedy` on the same task: what cuts and replicas add or save. Medians."
         tables += [
-            (caption, *main_table(of_size, state)),
+            (caption, *main_table(of_size, getattr(model, "metadata", {}))),
             (gains, *gain_table(of_size)),
             (totals, *total_table(of_size)),
         ]

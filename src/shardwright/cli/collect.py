@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli.checks import check_folder, given_parameters
-from shardwright.cli.collect_remote import kernels_collected_on
 from shardwright.cli.errors import Interrupted
 from shardwright.cli.options import AsJson, BackendName, Device, RayAddress, Seed, option
 from shardwright.cli.output import emit, note, percent, progress
@@ -153,7 +152,7 @@ def run(
                 **common,
             )
         else:
-            collected = _kernels_collected if ray is None else partial(kernels_collected_on, ray)
+            collected = _kernels_collected if ray is None else partial(_kernels_collected_on, ray)
             document, text = collected(
                 output,
                 samples=8000 if samples is None else samples,
@@ -181,6 +180,31 @@ def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], st
         summary = collect(output, **options, progress=report)
     text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
     return asdict(summary) | {"folder": str(summary.folder)}, text
+
+
+def _kernels_collected_on(
+    address: str, output: Path, *, backend: str | None, seconds: float | None, **options: Any
+) -> tuple[dict[str, Any], str]:
+    """Collect kernels on the machines of a Ray cluster; return the result as data and as text. `options` are fields of `Collection`."""
+    from shardwright.cluster import open_cluster
+    from shardwright.measure.remote import collect_on_cluster
+    from shardwright.measure.stock import Collection, summary_text
+
+    collection = Collection(**options)  # wrong options are told before a cluster starts
+    with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:
+        summary = collect_on_cluster(
+            cluster, output, collection, backend=backend, seconds=seconds, progress=report, say=note
+        )
+    for line in summary.given_up:
+        note(f"warning: {line}")
+    stores = [
+        asdict(store) | {"folder": str(store.folder), "hardware": dict(hardware)} for store, hardware in summary.stores
+    ]
+    lines = [f"{hardware['processor']}: {summary_text(store)}" for store, hardware in summary.stores]
+    lines.append(f"next: shardwright train {output} -o model.safetensors")
+    if summary.lost:
+        lines.append(f"{summary.lost} times a worker died; what it was doing was done again")
+    return {"folder": str(output), "stores": stores, "lost": summary.lost}, "\n".join(lines)
 
 
 def _collectives_collected(

@@ -34,7 +34,7 @@ from shardwright.sharding import BOUND_SCOPES, Plan
 from shardwright.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.measure.measuring import Controls, MeasuredPlan
+    from shardwright.measure.measuring import MeasuredPlan
     from shardwright.sharding.runtimes import Runtime
 
 _COLUMNS = ("strategy", "predicted ms", "measured ms", "step ms", "embedding cost", "gap", "search s")
@@ -229,28 +229,35 @@ def agreement(
         unlike: why measured and predicted times cannot be compared; None if they can.
         metadata: metadata of the cost model that predicted the times.
     """
-    measured = [attempt.measured for attempt in attempts if attempt.measured]
-    if unlike or not measured:
-        return [unlike] if unlike and measured else []
-    ratios = [one.compute_ms / one.plan.cost.compute_ms for one in measured if one.plan.cost]
-    return [truth_line("plans", ratios, measured[0].controls, metadata or {})] if ratios else []
+    measured = [attempt.measured for attempt in attempts if attempt.measured and attempt.measured.plan.cost]
+    return [unlike or truth_line("plans", measured, metadata or {})] if measured else []
 
 
-def truth_line(what: str, ratios: Sequence[float], controls: Controls, metadata: Mapping[str, str]) -> str:
+def truth_line(what: str, measured: Sequence[MeasuredPlan], metadata: Mapping[str, str]) -> str:
     """A line that compares measured with predicted times and, by the controls, separates the machine's state from model error.
+
+    It also says how much of the model error is usual: a step waits for the device whose time is off the most.
 
     Args:
         what: what was measured, such as "plans".
-        ratios: measured over predicted times.
-        controls: times of the control sets during the measurement.
+        measured: plans measured together; at least one has a predicted cost.
         metadata: metadata of the cost model.
     """
-    off, state = float(np.median(ratios)), controls.slower_than(metadata)
-    text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(ratios) > 1 else ''}"
+    pairs = [(one.compute_ms, one.plan.cost) for one in measured if one.plan.cost]
+    off, state = (
+        float(np.median([took / cost.compute_ms for took, cost in pairs])),
+        measured[0].controls.slower_than(metadata),
+    )
+    text = f"{what} {signed(off - 1)} against prediction{' (median)' if len(pairs) > 1 else ''}"
     if state is None:
         return f"{text}; the controls' time when the model was learned is unknown here"
     machine = f"machine {'slower' if state >= 1 else 'faster'}"
-    return f"{text}, controls {signed(state - 1)} ({machine}): model error {signed(off / state - 1)}"
+    text += f", controls {signed(state - 1)} ({machine}): model error {signed(off / state - 1)}"
+    if "mean_error" not in metadata:
+        return text
+    error = float(metadata["mean_error"])
+    usual = float(np.median([cost.expected_compute_ms(error) / cost.compute_ms for _, cost in pairs])) - 1
+    return f"{text}, where {signed(usual)} is usual for devices that are off by {percent(error)} each"
 
 
 def attempt_dict(attempt: Attempt) -> dict[str, Any]:

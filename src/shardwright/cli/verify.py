@@ -68,7 +68,7 @@ def run(
         f"slowest forward + slowest backward: predicted {ms(document['predicted_compute_ms'])} ms, "
         f"measured {ms(measured.compute_ms)} ms ({unlike or signed(off)})"
     )
-    truth = [truth_line("plan", [1 + off], measured.controls, metadata)] if None not in (off, state) else []
+    truth = [truth_line("plan", [measured], metadata)] if None not in (off, state) else []
     view = _view(checked, measured, unlike)
     emit({**document, "measured_on": measured_device(device)}, view, summary, *truth, as_json=as_json)
     if document["within_tolerance"] is False:

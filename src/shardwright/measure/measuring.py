@@ -28,6 +28,7 @@ from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes, devi
 from shardwright.measure.hardware import available_memory, check_device
 from shardwright.measure.timing import TimingPolicy, at_state
 from shardwright.measure.worker import Worker, WorkerOptions
+from shardwright.sharding.costs import expected_slowest
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.work import ShardWork
 from shardwright.task.access import AccessProfile
@@ -97,7 +98,6 @@ _ASSUMED_NOISE, _ASSUMED_VISITS, _LEAST_NOISE = (
     4,
     0.003,
 )  # noise of a visit as a share, and how many visits the assumption counts as
-_DRAWS = 1000
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 
 _MOST_STARTS = 3  # most failed restarts in a row of a process that ended
@@ -369,11 +369,7 @@ class MeasuredPlan:
     @property
     def excess(self) -> float:
         """The share by which `compute_ms` is expected to be too long: the slowest of equal devices is the one with most noise."""
-        drawn = np.random.default_rng(0).standard_normal((2, _DRAWS, len(self.forward_ms)))
-        times = np.array([self.forward_ms, self.backward_ms])[:, None] * (
-            1 + np.array(self.noise)[:, None, None] * drawn
-        )
-        return float(times.max(axis=2).sum(axis=0).mean() / self.compute_ms - 1)
+        return sum(map(expected_slowest, (self.forward_ms, self.backward_ms), self.noise)) / self.compute_ms - 1
 
 
 def measure_plans(

@@ -5,9 +5,13 @@ This module holds pure data; the cost models compute it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidPlan
 
 PHASES = ("forward_ms", "forward_communication_ms", "backward_communication_ms", "backward_ms")
@@ -32,6 +36,21 @@ SEARCH_ENDS: dict[str, str] = {
     "interrupted": "it was interrupted",
 }
 """Why a search ended."""
+
+_DRAWS = 1000  # of errors; each also counts with the other sign
+
+
+def expected_slowest(ms: Floats, error: float) -> float:
+    """Mean time of the slowest device, if the time of each device has a normal error of its own.
+
+    The slowest of equal devices is the one with the largest error, so the mean is longer than the longest time.
+
+    Args:
+        ms: `(devices,)` times.
+        error: standard deviation of the errors, as a share of the time.
+    """
+    drawn = error * np.random.default_rng(0).standard_normal((_DRAWS, ms.size))
+    return float(np.mean([(ms * (1 + drawn)).max(axis=1), (ms * (1 - drawn)).max(axis=1)]))
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,11 @@ class PlanCost:
     def compute_ms(self) -> float:
         """Slowest forward plus slowest backward kernel: the part of a step that runs without any link."""
         return max(device.forward_ms for device in self.devices) + max(device.backward_ms for device in self.devices)
+
+    def expected_compute_ms(self, mean_error: float) -> float:
+        """`compute_ms` as kernels will take it on average, if predictions are off by `mean_error` (mean absolute, as a share)."""
+        kernels = np.array([(device.forward_ms, device.backward_ms) for device in self.devices])
+        return sum(expected_slowest(ms, math.sqrt(math.pi / 2) * mean_error) for ms in kernels.T)
 
 
 def _sum_of_phases(

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import shardwright as sw
 from shardwright.cli import compare
 from shardwright.errors import InfeasibleTask
 from shardwright.measure.measuring import Controls, MeasuredPlan
+from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.testing.tasks import impossible_task, task_of
 
 
@@ -39,14 +41,22 @@ def test_planners_of_others_take_part_where_they_are_installed(task_file):
 
 
 def test_model_error_and_the_state_of_the_machine_are_told_apart():
-    said = compare.truth_line("plans", [1.02, 1.03, 1.09], Controls((1.02, 2.04)), {"controls": "1,2"})
+    def measured(*over_predicted, controls):
+        one = DeviceCost(0, 1.0, 0.0, 0.0, 1.0, 0)
+        cost = PlanCost((one, replace(one, rank=1)))
+        plan = SimpleNamespace(cost=cost)
+        return [SimpleNamespace(compute_ms=2.0 * off, plan=plan, controls=Controls(controls)) for off in over_predicted]
+
+    three = measured(1.02, 1.03, 1.09, controls=(1.02, 2.04))
+    said = compare.truth_line("plans", three, {"controls": "1,2"})
     assert said == "plans +3.0% against prediction (median), controls +2.0% (machine slower): model error +1.0%"
-    faster = compare.truth_line("plan", [0.98], Controls((0.98, 1.96)), {"controls": "1,2"})
+    faster = compare.truth_line("plan", measured(0.98, controls=(0.98, 1.96)), {"controls": "1,2"})
     assert faster == "plan -2.0% against prediction, controls -2.0% (machine faster): model error +0.0%"
-    unknown = compare.truth_line("device 1", [0.9], Controls((1.0, 2.0)), {})
-    assert (
-        unknown == "device 1 -10.0% against prediction; the controls' time when the model was learned is unknown here"
-    )
+    unknown = compare.truth_line("plan", measured(0.9, controls=(1.0, 2.0)), {})
+    assert unknown == "plan -10.0% against prediction; the controls' time when the model was learned is unknown here"
+    usual = compare.truth_line("plans", three, {"controls": "1,2", "mean_error": "0.1"})
+    expected = three[0].plan.cost.expected_compute_ms(0.1) / 2.0 - 1
+    assert usual == f"{said}, where {expected:+.1%} is usual for devices that are off by 10.0% each"
 
 
 def test_a_plan_does_not_overwrite_the_task(cli, tmp_path, model_file):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from shardwright.errors import InvalidInput
 from shardwright.report.document import tuning_data
 from shardwright.sharding import Plan
-from shardwright.sharding.costs import PHASES, DeviceCost, PlanCost, Trial, Tuning
+from shardwright.sharding.costs import PHASES, DeviceCost, PlanCost, Trial, Tuning, expected_slowest
 from tests.unit.report.plans import mixed_plan
 
 MS = st.floats(0, 1e6)
@@ -19,6 +20,23 @@ DEVICES = st.lists(st.builds(DeviceCost, st.just(0), MS, MS, MS, MS, st.just(0))
 def test_a_step_waits_for_the_slowest_device_of_each_phase():
     cost = PlanCost((DeviceCost(0, 1.0, 2.0, 3.0, 4.0, 0), DeviceCost(1, 4.0, 1.0, 1.0, 5.0, 0)))
     assert (cost.step_ms, cost.embedding_cost_ms, cost.compute_ms) == (14.0, 11.0, 9.0)
+
+
+@pytest.mark.parametrize(("devices", "deviations"), [(1, 0.0), (2, 0.564), (4, 1.029), (8, 1.424), (128, 2.646)])
+def test_the_slowest_of_equal_devices_is_the_one_with_the_largest_error(devices, deviations):
+    """Deviations: the known mean of the largest of so many normal numbers."""
+    assert expected_slowest(np.full(devices, 10.0), 0.05) == pytest.approx(10 * (1 + 0.05 * deviations), rel=2e-3)
+    cost = PlanCost((DeviceCost(0, 2.0, 9.0, 9.0, 3.0, 0),) * devices)
+    error = 0.05 * np.sqrt(2 / np.pi)  # mean absolute
+    assert cost.expected_compute_ms(error) == pytest.approx(5 * (1 + 0.05 * deviations), rel=2e-3)
+
+
+@given(st.lists(MS, min_size=1, max_size=9), st.floats(0, 0.3))
+def test_errors_never_make_the_slowest_device_quicker(times, error):
+    ms = np.array(times)
+    assert expected_slowest(ms, 0.0) == pytest.approx(ms.max())
+    assert expected_slowest(ms, error) >= ms.max() * (1 - 1e-9)
+    assert expected_slowest(np.append(ms, 10 * ms.max()), 0.05) == pytest.approx(10 * ms.max())
 
 
 @given(DEVICES)
