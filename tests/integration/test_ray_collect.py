@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,10 +74,8 @@ def test_work_lost_with_killed_processes_is_done_again(cluster: Cluster, tmp_pat
         cluster, tmp_path, small(24), backend="embedding_bag", policy=ONCE, progress=kill, say=pytest.fail
     )
     assert len(killed) == 2
-    assert summary.lost >= 1
-    ((store, hardware),) = summary.stores
-    assert (store.folder, store.samples, store.failed, store.wanted) == (tmp_path, 24, 0, 24)
-    assert [hardware] == fingerprints(tmp_path) == [fingerprint("cpu", "embedding_bag")]
+    assert (summary.folder, summary.samples, summary.failed, summary.wanted) == (tmp_path, 24, 0, 24)
+    assert fingerprints(tmp_path) == [fingerprint("cpu", "embedding_bag")]
     check_whole(tmp_path, 24)
     # What a cluster measures is what one machine would: the same sets, and a store that either goes on with.
     alone = collect(tmp_path / "alone", samples=4, backend="embedding_bag", **SMALL)
@@ -137,7 +136,7 @@ def test_a_killed_driver_loses_nothing_that_it_has_heard_of(cluster: Cluster, tm
     summary = collect_on_cluster(cluster, tmp_path, small(20), backend="embedding_bag", policy=ONCE)
     after = visits(tmp_path)
     assert heard <= after
-    assert summary.stores[0][0].measured == len(after) - len(heard)
+    assert summary.measured == len(after) - len(heard)
     check_whole(tmp_path, 20)
 
 
@@ -181,30 +180,31 @@ def test_ctrl_c_ends_everything_and_the_command_goes_on_later(tmp_path: Path) ->
     assert measured | {len(measured)} <= {number for number, _ in keys_in(store)}
 
 
-def test_different_hardware_is_kept_apart(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_of_another_kind_are_left_out_and_go_on_later(cluster: Cluster, tmp_path: Path) -> None:
     store, said = tmp_path / "store", list[str]()
     (tmp_path / "claims").mkdir()
     of_machine = partial(claimed, str(tmp_path / "claims"), os.getpid())
     options: dict[str, Any] = {"backend": "embedding_bag", "policy": ONCE, "say": said.append}
     summary = collect_on_cluster(cluster, store, small(6), of_machine=of_machine, **options)
-    processors = {"Processor A", "Processor B"}
-    assert {hardware["processor"] for _, hardware in summary.stores} == processors
-    assert [(summarised.samples, summarised.folder) for summarised, _ in summary.stores] == [(6, store)] * 2
-    assert len(said) == 2
-    assert all(any(processor in line for line in said) for processor in processors)
+    assert (summary.samples, summary.folder) == (6, store)
+    (line,) = said
+    assert re.match(
+        r"machines of the cluster differ: working on those with Processor [AB], .* alone, without .*Processor [AB]",
+        line,
+    )
+    (hardware,) = fingerprints(store)
+    other = ({"Processor A", "Processor B"} - {hardware["processor"]}).pop()
+
+    def others(device: str, backend: str) -> dict[str, str]:
+        return dict(fingerprint(device, backend)) | {"processor": other}
+
+    assert collect_on_cluster(cluster, store, small(6), of_machine=others, **options).measured >= 6
     with pytest.raises(InvalidInput, match="several kinds of hardware"):
         read_stores([store], hardware=None, allow_other_hardware=False)
-    for processor in processors:
+    for processor in (other, hardware["processor"]):
         stores = read_stores([store], hardware=processor, allow_other_hardware=False)
         assert stores.machines[0]["processor"] == processor
         assert stores.samples().repeat.tolist().count(0) == 6
-    # Each machine goes on with its own, by the same command, without a cluster too.
-    for processor in processors:
-        here = fingerprint("cpu", "embedding_bag") | {"processor": processor}
-        monkeypatch.setattr("shardwright.measure.collect.fingerprint", lambda *_, here=here: here)
-        alone = collect(store, samples=7, backend="embedding_bag", **SMALL)
-        assert alone.samples == 7
-        assert alone.measured < 7
 
 
 def test_errors_reach_the_caller_as_they_are(cluster: Cluster, tmp_path: Path) -> None:

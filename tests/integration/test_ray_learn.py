@@ -12,8 +12,8 @@ import pytest
 from tests.ray_cluster import alive, local_cluster, named, needs_ray, wait_until
 
 from shardwright.cluster import Cluster
+from shardwright.measure.remote import Fleet, open_fleet
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.fleet import Fleet, FleetWorld, open_fleet
 from shardwright.search.learned.options import AutoShardOptions
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld
@@ -48,7 +48,7 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
     class KillingPool:
         """Kills a worker when the first job is done: one that is measuring, or else one that has, whose next job finds it dead."""
 
-        size = fleet.pool.size
+        size, given_up = fleet.pool.size, ()
 
         def map(self, method, jobs):  # type: ignore[no-untyped-def]
             for found in fleet.pool.map(method, jobs):
@@ -63,12 +63,10 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
                     os.kill(killed[0], signal.SIGKILL)
                 yield found
 
-    before = redone(fleet)
-    found = FleetWorld(replace(fleet, pool=KillingPool())).costs(placed)  # type: ignore[arg-type]
-    assert redone(fleet) == before + 1
+    found = MeasuredWorld(fleet=replace(fleet, pool=KillingPool())).costs(placed)  # type: ignore[arg-type]
     assert orphans
     wait_until(lambda: not any(map(alive, orphans)), "the measuring process of a killed worker is left")
-    assert FleetWorld(fleet).name == MeasuredWorld().name
+    assert MeasuredWorld(fleet=fleet).name == MeasuredWorld().name
     assert len(found) == 20
     for (_, assignment), phases in zip(placed, found, strict=True):
         assert phases.shape == (3, 4)
@@ -79,10 +77,5 @@ def test_placements_are_measured_by_workers_and_those_of_a_killed_one_again(flee
 def test_a_policy_learns_from_costs_that_a_fleet_measures(fleet: Fleet) -> None:
     options = AutoShardOptions(steps=60, unroll=20, batch=1, lag=3, cost_updates=2, scattered=2, variations=0)
     with one_thread():
-        policy = learn(TASKS[:2], FleetWorld(fleet, rounds=1), options)
+        policy = learn(TASKS[:2], MeasuredWorld(rounds=1, fleet=fleet), options)
     assert policy.metadata["world"] == MeasuredWorld().name
-
-
-def redone(fleet: Fleet) -> int:
-    count: int = fleet.pool.redone  # type: ignore[attr-defined]
-    return count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,8 +151,8 @@ def run(
                 **common,
             )
         else:
-            collected = _kernels_collected if ray is None else partial(_kernels_collected_on, ray)
-            document, text = collected(
+            document, text = _kernels_collected(
+                ray,
                 output,
                 samples=8000 if samples is None else samples,
                 space=space,
@@ -171,40 +170,27 @@ def run(
         emit(document, text, as_json=as_json)
 
 
-def _kernels_collected(output: Path, **options: Any) -> tuple[dict[str, Any], str]:
-    """Collect kernels; return the result as data and as text."""
-    from shardwright.measure.collect import collect
-    from shardwright.measure.stock import summary_text
-
-    with progress("measuring", detail="starting the measuring process") as report:
-        summary = collect(output, **options, progress=report)
-    text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
-    return asdict(summary) | {"folder": str(summary.folder)}, text
-
-
-def _kernels_collected_on(
-    address: str, output: Path, *, backend: str | None, seconds: float | None, **options: Any
+def _kernels_collected(
+    address: str | None, output: Path, *, backend: str | None, seconds: float | None, **options: Any
 ) -> tuple[dict[str, Any], str]:
-    """Collect kernels on the machines of a Ray cluster; return the result as data and as text. `options` are fields of `Collection`."""
-    from shardwright.cluster import open_cluster
-    from shardwright.measure.remote import collect_on_cluster
+    """Collect kernels, here or on the cluster at an address; return the result as data and as text."""
     from shardwright.measure.stock import Collection, summary_text
 
     collection = Collection(**options)  # wrong options are told before a cluster starts
-    with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:
-        summary = collect_on_cluster(
-            cluster, output, collection, backend=backend, seconds=seconds, progress=report, say=note
-        )
-    for line in summary.given_up:
-        note(f"warning: {line}")
-    stores = [
-        asdict(store) | {"folder": str(store.folder), "hardware": dict(hardware)} for store, hardware in summary.stores
-    ]
-    lines = [f"{hardware['processor']}: {summary_text(store)}" for store, hardware in summary.stores]
-    lines.append(f"next: shardwright train {output} -o model.safetensors")
-    if summary.lost:
-        lines.append(f"{summary.lost} times a worker died; what it was doing was done again")
-    return {"folder": str(output), "stores": stores, "lost": summary.lost}, "\n".join(lines)
+    if address is None:
+        from shardwright.measure.collect import collect
+
+        with progress("measuring", detail="starting the measuring process") as report:
+            summary = collect(output, backend=backend, seconds=seconds, progress=report, **options)
+    else:
+        from shardwright.cluster import open_cluster
+        from shardwright.measure.remote import collect_on_cluster
+
+        common: dict[str, Any] = {"backend": backend, "seconds": seconds, "say": note}
+        with open_cluster(address) as cluster, progress("measuring", detail="starting workers") as report:
+            summary = collect_on_cluster(cluster, output, collection, progress=report, **common)
+    text = f"{summary_text(summary)}\nnext: shardwright train {summary.folder} -o model.safetensors"
+    return asdict(summary) | {"folder": str(summary.folder)}, text
 
 
 def _collectives_collected(

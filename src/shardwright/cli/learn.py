@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import rich.table
     from _typeshed import DataclassInstance
 
-    from shardwright.search.learned.fleet import Fleet
+    from shardwright.measure.remote import Fleet
     from shardwright.search.learned.options import AutoShardOptions, DreamShardOptions
     from shardwright.search.learned.worlds import World
     from shardwright.task import Task
@@ -96,7 +96,7 @@ def learning_fleet(address: str | None, device: str, *, simulated: bool) -> Iter
             f"--ray {address}: simulated costs are computed here; leave --ray out, or learn from --measured costs"
         )
     from shardwright.cluster import open_cluster
-    from shardwright.search.learned.fleet import open_fleet
+    from shardwright.measure.remote import open_fleet
 
     with open_cluster(address) as cluster, open_fleet(cluster, device) as fleet:
         for text in fleet.notes:
@@ -162,10 +162,10 @@ def run(
         shardwright plan task.yaml --strategy dreamshard --policy dreamshard.safetensors
     """
     require("learn", "learning")
-    from shardwright.search.learned.fleet import FleetWorld
     from shardwright.search.learned.policy_files import save_policy
     from shardwright.search.learned.records import TrainingRecord
     from shardwright.search.learned.trainer import learn
+    from shardwright.search.learned.worlds import MeasuredWorld
     from shardwright.workload.training_tasks import load_training_tasks
 
     check_target(output, inputs=[tasks, model], outputs=[checkpoint])
@@ -185,7 +185,7 @@ def run(
         TrainingRecord(log, report) as record,
     ):
         if fleet is not None:
-            world = FleetWorld(fleet)
+            world = MeasuredWorld(device, fleet=fleet)
         with about(tasks):
             policy = learn(training.tasks, world, how, record=record, checkpoint=checkpoint)
     save_policy(policy, output)

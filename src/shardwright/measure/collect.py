@@ -8,17 +8,19 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardwright.errors import MeasurementFailed, telling_errors
 from shardwright.measure.backend import BACKEND_HELP, check_backend, default_backend, is_own
 from shardwright.measure.checks import require_checked
+from shardwright.measure.device_work import Visit
 from shardwright.measure.hardware import fingerprint
 from shardwright.measure.measuring import Measurer, Printer, Progress
-from shardwright.measure.sampling import BREADTHS
+from shardwright.measure.sampling import BREADTHS, TableSet
 from shardwright.measure.stock import (
     Collection,
     CollectSummary,
@@ -26,7 +28,6 @@ from shardwright.measure.stock import (
     seconds_or_default,
     summarise,
     summary_text,
-    to_revisit,
     work_of,
 )
 from shardwright.measure.timing import TimingPolicy
@@ -79,34 +80,63 @@ def collect(
         Stock(path, hardware, collection, arena, ahead=collection.device == "cuda") as stock,
         Measurer(collection.device, backend, arena, policy) as measurer,
     ):
-        _visit_all(stock, measurer, stop_at, progress)
+        visit_all(stock, partial(_visits_here, measurer), stop_at, progress, ahead=_AHEAD)
         for step, took in measurer.spent.items():
             stock.spent[step] += took
         return summarise(stock, monotonic() - started)
 
 
-def _visit_all(stock: Stock, measurer: Measurer, stop_at: float, progress: Progress | None) -> None:
-    """Visit sets until all are settled or time is up."""
+Visits: TypeAlias = Callable[[Iterator[TableSet]], Iterator[tuple[TableSet, Visit | str]]]
+"""Visits sets, each drawn when it is needed; yields each set with its visit, or with the reason why it cannot be measured."""
+
+
+def visit_all(stock: Stock, visits: Visits, stop_at: float, progress: Progress | None, *, ahead: int) -> None:
+    """Visit the sets of a stock until all are settled or time is up.
+
+    Args:
+        stock: the sets; keeps the visits.
+        visits: visits sets, in any order.
+        stop_at: `time.monotonic()` from which no more sets are drawn.
+        progress: see `collect`.
+        ahead: number of sets drawn before they are needed.
+
+    Raises:
+        MeasurementFailed: a set cannot be measured on a CPU, or many in a row on a GPU.
+    """
     in_a_row = 0
     while stock.left and monotonic() < stop_at:
+        for drawn, visit in visits(_draws(stock, stop_at, ahead)):
+            if isinstance(visit, Visit):
+                in_a_row = 0
+                stock.keep(drawn, visit)
+            else:
+                in_a_row += 1
+                if not stock.on_gpu:
+                    raise MeasurementFailed(f"sample {drawn.sample}: {visit}")
+                stock.fail(drawn, visit)
+                if in_a_row >= MOST_IN_A_ROW:
+                    raise MeasurementFailed(f"{in_a_row} samples in a row cannot be measured, the last one: {visit}")
+            if progress:
+                again = stock.left - stock.unseen
+                told = f"{again} to be visited again" if again else ""
+                progress(stock.wanted - stock.unseen, stock.wanted, told)
+
+
+def _draws(stock: Stock, stop_at: float, ahead: int) -> Iterator[TableSet]:
+    while stock.left and monotonic() < stop_at:
         began = monotonic()
-        drawn = stock.draw(stock.take(), ahead=_AHEAD)
+        drawn = stock.draw(stock.take(), ahead)
         stock.spent["waiting for a draw"] += monotonic() - began
+        yield drawn
+
+
+def _visits_here(measurer: Measurer, sets: Iterator[TableSet]) -> Iterator[tuple[TableSet, Visit | str]]:
+    for drawn in sets:
         measurer.ready()  # a failed start is not the set's fault, so it is not caught below
         try:
-            visit = measurer.visit(work_of(drawn))
+            yield drawn, measurer.visit(work_of(drawn))
         except MeasurementFailed as error:
-            in_a_row += 1
-            if not stock.on_gpu:
-                raise
-            stock.fail(drawn, str(error))
-            if in_a_row >= MOST_IN_A_ROW:
-                raise
-        else:
-            in_a_row = 0
-            stock.keep(drawn, visit)
-        if progress:
-            progress(stock.wanted - stock.unseen, stock.wanted, to_revisit([stock]))
+            yield drawn, str(error)
 
 
 @telling_errors

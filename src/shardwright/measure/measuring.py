@@ -13,11 +13,12 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import exp, log
 from operator import attrgetter
 from time import monotonic, sleep
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -156,6 +157,13 @@ def usual_state(visits: Iterable[Sequence[Visit]]) -> float:
     return float(np.median([visit.usual_ms for some in visits for visit in some]))
 
 
+class Visitor(Protocol):
+    """What visits works: a `Measurer`, or the fleet of a cluster."""
+
+    def visits(self, works: Sequence[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
+        """Visit works once each, in any order."""
+
+
 class Measurer:
     """A measuring process that starts when it is first needed, and restarts if it has ended; a context manager that ends it.
 
@@ -223,6 +231,15 @@ class Measurer:
         assert self._worker is not None
         return self._worker
 
+    def visits(self, works: Iterable[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
+        """Time works once each, in their order."""
+        return ((work, self.visit(work)) for work in works)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the measuring process runs."""
+        return self._worker is not None and self._worker.alive
+
     def close(self) -> None:
         """End the process."""
         if self._worker is not None:
@@ -265,6 +282,7 @@ def measure_works(
     backend: str | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
+    fleet: Visitor | None = None,
 ) -> Measurements:
     """Visit works and controls in rounds, each in a new random order.
 
@@ -276,7 +294,8 @@ def measure_works(
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called before each visit, and after the last, with the visits done, those wanted, and what is measured.
+        progress: called first, and after each visit, with the visits done, those wanted, and what comes next.
+        fleet: what visits works in place of a process of this machine.
 
     Raises:
         InvalidInput: `rounds` is less than 1, or there is no such device or backend.
@@ -289,7 +308,7 @@ def measure_works(
     if not distinct:
         return Measurements({})
     controls = control_works(device, distinct[0].optimizer)
-    if device == "cpu":
+    if device == "cpu" and fleet is None:
         check_memory([*distinct, *controls])
     visits: dict[DeviceWork, list[Visit]] = {work: [] for work in (*distinct, *controls)}
     in_round = [*distinct, *controls * math.ceil(len(distinct) / BETWEEN_CONTROLS)]
@@ -297,28 +316,25 @@ def measure_works(
     tell = progress or (lambda *_: None)
     total = rounds * len(in_round)
     tell(0, total, "starting the measuring process")
-    with Measurer(device, backend, arena_bytes(visits), policy) as measurer:
+    with nullcontext(fleet) if fleet else Measurer(device, backend, arena_bytes(visits), policy) as visitor:
         for number in range(rounds):
             if number and monotonic() >= stop_at:
                 break
-            for position, work in enumerate(_round(in_round, visits, number + 1, rng)):
-                done = min(position, len(in_round) - 1)
-                what = f"device {done + 1} of {len(in_round)}, round {number + 1} of {rounds}"
-                tell(number * len(in_round) + done, total, what)
-                visits[work].append(measurer.visit(work))
+            left, done = in_round, 0
+            while left:  # the disturbed works again, until each is settled
+                for work, visit in visitor.visits([left[place] for place in rng.permutation(len(left))]):
+                    visits[work].append(visit)
+                    done = min(done + 1, len(in_round) - 1)
+                    tell(
+                        number * len(in_round) + done,
+                        total,
+                        f"device {done + 1} of {len(in_round)}, round {number + 1} of {rounds}",
+                    )
+                left = [work for work in dict.fromkeys(left) if not settled(visits[work], number + 1)]
     tell(total, total, "")
     usual = usual_state(visits.values())
     of_controls = Controls(tuple(sum(time_of(visits[work], usual)) for work in controls))
     return Measurements({work: visits[work] for work in distinct}, usual, of_controls)
-
-
-def _round(
-    works: list[DeviceWork], visits: Mapping[DeviceWork, Sequence[Visit]], quiet: int, rng: np.random.Generator
-) -> Iterator[DeviceWork]:
-    """The works in random order, then the disturbed ones again, until each is settled; works may occur several times."""
-    while works:
-        yield from (works[place] for place in rng.permutation(len(works)))
-        works = [work for work in dict.fromkeys(works) if not settled(visits[work], quiet)]
 
 
 def check_memory(works: Sequence[DeviceWork]) -> None:
@@ -382,6 +398,7 @@ def measure_plans(
     backend: str | None = None,
     policy: TimingPolicy | None = None,
     progress: Progress | None = None,
+    fleet: Visitor | None = None,
 ) -> list[MeasuredPlan]:
     """Measure the fused kernels of each device of each plan on this machine.
 
@@ -395,7 +412,8 @@ def measure_plans(
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called before each measurement, and after the last, with those done, those wanted, and what is measured.
+        progress: see `measure_works`.
+        fleet: see `measure_works`.
 
     Returns:
         One result per plan, in order.
@@ -414,6 +432,7 @@ def measure_plans(
         backend=backend,
         policy=policy,
         progress=progress,
+        fleet=fleet,
     )
     noise = standard_error(visit_noise(found.visits.values()), rounds)
     measured = []

@@ -1,7 +1,6 @@
-"""Collect kernel samples on the machines of a Ray cluster: this process draws the sets and writes the store; the machines measure.
+"""The machines of a Ray cluster as one measuring process: all are of one kind, so that a time does not depend on who measured it.
 
-Each worker first reports its hardware. Then it gets, one at a time, sets that its kind of hardware has not measured yet. It measures with
-the same process, on a reserved core in the same way, as a machine that collects alone.
+A worker measures with the same process, on a reserved core in the same way, as a machine that measures alone.
 """
 
 from __future__ import annotations
@@ -10,54 +9,75 @@ import math
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from shardwright.cluster import Cluster, Lost, Pool
-from shardwright.errors import ClusterFailed, MeasurementFailed, ShardwrightError
+from shardwright.cluster import Cluster, Pool
+from shardwright.errors import MeasurementFailed, ShardwrightError
 from shardwright.files import write_atomically
 from shardwright.measure.backend import check_backend, default_backend, is_own
 from shardwright.measure.checks import CHECKS, check_machine
-from shardwright.measure.collect import MOST_IN_A_ROW
-from shardwright.measure.device_work import Visit
-from shardwright.measure.hardware import Fingerprint, device_memory, differences, fingerprint, import_torch
-from shardwright.measure.measuring import Progress
+from shardwright.measure.collect import visit_all
+from shardwright.measure.device_work import DeviceWork, Visit, arena_bytes
+from shardwright.measure.hardware import DECISIVE, Fingerprint, device_memory, fingerprint, import_torch
+from shardwright.measure.measuring import Measurer, Progress, check_memory
 from shardwright.measure.sampling import TableSet
-from shardwright.measure.stock import Collection, CollectSummary, Stock, summarise, to_revisit, work_of
+from shardwright.measure.stock import Collection, CollectSummary, Stock, summarise, work_of
 from shardwright.measure.timing import TimingPolicy
-from shardwright.measure.worker import Worker, WorkerOptions
 
-_MOST_DEATHS = 3  # worker deaths at one set before the set is given up
-_MOST_SILENT = 5
+_MOST_AT_ONCE = 16  # works of a job: a killed worker loses only these, a few seconds of work
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A worker's machine: fingerprint, bytes of GPU memory (0 on a CPU), `checks.json` after its checks, and the failed check if any."""
+    """A worker's machine.
 
+    Attributes:
+        host: its name.
+        hardware: fingerprint of hardware and software.
+        memory: bytes of GPU memory; 0 on a CPU.
+        checks: content of `checks.json` after its checks; None if it was not checked.
+        wrong: the first check that failed; empty if none did.
+    """
+
+    host: str
     hardware: Fingerprint
-    memory: int
+    memory: int = 0
     checks: str | None = None
     wrong: str = ""
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """Everything that decides how long kernels take."""
+        return tuple(self.hardware.get(name, "") for name in DECISIVE)
+
+    def __str__(self) -> str:
+        return f"{self.hardware['processor']}, {self.hardware['cores']} cores, torch {self.hardware['torch']}"
+
 
 @dataclass(frozen=True)
-class Failed:
-    """Why a set could not be measured, and whether the measuring process died, in which case another try may succeed."""
+class Job:
+    """Works to visit once each.
 
-    error: str
-    died: bool
+    Attributes:
+        works: the works.
+        arena_bytes: room for the tables of each; a process with more room serves too.
+        largest: the work that takes the most memory of all works to come, to check the machine's memory with; None for no check.
+    """
+
+    works: Sequence[DeviceWork]
+    arena_bytes: int
+    largest: DeviceWork | None = None
 
 
 @dataclass
 class MeasuringNode:
-    """A worker's state: its measuring process, started with the first set.
+    """A worker's state: its measuring process, started with the first job. It ends with the worker, because its pipe closes.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -67,189 +87,178 @@ class MeasuringNode:
     """
 
     device: str
-    backend: str | None
-    policy: TimingPolicy | None
-    of_machine: Callable[[str, str], Fingerprint]
-    _worker: Worker | None = None
+    backend: str | None = None
+    policy: TimingPolicy | None = None
+    of_machine: Callable[[str, str], Fingerprint] = fingerprint
+    host: str = field(default_factory=socket.gethostname)
+    _measurer: Measurer | None = None
+    _room: int = 0
+    _checked: int = 0  # bytes for which the memory has room
 
     def facts(self, known: str | None) -> Facts:
-        """The facts about this machine; on a GPU, and for a user's own backend, checks environment and kernels first.
+        """The facts about this machine.
 
         Args:
-            known: the content of an earlier `checks.json`; a machine that passed then is not checked again.
+            known: the content of an earlier `checks.json`: a machine that passed then is not checked again. On a GPU, and for a user's own
+                backend, any other machine is; None for no checks.
 
         Raises:
             ShardwrightError: backend, torch or device is missing here.
         """
-        host, backend, on_gpu = socket.gethostname(), self.backend or default_backend(), self.device == "cuda"
-        try:
+        with self._named():
+            backend, on_gpu = self.backend or default_backend(), self.device == "cuda"
             check_backend(backend)
             import_torch()
-            memory = device_memory() if on_gpu else 0
-            hardware = self.of_machine(self.device, backend)
-            checks = _checked(known, self.device, backend) if on_gpu or is_own(backend) else (None, "")
-        except ShardwrightError as error:
-            raise type(error)(f"{host}: {error}") from None
-        return Facts(hardware, memory, checks[0], checks[1] and f"{host}: {checks[1]}")
+            facts = Facts(self.host, self.of_machine(self.device, backend), device_memory() if on_gpu else 0)
+            if known is None or not (on_gpu or is_own(backend)):
+                return facts
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / CHECKS
+                if known:
+                    path.write_text(known, encoding="utf-8")
+                wrong = check_machine(path.parent, self.device, backend, say=lambda _: None)
+                checks = path.read_text(encoding="utf-8")
+            return replace(facts, checks=checks, wrong=f"{self.host}: {wrong[0]}" if wrong else "")
 
-    def measure(self, job: tuple[TableSet, int]) -> Visit | Failed:
-        """Visit a set. The job is the set and the bytes of room for its tables.
+    def measure(self, job: Job) -> list[Visit | str]:
+        """Visit the works of a job one after another; in place of a visit, why the work cannot be measured.
 
         Raises:
-            MeasurementFailed: the measuring process cannot start.
+            MeasurementFailed: the machine has too little memory, or the measuring process cannot start.
         """
-        drawn, arena_bytes = job
-        if self._worker is None or not self._worker.alive:
-            if self._worker is not None:
-                self._worker.close()
-            options = WorkerOptions(self.device, self.backend or default_backend(), arena_bytes, self.policy)
+        with self._named():
+            needed = job.largest.table_bytes + job.largest.buffer_bytes if job.largest else 0
+            if self._measurer is None or self._room < job.arena_bytes or self._checked < needed:
+                self.close()
+                if job.largest and self.device == "cpu":
+                    check_memory([job.largest])
+                self._measurer = Measurer(self.device, self.backend, job.arena_bytes, self.policy)
+                self._room, self._checked = job.arena_bytes, needed
+            return [self._visit(self._measurer, work) for work in job.works]
+
+    def close(self) -> None:
+        """End the measuring process."""
+        if self._measurer is not None:
+            self._measurer.close()
+            self._measurer = None
+
+    def _visit(self, measurer: Measurer, work: DeviceWork) -> Visit | str:
+        """Visit a work; once more if the measuring process was killed at it."""
+        why = ""
+        for _ in range(2):
+            measurer.ready()  # a failed start is not the work's fault, so it is not caught below
             try:
-                self._worker = Worker(options)
+                return measurer.visit(work)
             except MeasurementFailed as error:
-                raise MeasurementFailed(f"{socket.gethostname()}: {error}") from None
+                why = f"{self.host}: {error}"
+                if measurer.alive:
+                    break
+        return why
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let an error say on which machine it arose."""
         try:
-            return self._worker.visit(work_of(drawn))
-        except MeasurementFailed as error:
-            return Failed(f"{socket.gethostname()}: {error}", not self._worker.alive)
-
-
-def _checked(known: str | None, device: str, backend: str) -> tuple[str, str]:
-    """Check this machine; return the content of `checks.json` and the first problem, empty if there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / CHECKS
-        if known is not None:
-            path.write_text(known, encoding="utf-8")
-        wrong = check_machine(Path(folder), device, backend, say=lambda _: None)
-        return path.read_text(encoding="utf-8"), wrong[0] if wrong else ""
-
-
-@dataclass
-class Dispatcher:
-    """Hands jobs to workers, first the question for their facts and then sets: `tell` gives out jobs, `hear` takes an answer.
-
-    Attributes:
-        pool: the workers.
-        folder: the store.
-        collection: the collection to measure.
-        ahead: whether sets may be drawn before they are needed, which takes a core of this machine.
-        closing: closes the stocks at the end.
-        stocks: the stock of sets of each kind of hardware.
-        stock_of: the stock of each worker that has reported its hardware.
-    """
-
-    pool: Pool[MeasuringNode]
-    folder: Path
-    collection: Collection
-    ahead: bool
-    closing: ExitStack
-    stocks: list[Stock] = field(default_factory=list)
-    stock_of: dict[int, Stock] = field(default_factory=dict)
-    _jobs: dict[int, tuple[int, TableSet | None]] = field(default_factory=dict)
-    _deaths: Counter[tuple[int, int]] = field(default_factory=Counter)
-    _failed: Counter[int] = field(default_factory=Counter)  # failed sets in a row of each worker
-    _silent: int = 0
-    _numbers: count[int] = field(default_factory=count)
-
-    def tell(self, *, go_on: bool) -> None:
-        """Give each idle worker its next job; sets only if `go_on`."""
-        for worker in self.pool.idle:
-            stock = self.stock_of.get(worker)
-            if stock is None:
-                path = self.folder / CHECKS
-                known = path.read_text(encoding="utf-8") if path.exists() else None
-                self._give(worker, MeasuringNode.facts, known, None)
-            elif go_on and stock.left:
-                drawn = stock.draw(stock.take(), ahead=len(self.stock_of))
-                self._give(worker, MeasuringNode.measure, (drawn, stock.arena_bytes), drawn)
-
-    def hear(self, number: int, answer: Any) -> None:
-        """Take the answer to a job, or the news that its worker died.
-
-        Raises:
-            ClusterFailed: several workers in a row died before they could measure.
-            MeasurementFailed: a machine failed its checks, or a sample cannot be measured; this ends the collection.
-        """
-        worker, drawn = self._jobs.pop(number)
-        if drawn is not None:
-            self._measured(worker, drawn, answer)
-        elif isinstance(answer, Lost):
-            self._silent += 1
-            if self._silent > _MOST_SILENT:
-                raise ClusterFailed(
-                    f"{self._silent} workers in a row died when they were asked what hardware they are on, or checked, the last one: "
-                    f"{answer.text}; try there: python -m shardwright.measure.collect"
-                )
-        else:
-            self._silent = 0
-            if answer.checks is not None:
-                write_atomically(self.folder / CHECKS, answer.checks)
-            if answer.wrong:
-                raise MeasurementFailed(answer.wrong)
-            self.stock_of[worker] = self._stock(answer)
-
-    @property
-    def left(self) -> int:
-        """Number of sets still to be visited, over all known kinds of hardware."""
-        return sum(stock.left for stock in self.stocks) + sum(drawn is not None for _, drawn in self._jobs.values())
-
-    def _give(
-        self, worker: int, method: Callable[[MeasuringNode, Any], Any], job: object, drawn: TableSet | None
-    ) -> None:
-        number = next(self._numbers)
-        self._jobs[number] = (worker, drawn)
-        self.pool.give(number, method, job, worker=worker)
-
-    def _stock(self, facts: Facts) -> Stock:
-        """The stock of a machine's kind of hardware; opens a new one for a new kind."""
-        for stock in self.stocks:
-            if not differences(stock.hardware, facts.hardware):
-                return stock
-        arena = self.collection.arena(lambda: facts.memory)
-        self.stocks.append(
-            self.closing.enter_context(Stock(self.folder, facts.hardware, self.collection, arena, ahead=self.ahead))
-        )
-        return self.stocks[-1]
-
-    def _measured(self, worker: int, drawn: TableSet, answer: Visit | Failed | Lost) -> None:
-        """Keep a visit; if a process died at the set, return the set to its stock, unless too many died at it."""
-        stock = self.stock_of.pop(worker) if isinstance(answer, Lost) else self.stock_of[worker]
-        if isinstance(answer, Visit):
-            self._failed[worker] = 0
-            stock.keep(drawn, answer)
-            for step, took in answer.spent.items():
-                stock.spent[step] += took
-            return
-        why = answer.error if isinstance(answer, Failed) else f"the worker that measured it died: {answer.text}"
-        self._failed[worker] += 1
-        if self._failed[worker] >= MOST_IN_A_ROW:
-            raise MeasurementFailed(
-                f"{self._failed[worker]} samples in a row cannot be measured by a worker, the last one: {why}"
-            )
-        key = (id(stock), drawn.sample)
-        if isinstance(answer, Lost) or answer.died:
-            self._deaths[key] += 1
-            if self._deaths[key] <= _MOST_DEATHS:
-                stock.lost(drawn.sample)
-                return
-            why = f"{self._deaths[key]} times, {why}"
-        if not stock.on_gpu:
-            raise MeasurementFailed(f"sample {drawn.sample}: {why}")
-        stock.fail(drawn, why)
+            yield
+        except ShardwrightError as error:
+            raise type(error)(f"{self.host}: {error}") from None
 
 
 @dataclass(frozen=True)
-class RemoteSummary:
-    """The result of a collection on a cluster.
+class Fleet:
+    """Workers on machines of one kind; visits works as a `Measurer` does.
 
     Attributes:
-        stores: the summary and the fingerprint of each kind of hardware in the store.
-        lost: number of answers that did not come because a worker died; their work was done again.
-        given_up: one line for each worker that was given up.
+        pool: the workers.
+        facts: the machine of one of them; the others are of its kind.
+        left_out: host and processor of each machine of another kind.
     """
 
-    stores: Sequence[tuple[CollectSummary, Mapping[str, str]]]
-    lost: int
-    given_up: Sequence[str]
+    pool: Pool[MeasuringNode]
+    facts: Facts
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the user: which machines are left out, and why."""
+        others = ", ".join(self.left_out)
+        text = f"machines of the cluster differ: working on those with {self.facts} alone, without {others}"
+        return [*([text] if others else []), *(f"warning: {line}" for line in self.pool.given_up)]
+
+    def visits(self, works: Sequence[DeviceWork]) -> Iterator[tuple[DeviceWork, Visit]]:
+        """Visit works once each; yields them in order of completion.
+
+        Raises:
+            MeasurementFailed: a work does not fit a machine's memory, or a kernel cannot run.
+            ClusterFailed: no worker is left.
+        """
+        largest = max(works, key=lambda work: work.table_bytes + work.buffer_bytes)
+        at_once = min(_MOST_AT_ONCE, -(-len(works) // (2 * self.pool.size)))
+        parts = [works[begin : begin + at_once] for begin in range(0, len(works), at_once)]
+        jobs = [Job(part, arena_bytes(works), largest) for part in parts]
+        for number, found in self.pool.map(MeasuringNode.measure, jobs):
+            for work, visit in zip(parts[number], found, strict=True):
+                if isinstance(visit, str):
+                    raise MeasurementFailed(visit)
+                yield work, visit
+
+    def visits_to_sets(self, arena_bytes: int, sets: Iterator[TableSet]) -> Iterator[tuple[TableSet, Visit | str]]:
+        """Visit sets of tables once each, each drawn when a worker is free; in place of a visit, why a set cannot be measured."""
+        given: dict[int, TableSet] = {}
+
+        def jobs() -> Iterator[Job]:
+            for number, drawn in enumerate(sets):
+                given[number] = drawn
+                yield Job((work_of(drawn),), arena_bytes)
+
+        for number, (visit,) in self.pool.map(MeasuringNode.measure, jobs()):
+            yield given.pop(number), visit
+
+
+@contextmanager
+def open_fleet(
+    cluster: Cluster,
+    device: str = "cpu",
+    *,
+    backend: str | None = None,
+    policy: TimingPolicy | None = None,
+    checked_in: Path | None = None,
+    of_machine: Callable[[str, str], Fingerprint] = fingerprint,
+) -> Iterator[Fleet]:
+    """Start workers on the machines of the most common kind.
+
+    Machines are of one kind if they agree in everything that decides how long kernels take (`measure.hardware.DECISIVE`). If two kinds
+    have equally many workers, the kind of the machine named first is chosen.
+
+    Args:
+        cluster: the machines; `Cluster.places` says how many workers each has.
+        device: device type to measure on, "cpu" or "cuda".
+        backend: backend; None for fbgemm on the machines that have it.
+        policy: how often to repeat each measurement; None for the policy of the device.
+        checked_in: folder of `checks.json`: a GPU and a user's own backend are checked first; None for no checks.
+        of_machine: returns the fingerprint of a worker's machine, from device and backend; runs on the worker.
+
+    Raises:
+        ClusterFailed: no machine lends a core (on cuda, a GPU), or none answers.
+        MeasurementFailed: a machine lends a GPU that torch does not see, or did not pass its checks.
+    """
+    known = None
+    if checked_in is not None:
+        path = checked_in / CHECKS
+        known = path.read_text(encoding="utf-8") if path.exists() else ""
+    state = partial(MeasuringNode, device, backend, policy, of_machine)
+    with cluster.pool(state, cluster.places(device), gpus=float(device == "cuda")) as pool:
+        facts = pool.each(MeasuringNode.facts, known)
+        chosen = Counter(one.kind for one in facts).most_common(1)[0][0]
+        own = [number for number, one in enumerate(facts) if one.kind == chosen]
+        pool.keep(own)
+        for one in (facts[number] for number in own):
+            if one.checks is not None and checked_in is not None:
+                write_atomically(checked_in / CHECKS, one.checks)
+            if one.wrong:
+                raise MeasurementFailed(one.wrong)
+        others = dict.fromkeys(f"{one.host} ({one})" for one in facts if one.kind != chosen)
+        yield Fleet(pool, facts[own[0]], tuple(others))
 
 
 def collect_on_cluster(
@@ -263,55 +272,38 @@ def collect_on_cluster(
     progress: Progress | None = None,
     say: Callable[[str], None] = print,
     of_machine: Callable[[str, str], Fingerprint] = fingerprint,
-) -> RemoteSummary:
+) -> CollectSummary:
     """Measure random sets of tables on the machines of a cluster; call it again, with or without a cluster, to resume.
 
-    This process draws the same sets as without a cluster, and it alone writes samples. It stores a visit as soon as the answer comes. If a
-    worker dies, another one does its job again. Machines whose measurements are not comparable
-    (`shardwright.measure.hardware.DECISIVE`) each measure all samples; the store keeps them apart.
+    This process draws the same sets as without a cluster, and it alone writes samples. It stores a visit as soon as the answer comes.
 
     Args:
         cluster: the cluster; `Cluster.places` defines the number of workers.
         folder: the store.
         collection: what to measure.
-        backend: as for `shardwright.measure.collect.collect`; by default fbgemm on the machines that have it.
+        backend: as for `open_fleet`.
         seconds: stop after this time; by default when all samples are measured.
-        policy: how often to repeat each measurement; by default the policy of the device.
-        progress: called after each answer with the samples measured, those wanted, and how many are to be revisited, over all hardware.
-        say: called with one line for each kind of hardware, if there are several.
-        of_machine: returns the fingerprint of a worker's machine, from device and backend; runs on the worker.
+        policy: as for `open_fleet`.
+        progress: as for `shardwright.measure.collect.collect`.
+        say: called with one line for machines that are left out, and for each worker that is given up.
+        of_machine: as for `open_fleet`.
 
     Raises:
         InvalidInput: an option is out of range, or the store cannot be used.
         MeasurementFailed: a machine cannot measure, or a sample cannot be measured; what was measured before is kept.
         ClusterFailed: no worker is left.
     """
-    started = monotonic()
+    started, path = monotonic(), Path(folder)
     if backend is not None and not is_own(backend):
         check_backend(backend)
     collection.sets(collection.arena(lambda: 10**9 * 4))  # rejects wrong options before anything starts
-    stop_at = started + (math.inf if seconds is None else seconds)
-    device, told = collection.device, 1
-    state = partial(MeasuringNode, device, backend, policy, of_machine)
-    with cluster.pool(state, cluster.places(device), gpus=float(device == "cuda")) as pool, ExitStack() as closing:
-        dispatcher = Dispatcher(pool, Path(folder), collection, not cluster.local, closing)
-        while True:
-            going_on = monotonic() < stop_at
-            dispatcher.tell(go_on=going_on)
-            # If no job runs, only starting workers are worth waiting for, and only if there is work for them.
-            if not pool.busy and not (going_on and pool.starting and (dispatcher.left or not dispatcher.stocks)):
-                break
-            for number, answer in pool.wait():
-                dispatcher.hear(number, answer)
-            if len(dispatcher.stocks) > told:
-                for stock in dispatcher.stocks[told if told > 1 else 0 :]:
-                    say(f"one kind of hardware: {stock.hardware['processor']}, {stock.hardware['cores']} cores")
-                told = len(dispatcher.stocks)
-            if progress and dispatcher.stocks:
-                wanted = sum(stock.wanted for stock in dispatcher.stocks)
-                progress(
-                    wanted - sum(stock.unseen for stock in dispatcher.stocks), wanted, to_revisit(dispatcher.stocks)
-                )
-        took = monotonic() - started
-        found = [(summarise(stock, took), dict(stock.hardware)) for stock in dispatcher.stocks]
-        return RemoteSummary(found, pool.redone, list(pool.given_up))
+    path.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"backend": backend, "policy": policy, "checked_in": path, "of_machine": of_machine}
+    with open_fleet(cluster, collection.device, **options) as fleet:
+        for line in fleet.notes:
+            say(line)
+        arena = collection.arena(lambda: fleet.facts.memory)
+        with Stock(path, fleet.facts.hardware, collection, arena, ahead=not cluster.local) as stock:
+            stop_at = started + (math.inf if seconds is None else seconds)
+            visit_all(stock, partial(fleet.visits_to_sets, arena), stop_at, progress, ahead=fleet.pool.size)
+            return summarise(stock, monotonic() - started)

@@ -200,10 +200,6 @@ class Stock:
         waited = not self.on_gpu and self._again and self._again[0][0] <= monotonic()
         return self._again.popleft()[1] if waited or not self._new else self._new.popleft()
 
-    def lost(self, number: int) -> None:
-        """Return a set whose visit failed to the front of the queue."""
-        self._new.appendleft(number)
-
     def draw(self, number: int, ahead: int = 0) -> TableSet:
         """Draw a set, and start drawing the next `ahead` new sets."""
         for coming in islice(self._new, ahead) if self._pool else ():
@@ -256,12 +252,6 @@ class Stock:
 def work_of(drawn: TableSet) -> DeviceWork:
     """The measured work of a set."""
     return DeviceWork(drawn.works, drawn.seeds, drawn.optimizer)
-
-
-def to_revisit(stocks: Sequence[Stock]) -> str:
-    """A phrase with the number of sets to visit again; empty if there are none."""
-    count = sum(stock.left - stock.unseen for stock in stocks)
-    return f"{count} to be visited again" if count else ""
 
 
 @dataclass(frozen=True)

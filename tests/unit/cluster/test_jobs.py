@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.cluster import Cluster, Lost, Pool, open_cluster
+from shardwright.cluster import Cluster, Pool, open_cluster
 from shardwright.errors import ClusterFailed, InvalidPlan
 from tests.ray_cluster import die_once, local_cluster, named, needs_ray, wait_until
 
@@ -79,7 +79,7 @@ def test_a_job_whose_worker_dies_is_done_again(
     with cluster.pool(list) as pool:
         done = sorted(pool.map(partial(_without_state, partial(die_at, str(tmp_path / "died"))), range(8)))
     assert done == [(number, number) for number in range(8)]
-    assert pool.redone == 1
+    assert (tmp_path / "died").exists()
     assert pool.given_up == []
     assert capfd.readouterr().out == ""  # stdout is for results
 
@@ -104,18 +104,16 @@ def test_an_error_of_a_job_reaches_the_caller_as_it_is(cluster: Cluster) -> None
         run(cluster, os.stat, ["/nowhere/to/be/found"])
 
 
-def test_a_job_for_one_worker_is_not_given_to_another(cluster: Cluster, tmp_path: Path) -> None:
-    with cluster.pool(list, cluster.places()[:1]) as pool:
-        (worker,) = pool.idle
-        pool.give(5, partial(_without_state, partial(die_at, str(tmp_path / "died"))), 3, worker=worker)
-        ((number, lost),) = pool.wait()
-        assert (number, type(lost), pool.busy) == (5, Lost, 0)
-        while not pool.idle:
-            assert pool.wait() == []
-        assert pool.idle != [worker]
-        pool.give(6, note, 1, worker=pool.idle[0])
-        ((number, (_, seen)),) = pool.wait()
-        assert (number, seen) == (6, [1])
+def test_every_worker_is_asked_and_those_that_are_kept_go_on(cluster: Cluster) -> None:
+    with cluster.pool(list) as pool:
+        first = pool.each(note, 1)
+        assert [seen for _, seen in first] == [[1], [1]]
+        pool.keep([1])
+        assert pool.size == 1
+        ((_, (pid, seen)),) = pool.map(note, [2])
+        assert (pid, seen) == (first[1][0], [1, 2])
+        with pytest.raises(ClusterFailed, match="a worker cannot do its first job"):
+            pool.each(partial(_without_state, die), 1)
 
 
 def test_what_the_nodes_have_no_room_for_is_said(cluster: Cluster) -> None:
@@ -191,7 +189,6 @@ class TestOnePool:
         assert next(jobs)[1] in (1, 2)
         wait_until(marker.exists, "no job began")
         jobs.close()
-        assert pool.busy == 0
         assert sorted(result for _, result in pool.map(partial(wait_at, str(marker)), [1, 2, 3])) == [1, 2, 3]
 
     def test_the_test_finds_the_workers_of_its_own_cluster(self, cluster: Cluster, pool: Pool[list[int]]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +16,9 @@ from shardwright.search.learned.arrays import Bools, Floats, Ints, PlacementArra
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import numbered_calls, shard_work
+
+if TYPE_CHECKING:
+    from shardwright.measure.remote import Fleet
 
 FORWARD, FORWARD_COMMUNICATION, BACKWARD_COMMUNICATION, BACKWARD = range(4)
 
@@ -144,43 +147,43 @@ def _encode(arrays: PlacementArrays, cost_model: CostModel) -> _Encoded:
 
 @dataclass(frozen=True)
 class MeasuredWorld:
-    """A world that measures kernels on this machine and derives communication from the topology.
+    """A world that measures kernels on this machine, or on a cluster's, and derives communication from the topology.
+
+    The costs and the name are the same with and without a cluster of such machines, so a training may go on with or without one.
 
     Attributes:
         device: "cpu" or "cuda".
         rounds: how often each device of each placement is visited.
         seed: seed of the lookups.
+        fleet: the workers of a cluster; None for this machine.
     """
 
     device: str = "cpu"
     rounds: int = 2
     seed: int = 0
+    fleet: Fleet | None = None
 
     @property
     def name(self) -> str:
-        """For example "measured: fbgemm on AMD EPYC"."""
+        """For example "measured: fbgemm on AMD EPYC"; written into saved policies and checkpoints."""
         from shardwright.measure.backend import default_backend
         from shardwright.measure.hardware import fingerprint
 
-        backend = default_backend()
-        return measured_world_name(fingerprint(self.device, backend))
+        hardware = self.fleet.facts.hardware if self.fleet else fingerprint(self.device, default_backend())
+        return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
 
     def costs(self, placed: Sequence[Placed]) -> list[Floats]:
         """Phases of each placement, with measured kernels and analytic communication; one call for many placements is cheapest.
 
         Raises:
-            MeasurementFailed: a device's shards do not fit this machine's memory, or a kernel cannot run.
+            MeasurementFailed: a device's shards do not fit the machine's memory, or a kernel cannot run.
+            ClusterFailed: no worker of the cluster is left.
         """
         from shardwright.measure.measuring import measure_plans
 
         plans = [arrays.plan(assignment, "learning", self.seed) for arrays, assignment in placed]
-        measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device)
+        measured = measure_plans(plans, rounds=self.rounds, seed=self.seed, device=self.device, fleet=self.fleet)
         return [measured_phases(found.plan, found.forward_ms, found.backward_ms) for found in measured]
-
-
-def measured_world_name(hardware: Mapping[str, str]) -> str:
-    """The name of a measured world, from the fingerprint of its machines; written into saved policies and checkpoints."""
-    return f"measured: {', '.join(f'{key} {value}' for key, value in hardware.items())}"
 
 
 def measured_phases(plan: Plan, forward_ms: Floats, backward_ms: Floats) -> Floats:

@@ -28,7 +28,7 @@ SEQUENCE_LENGTH = 100
 
 
 _AHEAD = 4
-"""Parts per worker that may be counted ahead of the next part to merge; this bounds how many wait here."""
+"""Parts per worker that are counted before they are merged; this bounds how many wait here."""
 
 _ROW_NUMBERS = 2**40
 _EXAMPLES = 20
@@ -276,28 +276,19 @@ def counts_by(pool: Pool[None], jobs: Sequence[CountingJob], counted: Callable[[
     Raises:
         InvalidInput: as `count_part`, for the first part in order that fails, whichever failed first in time.
     """
-    early: dict[int, Counts | str] = {}
-    given = 0
-    for due, job in enumerate(jobs):
-        while due not in early:
-            while pool.free and given < min(len(jobs), due + _AHEAD * pool.size):
-                pool.give(given, _counted_or_refused, _with_absolute_paths(jobs[given]))
-                given += 1
-            for number, found in pool.wait():
-                early[number] = found
-                if not isinstance(found, str):
-                    counted(found.lookups)
-        part = early.pop(due)
-        if isinstance(part, str):
-            _wait_for(given - due - 1 - len(early), pool)
-            raise InvalidInput(_as_named(part, job.part))
-        yield part
-
-
-def _wait_for(jobs: int, pool: Pool[None]) -> None:
-    """Wait until the given jobs finish, so that the pool can be used again."""
-    while jobs > 0:
-        jobs -= len(pool.wait())
+    at_once = _AHEAD * pool.size
+    for first in range(0, len(jobs), at_once):
+        parts = jobs[first : first + at_once]
+        found: dict[int, Counts | str] = {}
+        for number, part in pool.map(_counted_or_refused, map(_with_absolute_paths, parts)):
+            found[number] = part
+            if not isinstance(part, str):
+                counted(part.lookups)
+        for number, job in enumerate(parts):
+            part = found.pop(number)
+            if isinstance(part, str):
+                raise InvalidInput(_as_named(part, job.part))
+            yield part
 
 
 def no_state() -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from shardwright.errors import MeasurementFailed
+from shardwright.measure.remote import open_fleet
 from shardwright.search.learned.arrays import PlacementArrays
-from shardwright.search.learned.fleet import Fleet, FleetWorld, open_fleet
 from shardwright.search.learned.trainer import learn
 from shardwright.search.learned.worlds import MeasuredWorld
 from shardwright.testing.tasks import task_of
 from shardwright.threads import one_thread
 from tests.kills import DiesAfter, Killed
+from tests.unit.measure.fleets import HARDWARE, Machine, MadeUpCluster, MadeUpWorker
 from tests.unit.search.autoshard.made import QUICK, varied_task
-from tests.unit.search.learned.fleets import HARDWARE, Machine, MadeUpCluster, MadeUpWorker
 
 MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 
@@ -25,10 +25,8 @@ MACHINES = (Machine("a", "a", cores=2), Machine("b", "b", cores=1))
 def processes(monkeypatch):
     monkeypatch.setattr(MadeUpWorker, "started", [])
     monkeypatch.setattr(MadeUpWorker, "measured", [])
-    for module in ("measure.measuring", "search.learned.fleet"):
-        monkeypatch.setattr(f"shardwright.{module}.Worker", MadeUpWorker)
-    for module in ("measure.hardware", "search.learned.fleet"):
-        monkeypatch.setattr(f"shardwright.{module}.fingerprint", lambda device, backend: HARDWARE)
+    monkeypatch.setattr("shardwright.measure.measuring.Worker", MadeUpWorker)
+    monkeypatch.setattr("shardwright.measure.hardware.fingerprint", lambda device, backend: HARDWARE)
     return MadeUpWorker
 
 
@@ -50,7 +48,7 @@ def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
     counts = Counter(processes.measured)
     processes.measured.clear()
     with open_fleet(MadeUpCluster(MACHINES, deaths=deaths)) as fleet:
-        world = FleetWorld(fleet, rounds=2, seed=3)
+        world = MeasuredWorld(rounds=2, seed=3, fleet=fleet)
         found = world.costs(placed)
         assert bool(fleet.pool.redone) is bool(deaths)
     assert as_lists(found) == as_lists(expected)
@@ -66,37 +64,28 @@ def test_a_fleet_finds_what_this_machine_finds(placed, processes, deaths):
 
 def test_one_device_a_round_is_disturbed_and_the_quiet_rounds_count(placed, processes):
     with open_fleet(MadeUpCluster(MACHINES)) as fleet:
-        (found,) = FleetWorld(fleet, rounds=1).costs(placed[:1])
+        (found,) = MeasuredWorld(rounds=1, fleet=fleet).costs(placed[:1])
     (alone,) = MeasuredWorld(rounds=1).costs(placed[:1])
     assert found.tolist() == alone.tolist()  # by then no visit is disturbed any more
     assert found[:, 3].tolist() == (3 * found[:, 0]).tolist()
 
 
 def test_a_measuring_process_is_kept_while_its_arena_is_large_enough(processes):
-    big, small = (PlacementArrays.of(task_of(count, 2)) for count in (9, 3))
+    big, small = (PlacementArrays.of(task_of(count, 2)) for count in (400, 3))
     with open_fleet(MadeUpCluster(MACHINES[1:])) as fleet:
-        world = FleetWorld(fleet)
+        world = MeasuredWorld(fleet=fleet)
         for arrays, started in ((small, 1), (small, 1), (big, 2), (small, 2)):
             world.costs([(arrays, np.zeros(len(arrays), int))])
             assert len(processes.started) == started
-        fleet.pool.states[0]._worker.alive = False  # it crashed
+        fleet.pool.states[0]._measurer._worker.alive = False  # it crashed
         world.costs([(small, np.zeros(3, int))])
         assert len(processes.started) == 3
 
 
 def test_nothing_to_measure_asks_nobody(processes):
     with open_fleet(MadeUpCluster(MACHINES)) as fleet:
-        assert FleetWorld(fleet).costs([]) == []
+        assert MeasuredWorld(fleet=fleet).costs([]) == []
     assert not processes.started
-
-
-def test_a_worker_with_other_hardware_is_refused(placed):
-    with open_fleet(MadeUpCluster(MACHINES)) as fleet:
-        fleet.pool.states[1].__dict__["fingerprint"] = HARDWARE | {"processor": "Abacus 2"}
-        with pytest.raises(
-            MeasurementFailed, match=r"other hardware than the rest of its fleet \(processor: Abacus 2 / Aba"
-        ):
-            FleetWorld(fleet).costs(placed)
 
 
 def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch):
@@ -105,7 +94,7 @@ def test_a_set_that_does_not_fit_the_workers_memory_is_said(placed, monkeypatch)
         open_fleet(MadeUpCluster(MACHINES)) as fleet,
         pytest.raises(MeasurementFailed, match="this machine has 1.0 KB free"),
     ):
-        FleetWorld(fleet).costs(placed)
+        MeasuredWorld(fleet=fleet).costs(placed)
 
 
 @pytest.mark.parametrize("fleet_first", [True, False])
@@ -115,7 +104,7 @@ def test_a_training_goes_on_with_or_without_a_fleet(tmp_path, fleet_first, proce
 
     with one_thread(), open_fleet(MadeUpCluster(MACHINES, deaths=0.2)) as fleet:
         whole = learn(tasks, MeasuredWorld(), QUICK)
-        worlds = [FleetWorld(fleet), MeasuredWorld()]
+        worlds = [MeasuredWorld(fleet=fleet), MeasuredWorld()]
         first, second = worlds if fleet_first else reversed(worlds)
         state = tmp_path / "state"
 
@@ -131,8 +120,3 @@ def steady(works):
 
     forward = sum(work.lookups * work.dim for work in works) / 1e6
     return Visit(forward, 2 * forward, 2, 1.0, 1.0, 0.0)
-
-
-def test_a_fleet_says_what_it_measures_with():
-    fleet = Fleet(pool=None, device="cpu", fingerprint=HARDWARE)
-    assert "backend embedding_bag" in FleetWorld(fleet).name

@@ -1,14 +1,12 @@
-"""Which machines of a cluster learn together."""
+"""Which machines of a cluster measure together."""
 
 from __future__ import annotations
 
 import pytest
 
-from shardwright.cluster import Lost
 from shardwright.errors import ClusterFailed
-from shardwright.search.learned.fleet import open_fleet
-from tests.pools import UnrulyPool
-from tests.unit.search.learned.fleets import Machine, MadeUpCluster
+from shardwright.measure.remote import open_fleet
+from tests.unit.measure.fleets import Machine, MadeUpCluster
 
 MIXED = (
     Machine("n1", "one", cores=2, processor="Abacus 2"),
@@ -18,11 +16,16 @@ MIXED = (
 )
 
 
+@pytest.fixture(autouse=True)
+def a_gpu_of_80_gb(monkeypatch):
+    monkeypatch.setattr("shardwright.measure.remote.device_memory", lambda: 80 * 10**9)
+
+
 def test_the_machines_of_the_most_common_kind_work_on_all_their_cores():
     cluster = MadeUpCluster(MIXED)
     with open_fleet(cluster) as fleet:
         assert fleet.pool.size == 5
-        assert fleet.fingerprint["processor"] == "Abacus 1"
+        assert fleet.facts.hardware["processor"] == "Abacus 1"
         assert [state.host for state in fleet.pool.states] == ["two", *["three"] * 4]
     assert fleet.left_out == ("one (Abacus 2, 4 cores, torch 2.9)",)
     (note,) = fleet.notes
@@ -40,7 +43,7 @@ def test_on_machines_of_many_one_measures_at_a_time_on_each_cpu(local, device, w
 def test_of_equally_common_kinds_the_first_machine_counts():
     machines = [Machine("a", "a", processor="Abacus 2"), Machine("b", "b")]
     with open_fleet(MadeUpCluster(machines)) as fleet:
-        assert fleet.fingerprint["processor"] == "Abacus 2"
+        assert fleet.facts.hardware["processor"] == "Abacus 2"
 
 
 def test_machines_of_one_kind_are_no_news():
@@ -68,29 +71,7 @@ def test_on_cuda_a_worker_has_a_gpu():
 
 def test_machines_that_do_not_answer_are_left_out():
     with open_fleet(MadeUpCluster(MIXED, silent=("three",))) as fleet:
-        assert fleet.fingerprint["processor"] == "Abacus 2"
-
-
-@pytest.mark.parametrize("deaths", [2, 10**9])
-def test_a_worker_that_dies_of_the_question_is_asked_again_but_not_for_ever(deaths, monkeypatch):
-    class Deadly(UnrulyPool):
-        def wait(self):
-            if self.redone == deaths:
-                return super().wait()
-            self.redone += 1
-            number, _, _ = self._running.pop()
-            return [(number, Lost("out of memory"))]
-
-    monkeypatch.setattr(MadeUpCluster, "pools", Deadly)
-    if deaths == 2:
-        with open_fleet(MadeUpCluster(MIXED)) as fleet:
-            assert fleet.pool.size == 5
-        return
-    with (
-        pytest.raises(ClusterFailed, match="workers die when they are asked .*: out of memory; give the nodes more"),
-        open_fleet(MadeUpCluster(MIXED)),
-    ):
-        pass
+        assert fleet.facts.hardware["processor"] == "Abacus 2"
 
 
 @pytest.mark.parametrize(("device", "what"), [("cpu", "CPU core"), ("cuda", "GPU with a CPU core beside it")])

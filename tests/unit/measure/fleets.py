@@ -35,6 +35,9 @@ class Machine:
     def hardware(self) -> dict[str, str]:
         return HARDWARE | {"processor": self.processor}
 
+    def fingerprint(self, device: str, backend: str) -> dict[str, str]:
+        return self.hardware
+
 
 class MadeUpCluster(Cluster):
     """Machines whose workers die now and then.
@@ -52,8 +55,6 @@ class MadeUpCluster(Cluster):
         super().__init__("local" if local else "auto")
         self.__dict__.update(machines=machines, silent=silent, deaths=deaths)
 
-    pools: ClassVar[type[UnrulyPool]] = UnrulyPool
-
     def nodes(self) -> list[tuple[str, int, int]]:
         return [(machine.id, int(machine.cores), int(machine.gpus)) for machine in self.machines]
 
@@ -63,9 +64,9 @@ class MadeUpCluster(Cluster):
     ) -> Iterator[UnrulyPool]:
         by_id = {machine.id: machine for machine in self.machines}
         held = [by_id[place] for place in places or () if by_id[place].host not in self.silent]
-        pool = self.pools(len(held), factory=factory, deaths=self.deaths)
+        pool = UnrulyPool(len(held), factory=factory, deaths=self.deaths)
         for state, machine in zip(pool.states, held, strict=True):
-            state.host, state.__dict__["fingerprint"] = machine.host, machine.hardware
+            state.host, state.of_machine = machine.host, machine.fingerprint
         yield pool
 
 
