@@ -294,7 +294,7 @@ def measure_works(
         device: "cpu" or "cuda".
         backend: see `Measurer`.
         policy: see `Measurer`.
-        progress: called first, and after each visit, with the visits done, those wanted, and what comes next.
+        progress: called before each visit, and after the last, with the visits done, those wanted, and what is measured.
         fleet: what visits works in place of a process of this machine.
 
     Raises:
@@ -321,15 +321,14 @@ def measure_works(
             if number and monotonic() >= stop_at:
                 break
             left, done = in_round, 0
+            tell(number * len(in_round), total, f"device 1 of {len(in_round)}, round {number + 1} of {rounds}")
             while left:  # the disturbed works again, until each is settled
                 for work, visit in visitor.visits([left[place] for place in rng.permutation(len(left))]):
                     visits[work].append(visit)
-                    done = min(done + 1, len(in_round) - 1)
-                    tell(
-                        number * len(in_round) + done,
-                        total,
-                        f"device {done + 1} of {len(in_round)}, round {number + 1} of {rounds}",
-                    )
+                    done += 1
+                    if done < len(in_round):
+                        what = f"device {done + 1} of {len(in_round)}, round {number + 1} of {rounds}"
+                        tell(number * len(in_round) + done, total, what)
                 left = [work for work in dict.fromkeys(left) if not settled(visits[work], number + 1)]
     tell(total, total, "")
     usual = usual_state(visits.values())

@@ -67,7 +67,8 @@ def test_unplaced_units_are_refused():
 def test_the_measured_world_measures_all_plans_together(monkeypatch):
     calls = []
 
-    def measure_plans(plans, *, rounds, seed, device):
+    def measure_plans(plans, *, rounds, seed, device, fleet):
+        assert fleet is None
         calls.append((len(plans), rounds, seed, device))
         ranks = np.arange(plans[0].task.topology.devices)
         return [MeasuredPlan(plan, n + ranks, 2.0 * (n + ranks), rounds) for n, plan in enumerate(plans)]
