@@ -149,13 +149,14 @@ def test_a_module_that_only_this_process_finds_is_said(folder: Path, monkeypatch
 
 @pytest.mark.slow
 def test_a_worker_of_a_cluster_says_what_is_wrong_and_whether_it_has_passed(folder: Path) -> None:
-    doubled = MeasuringNode("cpu", "kernels_of_mine:Doubled", ONCE, fingerprint).facts(None)
+    doubled = MeasuringNode("cpu", "kernels_of_mine:Doubled", ONCE, fingerprint).facts("")
     assert doubled.wrong.startswith(f"{socket.gethostname()}: ")
     assert doubled.checks is not None
-    noted = MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts(None)
+    noted = MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts("")
     assert (noted.wrong, noted.memory) == ("", 0)
     assert noted.checks is not None
     assert noted.checks != doubled.checks
     (folder / "kernels_of_mine.log").unlink()
     assert MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts(noted.checks) == noted
+    assert MeasuringNode("cpu", "kernels_of_mine:Noted", ONCE, fingerprint).facts(None).checks is None
     assert not (folder / "kernels_of_mine.log").exists()  # its kernels are not checked again
