@@ -25,6 +25,7 @@ HEADS = (
     "best / first",
     "first over floor",
     "best over floor",
+    "best over bound",
     "promised once corrected, measured / promised",
     "stopped by",
 )
@@ -79,6 +80,7 @@ def tuned(number: int, task: sw.Task, minutes: float, tune_minutes: float) -> tu
         f"{best / first:.3f}",
         f"{first / floor - 1:.1%}",
         f"{best / floor - 1:.1%}",
+        f"{best / found.bound_ms - 1:.1%}" if found.bound_ms else "none",
         f"{np.median(kept):.3f}" if kept else "none",
         found.stopped,
     ], kept
