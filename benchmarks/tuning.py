@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     caption = (
         f"NeuroShard's tasks for {options.devices} devices at batch 1,024: {options.minutes:g} minutes of calibrating for each task, then "
         f"{options.tune_minutes:g} minutes of tuning. Floor: the smallest measured total of any plan, over the devices. Bound: by the "
-        f"corrected model, no plan is faster. Of {len(promises)} plans promised after the first correction {within:.0%} were measured within 10%."
+        f"corrected model, no plan is faster. Of {len(promises)} plans promised after the first correction "
+        f"{within:.0%} were measured within 10%."
     )
     results_table.write_results(
         f"tuning-{options.devices}",
