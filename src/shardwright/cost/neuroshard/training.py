@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -156,7 +155,7 @@ def train_compute(
     network = _fitted(ComputeNetwork, data, checked, options, progress)
     constants = {"feature_mean": mean.astype(np.float32), "feature_std": std.astype(np.float32)}
     model = NeuroShardModel(exported(network) | constants)
-    errors = accuracy(partial(predict, model), test, samples)
+    errors = accuracy(predict(model, test), test, samples)
     return model, replace(errors, forward_error=None, backward_error=None)
 
 
