@@ -131,7 +131,7 @@ class PublishedModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 2)` forward and backward ms of each shard, without launches."""
-        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
+        return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """Like `encode`, for n shards given as arrays."""

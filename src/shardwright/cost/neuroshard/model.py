@@ -242,7 +242,7 @@ class NeuroShardModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 32)` encodings of n shards."""
-        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, LATENT))
+        return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """`(n, 32)` encodings of n shards given as arrays."""
