@@ -194,5 +194,4 @@ def _features(works: WorkArrays) -> Floats:
 
 def _sizes(works: WorkArrays) -> Floats:
     """`(n, 3)` size terms of each shard: one, samples and outputs."""
-    outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
-    return np.stack([np.ones_like(works.rows), works.samples, outputs], axis=1)
+    return np.stack([np.ones_like(works.rows), works.samples, works.bags * works.dim], axis=1)

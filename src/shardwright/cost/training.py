@@ -73,7 +73,8 @@ class ComputeNetwork(nn.Module):
         encoded_mh = torch.cat([factor_mh * estimate_m[:, None], cached_m2], dim=1)
         sums_ch = encoded_mh.new_zeros(len(set_c), HEAD_INPUTS).index_add(0, call_m, encoded_mh)
         hidden = torch.relu(self._linear("head.0")(sums_ch))
-        times_c2 = hidden @ self._head_weight().T + sums_ch @ self.skip.T + self._linear("head.1").bias
+        last = self._linear("head.1")
+        times_c2 = hidden @ last.weight.T + sums_ch @ self.skip.T + last.bias
         return times_c2.new_zeros(int(set_c.max()) + 1, OUTPUTS).index_add(0, set_c, times_c2)
 
     @torch.no_grad()
@@ -90,9 +91,6 @@ class ComputeNetwork(nn.Module):
             for name, value in self.named_parameters()
         }
         return ComputeModel(self.head_kind, weights | {k: v.astype(np.float32) for k, v in constants.items()}, metadata)
-
-    def _head_weight(self) -> Tensor:
-        return self._linear("head.1").weight
 
     def _linear(self, name: str) -> nn.Linear:
         return cast(nn.Linear, self.get_submodule(name))

@@ -159,6 +159,10 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     sharding_group_sizes: Any = msgspec.UNSET  # added by `--sharding-group-size`; not read
 
 
+_SAME = ("strategy", "seed", "cost_model", "bound_ms", "bound_scope", "search_s", "search_end")
+"""Fields that a plan and its file both have, with the same values."""
+
+
 def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
     """Return the plan as plain data, in the layout of a plan file.
 
@@ -171,16 +175,9 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
     document = _PlanFile(
         format=FORMAT,
         task=task_to_dict(plan.task),
-        strategy=plan.strategy,
-        seed=plan.seed,
-        cost_model=plan.cost_model,
         step_ms=cost.step_ms if cost else None,
         embedding_cost_ms=cost.embedding_cost_ms if cost else None,
-        bound_ms=plan.bound_ms,
-        bound_scope=plan.bound_scope,
         gap=plan.gap,
-        search_s=plan.search_s,
-        search_end=plan.search_end,
         runs_on=list(plan.runs_on),
         devices=list(cost.devices) if cost else [],
         shards=[
@@ -189,6 +186,7 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
         ],
         rank_maps=rank_maps_entry(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
         tuning=plan.tuning or msgspec.UNSET,
+        **{name: getattr(plan, name) for name in _SAME},
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -230,19 +228,8 @@ def load_plan(path: Path) -> Plan:
         tuning = None if content.tuning is msgspec.UNSET else content.tuning
         if tuning is not None:
             tuning.check(task.topology.devices)
-        plan = Plan(
-            task,
-            shards,
-            strategy=content.strategy,
-            seed=content.seed,
-            cost_model=content.cost_model,
-            cost=cost,
-            bound_ms=content.bound_ms,
-            bound_scope=content.bound_scope,
-            search_s=content.search_s,
-            search_end=content.search_end,
-            tuning=tuning,
-        )
+        same = {name: getattr(content, name) for name in _SAME}
+        plan = Plan(task, shards, cost=cost, tuning=tuning, **same)
         plan.check()
     return plan if content.rank_maps is msgspec.UNSET else load_beside(plan, path, content.rank_maps)
 

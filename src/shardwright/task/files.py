@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
@@ -169,10 +169,6 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     apart: list[str] | UnsetType = UNSET
 
 
-_LIMITS = ("sharding_types", "devices", "max_shards", "min_columns", "column_multiple")
-_FLAGS = ("equal_rows", "equal_columns")
-
-
 def constraints_from_list(items: list[Any], place: Place) -> Constraints:
     """Return the constraints in a task file.
 
@@ -213,17 +209,10 @@ def _subject(fields: dict[str, Any], place: Place) -> str:
 
 def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
     """Return the constraints as plain data."""
-    limits: list[dict[str, Any]] = []
-    for name, limit in constraints.tables.items():
-        fields = {key: getattr(limit, key) for key in _LIMITS}
-        given_fields = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in fields.items()
-            if value is not None
-        }
-        limits.append({"table": name, **given_fields, **{flag: True for flag in _FLAGS if getattr(limit, flag)}})
-    colocated = [{"colocate": list(group)} for group in constraints.colocate]
-    return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
+    items = [_ConstraintFile(name, **_without_defaults(limit)) for name, limit in constraints.tables.items()]
+    items += [_ConstraintFile(colocate=list(group)) for group in constraints.colocate]
+    items += [_ConstraintFile(apart=list(group)) for group in constraints.apart]
+    return [to_builtins(item) for item in items]
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):
@@ -326,8 +315,11 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     return document
 
 
-def _without_defaults(content: Exchange | ShardingGroups) -> dict[str, Any]:
-    return {field.name: value for field in fields(content) if (value := getattr(content, field.name)) != field.default}
+def _without_defaults(content: Exchange | ShardingGroups | TableConstraint) -> dict[str, Any]:
+    changed = (
+        (field.name, value) for field in fields(content) if (value := getattr(content, field.name)) != field.default
+    )
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:
