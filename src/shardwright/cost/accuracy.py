@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.dataset import Samples
-from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Pricing
+from shardwright.cost.neuroshard.model import LearnedModel
 from shardwright.measure.stock import differences
 
 
@@ -41,20 +39,7 @@ class Accuracy:
     repeat_error: float | None
 
 
-class ArrayModel(Protocol):
-    """A cost model that encodes shards given as arrays."""
-
-    @property
-    def pricing(self) -> Pricing:
-        """Turns the sums of a device's calls into times."""
-        ...
-
-    def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, latent)` encodings of n shards."""
-        ...
-
-
-def predict(model: ArrayModel, samples: Samples) -> Floats:
+def predict(model: LearnedModel, samples: Samples) -> Floats:
     """`(n, 2)` predicted forward and backward ms of n sets, each the sum over the set's fused calls."""
     latents, (call, owner) = model.encode_arrays(samples.works), samples.calls
     sums, times = np.zeros((len(owner), latents.shape[1])), np.zeros((len(samples), 2))

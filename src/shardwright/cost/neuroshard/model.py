@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import BINS, WorkArrays
-from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, Pricing
+from shardwright.cost.model import HEAD_HIDDEN, HIDDEN, LATENT, ComputeModel, Pricing
 from shardwright.errors import InvalidInput
 from shardwright.sharding.work import ShardWork
 from shardwright.task.topology import MAX_DEVICES
@@ -266,6 +266,9 @@ class NeuroShardModel:
             bias=np.append(bias, 0.0),
         )
 
+
+LearnedModel: TypeAlias = ComputeModel | NeuroShardModel
+"""The kinds of models that are trained on samples and kept in files."""
 
 KIND = "neuroshard"
 HEADER = ("kind", "features", "devices", "communication_batch_size")

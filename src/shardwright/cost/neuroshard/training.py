@@ -57,13 +57,6 @@ class ComputeNetwork(nn.Module):
         return times
 
 
-class CommunicationNetwork(Stack):
-    """`(b, d)` ms of an all-to-all, from `(b, f)` sizes and delays."""
-
-    def __init__(self, inputs: int, devices: int) -> None:
-        super().__init__((inputs, *SIZES, devices))
-
-
 def exported(network: nn.Module, prefix: str = "") -> Weights:
     """The arrays of a network as numpy arrays."""
     return {prefix + name: value.detach().numpy().astype(np.float32) for name, value in network.named_parameters()}
@@ -254,7 +247,7 @@ def _train(part: Collectives, name: str, options: NeuroShardOptions, progress: P
         )
         for half in (train, valid)
     )
-    network = _fitted(lambda: CommunicationNetwork(len(mean), part.devices), data, checked, options, progress)
+    network = _fitted(lambda: Stack((len(mean), *SIZES, part.devices)), data, checked, options, progress)
     prefix = f"communication.{part.devices}.{name}."
     constants = {f"{prefix}mean": mean.astype(np.float32), f"{prefix}std": std.astype(np.float32)}
     return exported(network, prefix) | constants
