@@ -215,24 +215,6 @@ def row_bytes(dim: int) -> int:
     return ID_BYTES + VALUE_BYTES * dim
 
 
-def touched_is_cheaper(holders: Holders, topology: Topology, work: ShardWork, lookups: float) -> bool:
-    """Whether exchanging touched rows sends fewer bytes than whole gradients, between hosts if there are several, else inside the host.
-
-    Args:
-        holders: the replicas.
-        topology: their cluster.
-        work: the block.
-        lookups: lookups in the block by the samples of one device.
-    """
-    link = INTER if holders.hosts > 1 else INTRA
-
-    def touched(devices: Floats) -> Floats:
-        return row_bytes(work.dim) * distinct_rows(work, devices * lookups)
-
-    whole, _ = whole_bytes(holders, float(VALUE_BYTES * work.rows * work.dim))
-    return bool(touched_bytes(holders, topology, touched)[0][link].sum() < whole[link].sum())
-
-
 ByKind = dict[tuple[Phase, Kind], LinkTraffic]
 
 
@@ -337,11 +319,14 @@ def _row_bytes_of(task: Task, works: Sequence[ShardWork], holders: Holders) -> C
 
 
 def _touched(task: Task, shard: Shard, work: ShardWork) -> bool:
+    """Whether replicas exchange touched rows; "cheaper" asks for fewer bytes between hosts, inside the host if there is one."""
     if work.pooled or len(shard.devices) == 1 or task.exchange.replica_gradients == "whole":
         return False
     if task.exchange.replica_gradients == "touched":
         return True
     topology = task.topology
     holders = holders_of(topology.hosts, topology.devices_per_host, shard.devices, False)
-    lookups = work.lookups * len(shard.devices) / topology.devices
-    return touched_is_cheaper(holders, topology, work, lookups)
+    whole, _ = whole_bytes(holders, float(VALUE_BYTES * work.rows * work.dim))
+    touched, _ = touched_bytes(holders, topology, _row_bytes_of(task, [work], holders))
+    link = INTER if holders.hosts > 1 else INTRA
+    return bool(touched[link].sum() < whole[link].sum())

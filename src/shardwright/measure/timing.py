@@ -229,8 +229,7 @@ class Timing:
 class Elasticity:
     """How strongly each part of a run follows the machine's state; learned from runs of the same batch in different states.
 
-    Kernels that wait for memory follow it with an exponent of about 1, kernels that compute with 0.3. On one processor FBGEMM's forward had
-    0.9 and its backward 0.35; on two others, where backward is fast, both had 0.7 to 1.1.
+    Kernels that wait for memory follow it closely, kernels that compute less; processors differ in which passes do what.
 
     Args:
         parts: number of parts.

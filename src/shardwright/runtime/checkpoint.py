@@ -230,19 +230,13 @@ def _tables(module: TieredEmbedding) -> list[SavedTable]:
 
 
 def _read(module: TieredEmbedding, path: Path) -> None:
-    manifest = _read_manifest(path)
+    document, place = parse_document(path / _NAME, "checkpoint's manifest"), Place(str(path / _NAME))
+    check_format(document, place, "checkpoint", FORMAT)
+    manifest = convert(document, Manifest, place)
     _check_fits(manifest, _tables(module), module.plan.task.optimizer, path)
     with torch.no_grad():
         _read_parts(module, path, manifest.parts)
     module.storage.step.fill_(manifest.step)
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / _NAME
-    document = parse_document(path, "checkpoint's manifest")
-    place = Place(str(path))
-    check_format(document, place, "checkpoint", FORMAT)
-    return convert(document, Manifest, place)
 
 
 def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, folder: Path) -> None:

@@ -44,13 +44,12 @@ class _AccessFile(Struct, forbid_unknown_fields=True):
     share: list[float] | UnsetType = UNSET
 
 
-def table_from_dict(document: object, where: str | Place = "table") -> Table:
+def table_from_dict(document: object, place: Place) -> Table:
     """Return the table in one item of `tables`.
 
     Raises:
-        InvalidInput: a rule is broken; the message begins with `where`.
+        InvalidInput: a rule is broken; the message begins with the place.
     """
-    place = where if isinstance(where, Place) else Place(where)
     content = convert(document, _TableFile, place)
     with place.naming():
         table = Table(
