@@ -119,22 +119,24 @@ def best_user_model(task: Task) -> tuple[UserModel, LearnedModel] | None:
         return len(list(unlike(model.metadata, task))), model.metadata.get("task") != digest, model.error
 
     for model in sorted((one for one in user_models() if one.learned_on(machine)), key=rank):
-        try:
-            return model, load_model(model.path)
-        except InvalidInput as error:
-            _set_aside(model.path, str(error))
+        if (found := _loaded(model.path)) is not None:
+            return model, found
     return None
 
 
 def named_user_model(name: str) -> LearnedModel | None:
     """The model in the cache folder that plans know by this name; None if there is none."""
-    for model in user_models():
-        if model.name == name:
-            try:
-                return load_model(model.path)
-            except InvalidInput as error:
-                _set_aside(model.path, str(error))
-    return None
+    loaded = (_loaded(model.path) for model in user_models() if model.name == name)
+    return next((model for model in loaded if model is not None), None)
+
+
+def _loaded(path: Path) -> LearnedModel | None:
+    """A model of the cache folder; None after setting aside a damaged one."""
+    try:
+        return load_model(path)
+    except InvalidInput as error:
+        _set_aside(path, str(error))
+        return None
 
 
 def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:

@@ -27,7 +27,8 @@ from shardwright.task.table import Table
 FORMAT = 1
 ENDING = ".ranks.safetensors"
 
-_DEALT_ROUNDS = 64  # of the hottest ranks of a dealt segment: they matter for an even share of lookups, the others hardly
+# Of a dealt segment, the hottest ranks that matter for an even share of lookups, by block.
+_DEALT_ROUNDS = 64
 _ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
 
