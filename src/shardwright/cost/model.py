@@ -135,7 +135,10 @@ class AddedModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, latent + 2)` encodings of n shards."""
-        return self._wider(WorkArrays.of(works), self.base.encode(works))
+        arrays = WorkArrays.of(works)
+        if self.encode_arrays is not None:
+            return self.encode_arrays(arrays)
+        return self._wider(arrays, self.base.encode(works))
 
     @property
     def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
