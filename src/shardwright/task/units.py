@@ -88,6 +88,24 @@ def checked_whole(value: object, what: str, most: int | None = None) -> int:
     return number
 
 
+def checked_number(value: object, what: str, *, zero: bool = False) -> float:
+    """Return the value as a float.
+
+    Args:
+        value: value from a caller.
+        what: its name in the message, such as "table 't': pooling".
+        zero: whether 0 is allowed.
+
+    Raises:
+        InvalidInput: the value is not a finite number, or negative, or 0 if that is not allowed.
+    """
+    number = real(value)
+    if number is None or not 0 <= number < math.inf or (number == 0 and not zero):
+        bound = "of at least 0" if zero else "greater than 0"
+        raise InvalidInput(f"{what} is {reprlib.repr(value)}, must be a finite number {bound}")
+    return number
+
+
 def checked_flag(value: object, what: str) -> bool:
     """Return the value as a bool.
 
