@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.results_table import write_results
 from shardwright.cost.accuracy import Accuracy, accuracy, predict, repeat_noise
-from shardwright.cost.dataset import Floats, Samples, join, samples_of
+from shardwright.cost.dataset import Floats, Samples, join, rates_of, samples_of
 from shardwright.cost.features import scales
 from shardwright.cost.model import ComputeModel
 from shardwright.cost.training import TrainingOptions, split, train
@@ -111,13 +111,10 @@ def row(result: Accuracy) -> tuple[str, ...]:
 
 def linear_error(samples: Samples) -> Accuracy:
     """Accuracy of a non-negative linear model of the sums of sizes, fitted to relative error, without encoder and head."""
-    from scipy.optimize import nnls
-
     parts, _, test = split(samples, 0)
     sums = sums_of_sizes(parts)
-    unit = np.maximum(sums.max(axis=0), 1e-30)
-    rates = [nnls(sums / unit / parts.times[:, [phase]], np.ones(len(parts)))[0] / unit for phase in range(2)]
-    return accuracy(lambda sets: sums_of_sizes(sets) @ np.array(rates).T, test, samples)
+    rates = np.array([rates_of(sums, times) for times in parts.times.T])
+    return accuracy(sums_of_sizes(test) @ rates.T, test, samples)
 
 
 def sums_of_sizes(samples: Samples) -> Floats:

@@ -80,7 +80,7 @@ def _split(samples: Samples, size: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _figures(predicted: Floats, samples: Samples, kinds: np.ndarray, test: np.ndarray) -> list[float]:
-    found = accuracy(lambda _: predicted[test], samples.select(test), samples)
+    found = accuracy(predicted[test], samples.select(test), samples)
     error = np.abs(predicted.sum(axis=1) / samples.times.sum(axis=1) - 1)
     calls = np.bincount(samples.calls[1], minlength=len(samples))
     groups = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,14 @@ def load_weights(
     Raises:
         InvalidInput: the file cannot be read, is too large or damaged, its header is refused, or an array does not hold float32.
     """
-    from safetensors import SafetensorError
-
-    input_size(path, what, LARGEST, remedy)
-    try:
-        return _read(path, wanted, what)
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from None
-    except SafetensorError as error:
-        raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {remedy}") from None
-
-
-def _read(
-    path: Path, wanted: Callable[[dict[str, str]], Collection[str] | None], what: str
-) -> tuple[dict[str, str], Weights]:
     from safetensors import safe_open
 
     # Given a Path, safe_open would lose a Ctrl-C that comes while it asks for the path's text.
-    with safe_open(str(path), framework="np") as file, Place(str(path)).naming():
+    with (
+        reading(path, what, LARGEST, remedy),
+        safe_open(str(path), framework="np") as file,
+        Place(str(path)).naming(),
+    ):
         header: dict[str, str] = file.metadata() or {}
         chosen = wanted(header)
         names = [name for name in file.keys() if chosen is None or name in chosen]  # noqa: SIM118
@@ -91,3 +82,27 @@ def _read(
             if number != "F32":
                 raise InvalidInput(f"{name} holds numbers of type {number}, must be F32; make the {what} anew")
         return header, {name: file.get_tensor(name) for name in names}
+
+
+@contextmanager
+def reading(path: Path, what: str, largest: int, remedy: str) -> Iterator[None]:
+    """Check a safetensors file before it is opened, and say why it cannot be read.
+
+    Args:
+        path: the file.
+        what: what the file should be, for messages: "policy".
+        largest: most bytes of a file that is read.
+        remedy: end of the message if the file cannot be read: "name a file made by …".
+
+    Raises:
+        InvalidInput: the file is missing, too large or damaged, or cannot be read.
+    """
+    from safetensors import SafetensorError
+
+    input_size(path, what, largest, remedy)
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(f"{path}: the {what} cannot be read ({error.strerror or error}); {remedy}") from None
+    except SafetensorError as error:
+        raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {remedy}") from None

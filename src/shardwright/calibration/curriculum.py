@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 
 from shardwright.arrays import Floats
 from shardwright.calibration.sets import Group, Set, cut_pair, heavy_sets, plan_sets, random_sets, task_sets
-from shardwright.cost.accuracy import ArrayModel, predict
+from shardwright.cost.accuracy import predict
 from shardwright.cost.dataset import Samples, samples_of_works
 from shardwright.cost.files import kind_of_table
 from shardwright.cost.model import ComputeModel, CostModel
@@ -109,12 +109,12 @@ class Curriculum:
         fitting = [group for group in groups if all(one.work.table_bytes <= self.room_bytes for one in group)]
         return [*self._heavy, *(fitting[place] for place in self._rng.permutation(len(fitting)))]
 
-    def _quick(self, sets: Sequence[Set], model: ArrayModel, count: int) -> list[Set]:
+    def _quick(self, sets: Sequence[Set], model: ComputeModel, count: int) -> list[Set]:
         """Sets with few to many shards that take little time to measure."""
         expected = self.seconds.expected(sets, _step_ms([model], sets)[0])
         return _best_of_each_size(sets, self._rng.lognormal(0, _SPREAD, len(sets)) / expected, count)
 
-    def _disputed(self, sets: Sequence[Set], models: Sequence[ArrayModel], count: int) -> list[Set]:
+    def _disputed(self, sets: Sequence[Set], models: Sequence[ComputeModel], count: int) -> list[Set]:
         """Sets with few to many shards on which the models disagree most, in proportion to the measuring time."""
         predicted = _step_ms(models, sets)
         spread = np.log(predicted).std(axis=0)
@@ -190,7 +190,7 @@ class VisitSeconds:
         return 1.0, ms * runs, batches * sum(work.lookups for work in works)
 
 
-def _step_ms(models: Sequence[ArrayModel], sets: Sequence[Set]) -> Floats:
+def _step_ms(models: Sequence[ComputeModel], sets: Sequence[Set]) -> Floats:
     """`(models, n)` predicted step ms of each set: forward plus backward."""
     samples = samples_of_works([one.work.works for one in sets], np.ones((len(sets), 2)))
     return np.stack([np.maximum(predict(model, samples).sum(axis=1), 1e-3) for model in models])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.dataset import Samples
-from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import Pricing
+from shardwright.cost.neuroshard.model import LearnedModel
+from shardwright.measure.stock import differences
 
 
 @dataclass(frozen=True)
@@ -41,20 +39,7 @@ class Accuracy:
     repeat_error: float | None
 
 
-class ArrayModel(Protocol):
-    """A cost model that encodes shards given as arrays."""
-
-    @property
-    def pricing(self) -> Pricing:
-        """Turns the sums of a device's calls into times."""
-        ...
-
-    def encode_arrays(self, works: WorkArrays) -> Floats:
-        """`(n, latent)` encodings of n shards."""
-        ...
-
-
-def predict(model: ArrayModel, samples: Samples) -> Floats:
+def predict(model: LearnedModel, samples: Samples) -> Floats:
     """`(n, 2)` predicted forward and backward ms of n sets, each the sum over the set's fused calls."""
     latents, (call, owner) = model.encode_arrays(samples.works), samples.calls
     sums, times = np.zeros((len(owner), latents.shape[1])), np.zeros((len(samples), 2))
@@ -63,20 +48,20 @@ def predict(model: ArrayModel, samples: Samples) -> Floats:
     return times
 
 
-def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samples: Samples) -> Accuracy:
+def accuracy(predicted: Floats, held_out: Samples, all_samples: Samples) -> Accuracy:
     """Errors on the first measurements in `held_out`, and repeat noise from `all_samples`.
 
     Args:
-        predictor: maps n sets to `(n, 2)` predicted forward and backward ms.
-        held_out: sets that the predictor has not seen.
+        predicted: `(n, 2)` forward and backward ms of the sets in `held_out`, by a model that has not seen them.
+        held_out: n sets.
         all_samples: every set of the store, repeats included.
     """
     from scipy.stats import spearmanr
 
-    first = held_out.select(held_out.repeat == 0)
-    predicted, measured = predictor(first), first.times
+    firsts = held_out.repeat == 0
+    predicted, measured = predicted[firsts], held_out.times[firsts]
     error = _relative(predicted.sum(axis=1), measured.sum(axis=1))
-    counts = first.shard_counts
+    counts = held_out.shard_counts[firsts]
     ranges = ((1, 3), (4, 7), (8, 11), (12, 15), (16, 10**9))
     by_tables = {
         f"{low}-{high}" if high < 10**9 else f"{low}+": float(error[inside].mean())
@@ -84,7 +69,7 @@ def accuracy(predictor: Callable[[Samples], Floats], held_out: Samples, all_samp
         if (inside := (counts >= low) & (counts <= high)).any()
     }
     return Accuracy(
-        sets=len(first),
+        sets=len(measured),
         mean_error=float(error.mean()),
         median_error=float(np.median(error)),
         forward_error=float(_relative(predicted[:, 0], measured[:, 0]).mean()),
@@ -101,8 +86,7 @@ def repeat_noise(samples: Samples) -> float | None:
     first, second = samples.repeat_pairs()
     if not len(first):
         return None
-    one, two = first.sum(axis=1), second.sum(axis=1)
-    return float((np.abs(one - two) / ((one + two) / 2)).mean())
+    return float(differences(first.sum(axis=1), second.sum(axis=1)).mean())
 
 
 def _relative(predicted: Floats, measured: Floats) -> Floats:

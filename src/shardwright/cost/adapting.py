@@ -116,17 +116,13 @@ def validated(samples: Samples, ways: dict[str, Recipe], folds: int, seed: int =
         factor = _measured_over(predicted, samples)
         predicted *= factor
         made = partial(_scaled_recipe, recipe, factor)
-        tried.append(Validated(name, made, tuple(models), _accuracy(samples, predicted), predicted))
+        tried.append(Validated(name, made, tuple(models), accuracy(predicted, samples, samples), predicted))
     return min(tried, key=lambda one: one.accuracy.mean_error)
 
 
 def error_of(model: ComputeModel, samples: Samples) -> float:
     """Mean relative error of a model on samples."""
-    return float(_accuracy(samples, predict(model, samples)).mean_error)
-
-
-def _accuracy(samples: Samples, predicted: Floats) -> Accuracy:
-    return accuracy(lambda _: predicted, samples, samples)
+    return accuracy(predict(model, samples), samples, samples).mean_error
 
 
 def _parts(samples: Samples, folds: int, seed: int) -> Ints:

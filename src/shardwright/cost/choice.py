@@ -23,7 +23,7 @@ from typing import cast
 
 from shardwright.cost.files import FORMAT, bundled_models, device_type, load_model, model_header, save_model, unlike
 from shardwright.cost.model import ComputeModel, CostModel
-from shardwright.cost.neuroshard.model import NeuroShardModel
+from shardwright.cost.neuroshard.model import LearnedModel
 from shardwright.cost.published import GPUS, PublishedModel
 from shardwright.errors import InvalidInput
 from shardwright.measure.backend import default_backend
@@ -106,7 +106,7 @@ def user_models() -> list[UserModel]:
     return [model for path in paths if (model := _read(path)) is not None]
 
 
-def best_user_model(task: Task) -> tuple[UserModel, ComputeModel | NeuroShardModel] | None:
+def best_user_model(task: Task) -> tuple[UserModel, LearnedModel] | None:
     """The model calibrated on this machine that suits a task best; None if there is none, or this machine lacks the task's device type.
 
     The ranking prefers a model that covers the task, then one calibrated for this task, then the least error.
@@ -119,22 +119,24 @@ def best_user_model(task: Task) -> tuple[UserModel, ComputeModel | NeuroShardMod
         return len(list(unlike(model.metadata, task))), model.metadata.get("task") != digest, model.error
 
     for model in sorted((one for one in user_models() if one.learned_on(machine)), key=rank):
-        try:
-            return model, load_model(model.path)
-        except InvalidInput as error:
-            _set_aside(model.path, str(error))
+        if (found := _loaded(model.path)) is not None:
+            return model, found
     return None
 
 
-def named_user_model(name: str) -> ComputeModel | NeuroShardModel | None:
+def named_user_model(name: str) -> LearnedModel | None:
     """The model in the cache folder that plans know by this name; None if there is none."""
-    for model in user_models():
-        if model.name == name:
-            try:
-                return load_model(model.path)
-            except InvalidInput as error:
-                _set_aside(model.path, str(error))
-    return None
+    loaded = (_loaded(model.path) for model in user_models() if model.name == name)
+    return next((model for model in loaded if model is not None), None)
+
+
+def _loaded(path: Path) -> LearnedModel | None:
+    """A model of the cache folder; None after setting aside a damaged one."""
+    try:
+        return load_model(path)
+    except InvalidInput as error:
+        _set_aside(path, str(error))
+        return None
 
 
 def path_for(metadata: Mapping[str, str], machine: Fingerprint) -> Path:

@@ -12,7 +12,7 @@ spread, Gaussian measurement noise. Few measurements leave the model nearly unch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
-from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.model import AddedModel, CostModel, Pricing
 from shardwright.cost.score import device_ms
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, shard_work
@@ -74,7 +74,7 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class CorrectedModel:
+class CorrectedModel(AddedModel):
     """A cost model that scales a base model and adds a correction for each shard.
 
     Attributes:
@@ -96,36 +96,10 @@ class CorrectedModel:
         """The base model's name, marked as corrected."""
         return f"{self.base.name}, corrected"
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, latent + 2)` encodings; the last two columns are the forward and backward correction in ms."""
-        latents = self.base.encode(works)
-        return np.hstack([latents, self._added(WorkArrays.of(works), latents)]) if works else np.zeros((0, self._width))
-
-    @property
-    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
-        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
-        base = getattr(self.base, "encode_arrays", None)
-        if base is None:
-            return None
-
-        def encoded(works: WorkArrays) -> Floats:
-            latents = base(works)
-            return np.hstack([latents, self._added(works, latents)])
-
-        return encoded
-
     @cached_property
     def pricing(self) -> Pricing:
         """Scales the base model's times and adds the corrections unscaled."""
-        base = self.base.pricing
-        return Pricing(
-            np.hstack([base.hidden, np.zeros((base.hidden.shape[0], 2))]),
-            base.hidden_bias,
-            self.scale[:, None] * base.mix,
-            np.hstack([self.scale[:, None] * base.linear, np.eye(2)]),
-            self.scale * base.bias,
-            self.scale * base.once,
-        )
+        return self.priced(self.scale, np.zeros(2))
 
     @property
     def cut_price(self) -> float:
@@ -137,12 +111,8 @@ class CorrectedModel:
         noise = rng.standard_normal(self.weights.shape)
         return replace(self, weights=self.weights + np.einsum("pij,pj->pi", self.spread, noise))
 
-    @property
-    def _width(self) -> int:
-        return int(self.base.pricing.hidden.shape[1]) + 2
-
-    def _added(self, works: WorkArrays, latents: Floats) -> Floats:
-        """`(n, 2)` forward and backward correction in ms."""
+    def added(self, works: WorkArrays, latents: Floats) -> Floats:
+        """`(n, 2)` forward and backward correction of n shards in ms."""
         alone = self.scale * _alone(self.base.pricing, latents)
         added: Floats = np.einsum("ntp,pt->np", self.terms.columns(works, alone), self.weights)
         return np.maximum(added, _LEAST * alone)
@@ -224,5 +194,4 @@ def _features(works: WorkArrays) -> Floats:
 
 def _sizes(works: WorkArrays) -> Floats:
     """`(n, 3)` size terms of each shard: one, samples and outputs."""
-    outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
-    return np.stack([np.ones_like(works.rows), works.samples, outputs], axis=1)
+    return np.stack([np.ones_like(works.rows), works.samples, works.bags * works.dim], axis=1)

@@ -78,14 +78,30 @@ class Samples:
 
     def repeat_pairs(self) -> tuple[Floats, Floats]:
         """`(k, 2)` first and `(k, 2)` second times of the k sets that were measured twice."""
-        first = {int(s): row for s, r, row in zip(self.sample, self.repeat, self.times, strict=True) if r == 0}
-        pairs = [
-            (first[int(s)], row)
-            for s, r, row in zip(self.sample, self.repeat, self.times, strict=True)
-            if r == 1 and int(s) in first
-        ]
-        stacked = np.array(pairs, dtype=np.float64).reshape(-1, 2, 2)
-        return stacked[:, 0], stacked[:, 1]
+        first, second = repeats(self.sample, self.repeat)
+        return self.times[first], self.times[second]
+
+
+def repeats(sample: Ints, repeat: Ints) -> tuple[Ints, Ints]:
+    """`(k,)` rows of the first and `(k,)` rows of the second measurements of the k samples that were measured twice.
+
+    Args:
+        sample: `(n,)` ids.
+        repeat: `(n,)` 0 for the first measurement of a sample, 1 for the second.
+    """
+    first, second = (np.flatnonzero(repeat == number) for number in (0, 1))
+    _, one, other = np.intersect1d(sample[first], sample[second], return_indices=True)
+    return first[one], second[other]
+
+
+def rates_of(sizes: Floats, times: Floats) -> Floats:
+    """`(k,)` non-negative rates by which `(n, k)` sizes add up to `(n,)` times, fitted by relative error."""
+    from scipy.optimize import nnls
+
+    columns = sizes / times[:, None]
+    unit = np.maximum(columns.max(axis=0), 1e-30)
+    rates: Floats = nnls(columns / unit, np.ones(len(times)))[0] / unit
+    return rates
 
 
 SHARES = (0.8, 0.1, 0.1)

@@ -116,6 +116,11 @@ class WorkArrays:
         return np.stack([self.samples, self.pooled, self.weight_size, np.where(self.pooled > 0, 0.0, self.dim)], axis=1)
 
     @property
+    def bags(self) -> Floats:
+        """`(n,)` rows of outputs: one for each sample if its rows are summed, else one for each lookup."""
+        return np.where(self.pooled > 0, self.samples, self.lookups)
+
+    @property
     def distinct(self) -> Floats:
         """`(n,)` expected distinct rows in a batch."""
         distinct: Floats = self.reuse_rows.sum(axis=1)
@@ -138,7 +143,7 @@ def features(works: WorkArrays) -> Floats:
             works.lookups * works.lines,
             distinct * works.lines,
             works.lines,
-            np.where(works.pooled > 0, works.samples, works.lookups) * works.dim,
+            works.bags * works.dim,
         ],
         axis=1,
     )
@@ -156,12 +161,11 @@ def features(works: WorkArrays) -> Floats:
 
 def scales(works: WorkArrays) -> Floats:
     """`(n, len(SCALES))` sizes that a shard's time grows with; the first estimate of the time is a non-negative mix of them."""
-    outputs = np.where(works.pooled > 0, works.samples, works.lookups) * works.dim
     return np.stack(
         [
             np.ones_like(works.rows),
             works.samples,
-            outputs,
+            works.bags * works.dim,
             works.lookups,
             works.lookups * works.dim,
             works.distinct,

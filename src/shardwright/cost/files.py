@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from shardwright.cost.features import FEATURES, SCALES
 from shardwright.cost.model import SHAPES, ComputeModel, Head
 from shardwright.cost.neuroshard import model as neuroshard
-from shardwright.cost.neuroshard.model import NeuroShardModel, Weights
+from shardwright.cost.neuroshard.model import LearnedModel, NeuroShardModel, Weights
 from shardwright.errors import InvalidInput
 from shardwright.measure.hardware import cpu_model, gpu_model
 from shardwright.task import PRESETS, Task
@@ -135,7 +135,7 @@ _COMPUTE = "compute"
 _HEADERS = {_COMPUTE: ("kind", "head", "features"), neuroshard.KIND: neuroshard.HEADER}
 
 
-def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
+def save_model(model: LearnedModel, path: Path) -> None:
     """Write a model as safetensors, atomically."""
     if isinstance(model, NeuroShardModel):
         header = neuroshard.header_of(model)
@@ -144,7 +144,7 @@ def save_model(model: ComputeModel | NeuroShardModel, path: Path) -> None:
     save_weights(path, _arrays_of(model), {"format": FORMAT} | header | model.metadata)
 
 
-def telling_name(model: ComputeModel | NeuroShardModel) -> str:
+def telling_name(model: LearnedModel) -> str:
     """A name unique to a model's weights: the model's name and eight digits of the weights' SHA-256, as in "cpu/convex-1f0e9a3b"."""
     arrays = _arrays_of(model)
     digest = sha256()
@@ -154,7 +154,7 @@ def telling_name(model: ComputeModel | NeuroShardModel) -> str:
     return f"{model.name}-{digest.hexdigest()[:8]}"
 
 
-def load_model(path: Path) -> ComputeModel | NeuroShardModel:
+def load_model(path: Path) -> LearnedModel:
     """Read a model.
 
     Raises:
@@ -186,7 +186,7 @@ def bundled_models() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
-def _arrays_of(model: ComputeModel | NeuroShardModel) -> Weights:
+def _arrays_of(model: LearnedModel) -> Weights:
     return neuroshard.arrays_of(model) if isinstance(model, NeuroShardModel) else model.weights
 
 

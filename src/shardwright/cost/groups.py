@@ -16,7 +16,7 @@ communication; this module adds the extra time that the whole cluster takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,11 +25,10 @@ import numpy as np
 from shardwright.arrays import Floats
 from shardwright.cost.features import WorkArrays
 from shardwright.cost.flows import VALUE_BYTES
-from shardwright.cost.model import CostModel, Pricing
+from shardwright.cost.model import AddedModel, CostModel, Pricing
 from shardwright.sharding.memory import optimizer_bytes
 from shardwright.sharding.work import ShardWork
 from shardwright.task.groups import Shape, ShardingGroups
-from shardwright.task.table import DTYPE_BYTES
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -52,7 +51,7 @@ def with_groups(model: CostModel, task: Task) -> CostModel:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedModel:
+class GroupedModel(AddedModel):
     """A cost model that adds the synchronisation of replicas to the kernels of a base model.
 
     Attributes:
@@ -80,35 +79,11 @@ class GroupedModel:
         """Fewest columns of a block that searches cut, from the base model; None if it has no such limit."""
         return getattr(self.base, "narrowest", None)
 
-    def encode(self, works: Sequence[ShardWork]) -> Floats:
-        """`(n, latent + 2)` encodings; the last two columns are the synchronisation of each shard, forward and backward ms."""
-        columns = [(work.rows, work.dim, work.samples, DTYPE_BYTES[work.dtype]) for work in works]
-        added = self._added(*np.array(columns, dtype=np.float64).reshape(len(works), 4).T)
-        return np.hstack([self.base.encode(works), added])
-
-    @property
-    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
-        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
-        base = getattr(self.base, "encode_arrays", None)
-        if base is None:
-            return None
-        return lambda works: np.hstack(
-            [base(works), self._added(works.rows, works.dim, works.samples, works.weight_size)]
-        )
-
     @cached_property
     def pricing(self) -> Pricing:
         """The base model's pricing plus the synchronisation; a device pays the latency of synchronisation once, not once per call."""
-        base = self.base.pricing
-        wider = np.zeros((base.hidden.shape[0], 2))
-        return Pricing(
-            np.hstack([base.hidden, wider]),
-            base.hidden_bias,
-            base.mix,
-            np.hstack([base.linear, np.eye(2)]),
-            base.bias,
-            base.once + self._passes * self._collectives * _latency_ms(self.groups.replica_shape, self.task.topology),
-        )
+        latency = _latency_ms(self.groups.replica_shape, self.task.topology)
+        return self.priced(np.ones(2), self._passes * self._collectives * latency)
 
     @property
     def _passes(self) -> Floats:
@@ -121,18 +96,20 @@ class GroupedModel:
             return 2  # a scatter and a gather, each with the latency of an all-reduce
         return len({table.dtype for table in self.task.tables}) + (self.task.optimizer != "sgd")
 
-    def _added(self, rows: Floats, dim: Floats, samples: Floats, weight_size: Floats) -> Floats:
-        """`(n, 2)` forward and backward ms."""
+    def added(self, works: WorkArrays, latents: Floats) -> Floats:
+        """`(n, 2)` forward and backward ms to synchronise n shards; `latents` have no effect."""
         topology, groups = self.task.topology, self.groups
-        weights = rows * dim
+        weights = works.rows * works.dim
         by_row = optimizer_bytes(self.task.optimizer, 1, 0)
-        state = by_row * rows + (optimizer_bytes(self.task.optimizer, 1, 1) - by_row) * weights
-        moved = weights * weight_size + (0.0 if groups.fully_sharded else state)
+        state = by_row * works.rows + (optimizer_bytes(self.task.optimizer, 1, 1) - by_row) * weights
+        moved = weights * works.weight_size + (0.0 if groups.fully_sharded else state)
         sync = moved * all_reduce_ms_per_byte(groups.replica_shape, topology)
         cluster = all_reduce_ms_per_byte((groups.hosts, groups.devices_per_host), topology)
         within = all_reduce_ms_per_byte((topology.hosts, topology.devices_per_host), topology)
         reduce = VALUE_BYTES * weights * max(cluster - within, 0.0)
-        alone = np.asarray(samples >= self.task.batch_size)[:, None]  # not a replica: replicas share out the batch
+        alone = np.asarray(works.samples >= self.task.batch_size)[
+            :, None
+        ]  # not a replica: replicas share out the batch
         added: Floats = np.where(alone, np.outer(sync, self._passes), np.outer(reduce, [0.0, 1.0]))
         return added
 

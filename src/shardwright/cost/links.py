@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Bools, Floats, Ints
-from shardwright.cost.dataset import shared_out
+from shardwright.cost.dataset import rates_of, repeats, shared_out
 from shardwright.errors import InvalidInput
+from shardwright.measure.stock import differences
 
 ALL_TO_ALL = "all_to_all"
 KINDS = (ALL_TO_ALL, "reduce_scatter", "all_gather", "all_reduce")
@@ -72,9 +73,10 @@ class Collectives:
         wait: Floats = self.delays.max(axis=1, keepdims=True) - self.delays
         return wait
 
-    def select(self, chosen: Bools) -> Collectives:
-        """The collectives where `chosen`, `(n,)`, is true."""
-        return self._take(np.flatnonzero(chosen))
+    def select(self, chosen: Bools | Ints) -> Collectives:
+        """The collectives where `chosen`, `(n,)`, is true, or those with these numbers."""
+        columns = {name: value[chosen] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return Collectives(self.devices, self.hosts, **columns)
 
     def of_kind(self, kind: str) -> Collectives:
         """The collectives of one kind."""
@@ -82,28 +84,16 @@ class Collectives:
 
     def repeated(self) -> tuple[Collectives, Collectives]:
         """The first and the second measurements of the samples measured twice, in the same order of rows."""
-        place = {
-            (int(sample), int(r)): row for row, (sample, r) in enumerate(zip(self.sample, self.repeat, strict=True))
-        }
-        pairs = [(place[sample, 0], row) for (sample, r), row in place.items() if r == 1 and (sample, 0) in place]
-        first, second = (self._take([pair[side] for pair in pairs]) for side in (0, 1))
-        return first, second
-
-    def _take(self, rows: Sequence[int] | Ints) -> Collectives:
-        index = np.asarray(rows, dtype=np.int64)
-        columns = {name: value[index] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return Collectives(self.devices, self.hosts, **columns)
+        first, second = repeats(self.sample, self.repeat)
+        return self.select(first), self.select(second)
 
 
 def split(collectives: Collectives, seed: int) -> tuple[Collectives, Collectives, Collectives]:
     """Split each kind into training, validation and test collectives; both measurements of a sample stay together."""
-    part_of: dict[int, int] = {}
-    rng = np.random.default_rng(seed)
-    for kind in KINDS:
-        chunks = shared_out(np.unique(collectives.sample[collectives.kind == kind]), rng)
-        part_of |= {int(i): part for part, chunk in enumerate(chunks) for i in chunk}
-    owner = np.array([part_of[int(i)] for i in collectives.sample], dtype=np.int64)
-    train, valid, test = (collectives.select(owner == part) for part in range(3))
+    sample, rng = collectives.sample, np.random.default_rng(seed)
+    shares = [shared_out(np.unique(sample[collectives.kind == kind]), rng) for kind in KINDS]
+    parts = (np.concatenate(part) for part in zip(*shares, strict=True))
+    train, valid, test = (collectives.select(np.isin(sample, part)) for part in parts)
     return train, valid, test
 
 
@@ -312,15 +302,10 @@ def _fit(passes: Sequence[tuple[Floats, Floats, Floats]]) -> LinkFits:
 
 def _line(megabytes: Floats, times: Floats) -> Floats:
     """Start values, latency and ms per MB: a line through the times of devices that use the link class, by relative error."""
-    from scipy.optimize import nnls
-
     inside = (megabytes > 0) & (times > 0)
     if not inside.any():
         return np.zeros(2)
-    weighted = np.stack([np.ones(int(inside.sum())), megabytes[inside]], axis=1) / times[inside, None]
-    unit = weighted.max(axis=0)
-    figures: Floats = nnls(weighted / unit, np.ones(len(weighted)))[0] / unit
-    return figures
+    return rates_of(np.stack([np.ones(int(inside.sum())), megabytes[inside]], axis=1), times[inside])
 
 
 def _times(figures: Floats, megabytes: Floats, wait: Floats) -> Floats:
@@ -360,11 +345,11 @@ def repeat_error(parts: Sequence[Collectives], name: str) -> float | None:
         parts: collectives with their repeats.
         name: the passes, one of `FITS`.
     """
-    differences = [np.zeros(0)]
+    found = [np.zeros(0)]
     for part in parts:
         first, second = (np.concatenate([p[2].ravel() for p in passes_of(half, name)]) for half in part.repeated())
-        differences.append(2 * np.abs(first - second) / (first + second))
-    joined = np.concatenate(differences)
+        found.append(differences(first, second))
+    joined = np.concatenate(found)
     return float(joined.mean()) if len(joined) else None
 
 

@@ -16,7 +16,7 @@ machine. Only their sum over the call shows whether rows come from a cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
@@ -120,6 +120,48 @@ class CostModel(Protocol):
         ...
 
 
+class AddedModel:
+    """A cost model that adds forward and backward ms of its own to each shard, in two more columns of a base model's encodings.
+
+    Attributes:
+        base: the base model.
+    """
+
+    base: CostModel
+
+    def added(self, works: WorkArrays, latents: Floats) -> Floats:
+        """`(n, 2)` forward and backward ms to add to n shards, whose `(n, latent)` encodings by the base model are given."""
+        raise NotImplementedError
+
+    def encode(self, works: Sequence[ShardWork]) -> Floats:
+        """`(n, latent + 2)` encodings of n shards."""
+        arrays = WorkArrays.of(works)
+        if self.encode_arrays is not None:
+            return self.encode_arrays(arrays)
+        return self._wider(arrays, self.base.encode(works))
+
+    @property
+    def encode_arrays(self) -> Callable[[WorkArrays], Floats] | None:
+        """Like `encode`, for shards given as arrays; None if the base model has no such method."""
+        base = getattr(self.base, "encode_arrays", None)
+        return None if base is None else lambda works: self._wider(works, base(works))
+
+    def _wider(self, works: WorkArrays, latents: Floats) -> Floats:
+        return np.hstack([latents, self.added(works, latents)])
+
+    def priced(self, scale: Floats, once: Floats) -> Pricing:
+        """The base model's pricing times `(2,)` scale, plus what was added, plus `(2,)` ms once for each device with shards."""
+        base = self.base.pricing
+        return Pricing(
+            np.hstack([base.hidden, np.zeros((base.hidden.shape[0], 2))]),
+            base.hidden_bias,
+            scale[:, None] * base.mix,
+            np.hstack([scale[:, None] * base.linear, np.eye(2)]),
+            scale * base.bias,
+            scale * base.once + once,
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class ComputeModel:
     """The learned compute model, evaluated with numpy.
@@ -151,8 +193,6 @@ class ComputeModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 34)` encodings of n shards."""
-        if not works:
-            return np.zeros((0, HEAD_INPUTS))
         return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:

@@ -131,7 +131,7 @@ class PublishedModel:
 
     def encode(self, works: Sequence[ShardWork]) -> Floats:
         """`(n, 2)` forward and backward ms of each shard, without launches."""
-        return self.encode_arrays(WorkArrays.of(works)) if works else np.zeros((0, 2))
+        return self.encode_arrays(WorkArrays.of(works))
 
     def encode_arrays(self, works: WorkArrays) -> Floats:
         """Like `encode`, for n shards given as arrays."""
@@ -148,7 +148,7 @@ class PublishedModel:
 def parts(works: WorkArrays, gpu: Gpu, optimizer: str) -> tuple[Floats, Floats]:
     """`(n, 5)` forward and `(n, 3)` backward ms of the `PARTS` of n shards, at the nominal rates."""
     sectors = np.ceil(works.row_bytes / SECTOR) * SECTOR
-    bags = np.where(works.pooled > 0, works.samples, works.lookups)
+    bags = works.bags
     cache, memory = gpu.cycles * _CACHE_BYTES_A_CYCLE, gpu.bandwidth / 1e3
     values = _VALUE * works.dim
     forward = (

@@ -1,16 +1,7 @@
 """The predicted cost of a plan: kernels by a cost model, links by the topology, memory by the memory account.
 
-`cost.sequences` gives the bytes on the links. By default (no de-duplication, whole gradients) a block of R rows and C columns sends:
-
-Lookup traffic. The holder of a block sends the looked-up values to the devices that own the samples: 4 C bytes per sample of a pooled table
-(partial sums if it is a row block), else 4 C bytes per lookup. The ids travel the other way, 8 bytes per lookup. A block on one device
-serves every device. A block with replicas serves, on each of its hosts, the devices of that host (a replica serves itself). The backward
-pass sends the gradients back: the same bytes without the ids.
-
-Replica traffic. Replicas all-reduce the gradient of the whole block, 4 R C bytes, hierarchically: with p replicas on each of h hosts, a
-replica sends 2 (p - 1) / p of the gradient inside its host, and 2 (h - 1) / h of a p-th of the gradient between hosts.
-
-Time. Links are full duplex, and both link classes work at the same time. So a collective takes on each device
+`cost.flows` gives the bytes on the links. Links are full duplex, and both link classes work at the same time. So a
+collective takes on each device
 
     max over {inside a host, between hosts} of  latency + max(bytes sent, bytes received) / bandwidth
 
@@ -25,10 +16,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.arrays import Floats
-from shardwright.cost.flows import ID_BYTES, INTER, INTRA, KINDS, VALUE_BYTES, LinkTraffic, single_holders
+from shardwright.cost.flows import (
+    ID_BYTES,
+    KINDS,
+    VALUE_BYTES,
+    ByKind,
+    LinkTraffic,
+    add_lookups,
+    add_replicas,
+    book_lookups,
+    single_holders,
+    traffic_by_kind,
+)
 from shardwright.cost.groups import NoKernels, with_groups
 from shardwright.cost.model import CostModel
-from shardwright.cost.sequences import ByKind, add_lookups, add_replicas, book_lookups, traffic_by_kind
 from shardwright.errors import ShardwrightError
 from shardwright.sharding.costs import DeviceCost, PlanCost
 from shardwright.sharding.memory import memory_account
@@ -36,8 +37,6 @@ from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.sharding.work import ShardWork, ShardWorks, numbered_calls
 from shardwright.task.task import Task
-
-__all__ = ["INTER", "INTRA", "LinkTraffic", "Traffic", "communication_ms", "served_bytes", "traffic", "traffic_of"]
 
 
 @dataclass(frozen=True)

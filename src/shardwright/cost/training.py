@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shardwright.arrays import Floats
 from shardwright.cost.accuracy import Accuracy, accuracy, predict
-from shardwright.cost.dataset import Samples, pairs_of, shared_out
+from shardwright.cost.dataset import Samples, pairs_of, rates_of, shared_out
 from shardwright.cost.features import FEATURES, cached, features, scales
 from shardwright.cost.fitting import Fit, Progress
 from shardwright.cost.model import HEAD_HIDDEN, HEAD_INPUTS, HIDDEN, LATENT, OUTPUTS, ComputeModel, Head
@@ -73,7 +73,8 @@ class ComputeNetwork(nn.Module):
         encoded_mh = torch.cat([factor_mh * estimate_m[:, None], cached_m2], dim=1)
         sums_ch = encoded_mh.new_zeros(len(set_c), HEAD_INPUTS).index_add(0, call_m, encoded_mh)
         hidden = torch.relu(self._linear("head.0")(sums_ch))
-        times_c2 = hidden @ self._head_weight().T + sums_ch @ self.skip.T + self._linear("head.1").bias
+        last = self._linear("head.1")
+        times_c2 = hidden @ last.weight.T + sums_ch @ self.skip.T + last.bias
         return times_c2.new_zeros(int(set_c.max()) + 1, OUTPUTS).index_add(0, set_c, times_c2)
 
     @torch.no_grad()
@@ -90,9 +91,6 @@ class ComputeNetwork(nn.Module):
             for name, value in self.named_parameters()
         }
         return ComputeModel(self.head_kind, weights | {k: v.astype(np.float32) for k, v in constants.items()}, metadata)
-
-    def _head_weight(self) -> Tensor:
-        return self._linear("head.1").weight
 
     def _linear(self, name: str) -> nn.Linear:
         return cast(nn.Linear, self.get_submodule(name))
@@ -185,7 +183,7 @@ def train(
     data, valid = (_Tensors(part, constants) for part in parts[:2])
     network, epochs = options.fit()(_new_network(options), data, valid, progress)
     model = network.export(constants, metadata or {})
-    return Trained(model, accuracy(partial(predict, model), parts[2], samples), epochs)
+    return Trained(model, accuracy(predict(model, parts[2]), parts[2], samples), epochs)
 
 
 def fitted(
@@ -302,13 +300,8 @@ class _Tensors:
 
 def _first_estimate(samples: Samples) -> Floats:
     """`(len(SCALES),)` non-negative rates: a fit of the measured times to the summed sizes, by relative error."""
-    from scipy.optimize import nnls
-
-    total = samples.times.sum(axis=1)
-    sums = np.add.reduceat(scales(samples.works), samples.starts[:-1], axis=0) / total[:, None]
-    unit = np.maximum(sums.max(axis=0), 1e-30)
-    rates: Floats = nnls(sums / unit, np.ones(len(total)))[0] / unit
-    return rates
+    sums = np.add.reduceat(scales(samples.works), samples.starts[:-1], axis=0)
+    return rates_of(sums, samples.times.sum(axis=1))
 
 
 def _loss(predicted_b2: Tensor, times_b2: Tensor) -> Tensor:

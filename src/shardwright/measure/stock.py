@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
 from shardwright.measure.device_work import DeviceWork, Visit
 from shardwright.measure.hardware import Fingerprint, check_device, device_memory
@@ -316,9 +317,14 @@ def noise_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Median and mean of |a - b| / mean(a, b) over pairs of measurements of the same work; NaN without pairs."""
     if not pairs:
         return math.nan, math.nan
-    one, other = np.array(pairs).T
-    differences = np.abs(one - other) / ((one + other) / 2)
-    return float(np.median(differences)), float(differences.mean())
+    found = differences(*np.array(pairs).T)
+    return float(np.median(found)), float(found.mean())
+
+
+def differences(one: Floats, other: Floats) -> Floats:
+    """`(n,)` |a - b| / mean(a, b) of n pairs of measurements of the same work: the noise of measuring."""
+    found: Floats = np.abs(one - other) / ((one + other) / 2)
+    return found
 
 
 def summary_text(summary: CollectSummary) -> str:

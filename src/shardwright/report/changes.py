@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from shardwright.arrays import Floats, Ints
+from shardwright.cost.flows import LinkTraffic
 from shardwright.cost.groups import with_groups
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import LinkTraffic, Traffic, score, traffic
+from shardwright.cost.score import Traffic, score, traffic
 from shardwright.errors import InvalidPlan, ShardwrightError
 from shardwright.sharding.checking import check_constraints, shards_by_table
 from shardwright.sharding.costs import PHASES, PlanCost

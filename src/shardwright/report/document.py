@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.cost.flows import Kind, LinkTraffic
-from shardwright.cost.sequences import traffic_by_kind
+from shardwright.cost.flows import Kind, LinkTraffic, traffic_by_kind
 from shardwright.report.entry import Entry, not_comparable, phase_ms, renamed
 from shardwright.report.verdict import Bottleneck, bottlenecks, verdict
 from shardwright.report.whatif import what_if

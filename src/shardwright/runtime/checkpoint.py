@@ -230,32 +230,17 @@ def _tables(module: TieredEmbedding) -> list[SavedTable]:
 
 
 def _read(module: TieredEmbedding, path: Path) -> None:
-    manifest = _read_manifest(path)
+    document, place = parse_document(path / _NAME, "checkpoint's manifest"), Place(str(path / _NAME))
+    check_format(document, place, "checkpoint", FORMAT)
+    manifest = convert(document, Manifest, place)
     _check_fits(manifest, _tables(module), module.plan.task.optimizer, path)
     with torch.no_grad():
         _read_parts(module, path, manifest.parts)
     module.storage.step.fill_(manifest.step)
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a folder.
-
-    Raises:
-        InvalidInput: there is no manifest, or this version cannot read it.
-    """
-    path = folder / _NAME
-    document = parse_document(path, "checkpoint's manifest")
-    place = Place(str(path))
-    check_format(document, place, "checkpoint", FORMAT)
-    return convert(document, Manifest, place)
-
-
 def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, folder: Path) -> None:
-    """Check that a checkpoint fits a module.
-
-    Raises:
-        InvalidInput: its optimizer differs, or a table is missing or differs in rows, dim or weight type.
-    """
+    """Refuse a checkpoint of another optimizer, or one without a table of the module in the same shape and type."""
     if manifest.optimizer != optimizer:
         raise InvalidInput(
             f"{folder}: is of optimizer {manifest.optimizer}, the module's is {optimizer}; plan with the same one"
@@ -272,11 +257,7 @@ def _check_fits(manifest: Manifest, tables: list[SavedTable], optimizer: str, fo
 
 
 def _read_parts(module: TieredEmbedding, folder: Path, parts: list[Part]) -> None:
-    """Load the rows that a rank holds.
-
-    Raises:
-        InvalidInput: a part is missing, damaged or differs from the manifest, or some rows are in no part.
-    """
+    """Load the rows that a rank holds; refuse parts that do not hold all of them."""
     placement, held = module.placement, module.placement.held_by(module.rank)
     slots = np.full(placement.ranges.shape[1], -1, dtype=np.int64)
     slots[held] = placement.slots(held, module.rank)

@@ -12,13 +12,13 @@ Everything is computed element by element, means included, so that replicas get 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from shardwright.errors import InvalidInput
+from shardwright.task.units import checked_number
 
 STATES: dict[str, tuple[str, ...]] = {
     "sgd": (),
@@ -44,10 +44,8 @@ class OptimizerOptions:
     betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.learning_rate) or self.learning_rate < 0:
-            raise InvalidInput(f"learning_rate is {self.learning_rate!r}, must be a finite number of at least 0")
-        if not math.isfinite(self.eps) or self.eps <= 0:
-            raise InvalidInput(f"eps is {self.eps!r}, must be a finite number greater than 0")
+        checked_number(self.learning_rate, "learning_rate", zero=True)
+        checked_number(self.eps, "eps")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise InvalidInput(f"betas are {self.betas!r}, must be two numbers of at least 0 and below 1")
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright.arrays import Ints
+from shardwright.cost.flows import replica_exchange
 from shardwright.errors import InvalidInput
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import RowLayout, Shard
@@ -287,7 +288,5 @@ def _exchange_of(task: Task, shard: Shard) -> int:
         return ALONE
     way: str = task.exchange.replica_gradients
     if way == "cheaper":
-        from shardwright.cost.sequences import replica_exchange
-
         way = replica_exchange(task, shard)
     return WHOLE if way == "whole" else TOUCHED

@@ -205,15 +205,9 @@ def _members(rank: int, per_host: int, ranks: tuple[int, ...], group: dist.Proce
 
 
 def _common_groups(topology: Topology, parent: dist.ProcessGroup, device: torch.device, timeout: timedelta) -> _Groups:
-    """Return the groups of a rank: those of an earlier module if all ranks know them, else new ones.
+    """Return the groups of an earlier module if all ranks know them, else new ones; none for a wrong number of ranks.
 
     The ranks agree first: a rank that creates groups would otherwise wait for one that reuses them or creates those of other hosts.
-
-    Returns:
-        The groups; three times None if the number of ranks differs from the topology's devices.
-
-    Raises:
-        InvalidInput: ranks differ in hosts or timeout.
     """
     size, per_host = dist.get_world_size(parent), topology.devices_per_host
     key = tuple(dist.get_process_group_ranks(parent)), dist.get_backend(parent), per_host, timeout

@@ -23,8 +23,7 @@ def chosen_maps(placement: Placement, given: Mapping[str, RankMap] | None) -> di
     Raises:
         InvalidInput: a rank map and its table differ in their number of rows, or it belongs to no table.
     """
-    carried: Mapping[str, RankMap] = getattr(placement.plan, "rank_maps", None) or {}
-    known = carried if given is None else given
+    known = placement.plan.rank_maps if given is None else given
     for name in known:
         if name not in placement.plan.by_table:
             raise InvalidInput(f"rank map for table '{name}', which is not in the plan; name a table of the plan")

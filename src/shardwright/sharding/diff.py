@@ -205,22 +205,18 @@ def diff_plans(older: Plan, newer: Plan) -> PlanDiff:
     for name in carried.shards:
         found = _moves_of(task, name, carried, newer.by_table[name])
         moved = sum(move.bytes for move in found)
-        size = _bytes(task, name, sum(shard.area * len(shard.devices) for shard in newer.by_table[name]))
+        size = _held_bytes(newer, name)
         changes.append(
             TableChange(name, older.sharding_type(name), newer.sharding_type(name), moved, max(0, size - moved))
         )
         moves += found
-    made = sum(
-        _bytes(task, name, sum(shard.area * len(shard.devices) for shard in newer.by_table[name]))
-        for name in (*carried.new, *carried.changed)
-    )
     return PlanDiff(
         tuple(moves),
         tuple(changes),
         added=carried.new,
         removed=carried.gone,
         changed=carried.changed,
-        made_bytes=made,
+        made_bytes=sum(_held_bytes(newer, name) for name in (*carried.new, *carried.changed)),
         new_devices=carried.new_devices,
         gone_devices=carried.gone_devices,
     )
@@ -246,6 +242,11 @@ def _moves_of(task: Task, name: str, carried: Carried, shards: Sequence[Shard]) 
         if elements:
             moves.append(Move(name, rank, elements, _bytes(task, name, elements)))
     return moves
+
+
+def _held_bytes(plan: Plan, name: str) -> int:
+    """Bytes of a table over all devices that hold a part of it."""
+    return _bytes(plan.task, name, sum(shard.area * len(shard.devices) for shard in plan.by_table[name]))
 
 
 def _bytes(task: Task, name: str, elements: int) -> int:

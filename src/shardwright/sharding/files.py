@@ -27,17 +27,13 @@ from shardwright.task.table import Table
 FORMAT = 1
 ENDING = ".ranks.safetensors"
 
+# Of a dealt segment, the hottest ranks that matter for an even share of lookups, by block.
 _DEALT_ROUNDS = 64
 _ROUNDING = 1e-9  # relative; a bound may equal the step, summed in another order
 
 
-class RankMapsEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """The reference from a plan file to its rank maps.
-
-    Attributes:
-        file: name of the file beside the plan file.
-        sha256: SHA-256 of that file's content, in hexadecimal digits.
-    """
+class _RankMapsFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The name of the file of rank maps beside a plan file, and the SHA-256 of its content in hexadecimal digits."""
 
     file: Annotated[str, msgspec.Meta(pattern=r"\A[^/\0]+\.ranks\.safetensors\Z")]
     sha256: str
@@ -56,7 +52,7 @@ def attached(plan: Plan, maps: Mapping[str, RankMap]) -> dict[str, RankMap]:
             continue
         found = maps[table.name]
         check_rows(found, table)
-        result[table.name] = found.trimmed(told_apart(shards))
+        result[table.name] = found.trimmed(_told_apart(shards))
     return result
 
 
@@ -73,28 +69,19 @@ def check_rows(found: RankMap, table: Table) -> None:
         )
 
 
-def told_apart(shards: Sequence[Shard]) -> int:
-    """Return how many of the hottest ranks the plan of one table tells apart: all ranks before its coldest segment.
-
-    If that segment is dealt out, its hottest ranks count too, 64 to a block: they matter for an even share of lookups. Which block
-    gets the remaining ranks makes no difference.
-    """
+def _told_apart(shards: Sequence[Shard]) -> int:
+    """How many of the hottest ranks of one table matter: all before its coldest segment, and 64 to a block if that is dealt out."""
     layout = RowLayout.of(shards)
     start, parts = int(layout.starts[-1]), int(layout.parts[-1])
     return start + (_DEALT_ROUNDS * parts if parts > 1 else 0)
 
 
-def rank_maps_entry(plan: Plan, path: Path) -> RankMapsEntry:
-    """Return the reference to the plan's rank maps for the plan file at `path`."""
-    return RankMapsEntry(_beside(path).name, hashlib.sha256(rank_map_bytes(plan.rank_maps)).hexdigest())
+def _rank_maps_file(plan: Plan, path: Path) -> _RankMapsFile:
+    return _RankMapsFile(_beside(path).name, hashlib.sha256(rank_map_bytes(plan.rank_maps)).hexdigest())
 
 
-def save_beside(plan: Plan, path: Path) -> None:
-    """Write the rank maps of a plan beside its plan file; atomic.
-
-    Raises:
-        InvalidInput: the file cannot be written, its name is not UTF-8, or `path` is a pipe or device, beside which no file belongs.
-    """
+def _save_beside(plan: Plan, path: Path) -> None:
+    """Write the rank maps of a plan beside its plan file."""
     if is_stream(path):
         raise InvalidInput(
             f"{path}: is a pipe or device, but a plan with rank maps needs a second file beside it; name a regular file with -o"
@@ -106,12 +93,8 @@ def save_beside(plan: Plan, path: Path) -> None:
     save_rank_maps(plan.rank_maps, _beside(path))
 
 
-def load_beside(plan: Plan, path: Path, entry: RankMapsEntry) -> Plan:
-    """Return the plan with the rank maps that its plan file names.
-
-    Raises:
-        InvalidInput: the file is missing, damaged or not the one saved with the plan, or holds a map that the plan has no use for.
-    """
+def _load_beside(plan: Plan, path: Path, entry: _RankMapsFile) -> Plan:
+    """Return the plan with the rank maps that its plan file names."""
     place = Place(str(path), "rank_maps")
     maps = load_rank_maps(path.with_name(entry.file), entry.sha256)
     with place.naming():
@@ -153,10 +136,14 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     search_end: SearchEnd | None = None
     runs_on: list[str] = []  # for human readers; computed from the shards, not read
     devices: list[DeviceCost] = []
-    rank_maps: RankMapsEntry | msgspec.UnsetType = msgspec.UNSET
+    rank_maps: _RankMapsFile | msgspec.UnsetType = msgspec.UNSET
     tuning: Tuning | msgspec.UnsetType = msgspec.UNSET
     change: Any = msgspec.UNSET  # added by `shardwright plan --from --json`; not read
     sharding_group_sizes: Any = msgspec.UNSET  # added by `--sharding-group-size`; not read
+
+
+_SAME = ("strategy", "seed", "cost_model", "bound_ms", "bound_scope", "search_s", "search_end")
+"""Fields that a plan and its file both have, with the same values."""
 
 
 def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
@@ -171,24 +158,18 @@ def plan_to_dict(plan: Plan, path: Path | None = None) -> dict[str, Any]:
     document = _PlanFile(
         format=FORMAT,
         task=task_to_dict(plan.task),
-        strategy=plan.strategy,
-        seed=plan.seed,
-        cost_model=plan.cost_model,
         step_ms=cost.step_ms if cost else None,
         embedding_cost_ms=cost.embedding_cost_ms if cost else None,
-        bound_ms=plan.bound_ms,
-        bound_scope=plan.bound_scope,
         gap=plan.gap,
-        search_s=plan.search_s,
-        search_end=plan.search_end,
         runs_on=list(plan.runs_on),
         devices=list(cost.devices) if cost else [],
         shards=[
             _ShardFile(s.table, s.rows, s.columns, s.devices, s.row_order, kinds[s.table], s.tier or msgspec.UNSET)
             for s in plan.shards
         ],
-        rank_maps=rank_maps_entry(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
+        rank_maps=_rank_maps_file(plan, path) if path is not None and plan.rank_maps else msgspec.UNSET,
         tuning=plan.tuning or msgspec.UNSET,
+        **{name: getattr(plan, name) for name in _SAME},
     )
     result = msgspec.to_builtins(document)
     assert isinstance(result, dict)
@@ -202,7 +183,7 @@ def save_plan(plan: Plan, path: Path) -> None:
         InvalidInput: a file cannot be written, or the plan has rank maps and `path` is a pipe or device.
     """
     if plan.rank_maps:
-        save_beside(plan, path)
+        _save_beside(plan, path)
     write_atomically(path, dump_document(plan_to_dict(plan, path), path, otherwise=".json"))
 
 
@@ -230,21 +211,10 @@ def load_plan(path: Path) -> Plan:
         tuning = None if content.tuning is msgspec.UNSET else content.tuning
         if tuning is not None:
             tuning.check(task.topology.devices)
-        plan = Plan(
-            task,
-            shards,
-            strategy=content.strategy,
-            seed=content.seed,
-            cost_model=content.cost_model,
-            cost=cost,
-            bound_ms=content.bound_ms,
-            bound_scope=content.bound_scope,
-            search_s=content.search_s,
-            search_end=content.search_end,
-            tuning=tuning,
-        )
+        same = {name: getattr(content, name) for name in _SAME}
+        plan = Plan(task, shards, cost=cost, tuning=tuning, **same)
         plan.check()
-    return plan if content.rank_maps is msgspec.UNSET else load_beside(plan, path, content.rank_maps)
+    return plan if content.rank_maps is msgspec.UNSET else _load_beside(plan, path, content.rank_maps)
 
 
 def _cost(content: _PlanFile, devices: int) -> PlanCost | None:

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import InvalidInput
-from shardwright.files import input_size, write_atomically
+from shardwright.files import write_atomically
 from shardwright.schema import Place, check_format, convert
 from shardwright.sharding.rank_map import RankMap
+from shardwright.tensor_files import reading
 
 FORMAT = 1
 LARGEST = 4 << 30
@@ -76,21 +77,17 @@ def load_rank_maps(path: str | Path, sha256: str | None = None) -> dict[str, Ran
     Raises:
         InvalidInput: the file cannot be read, is too large or damaged, has another SHA-256, or breaks a rule.
     """
-    from safetensors import SafetensorError
+    from safetensors import safe_open
 
-    file = Path(path)
-    input_size(file, "file of rank maps", LARGEST, _REMEDY)
-    try:
+    file, place = Path(path), Place(str(path))
+    with reading(file, "file of rank maps", LARGEST, _REMEDY):
         if sha256 is not None and (found := _digest(file)) != sha256:
             raise InvalidInput(
                 f"{path}: its SHA-256 is {found}, the plan was saved with {sha256}; put back the file that was saved with the plan, "
                 "or plan again"
             )
-        return _read(file)
-    except OSError as error:
-        raise InvalidInput(f"{path}: the rank maps cannot be read ({error.strerror or error}); {_REMEDY}") from None
-    except SafetensorError as error:
-        raise InvalidInput(f"{path}: not a whole safetensors file ({error}); {_REMEDY}") from None
+        with safe_open(str(file), framework="np") as content:
+            return _maps(content, place)
 
 
 def _digest(file: Path) -> str:
@@ -98,23 +95,19 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _read(file: Path) -> dict[str, RankMap]:
-    from safetensors import safe_open
-
-    place = Place(str(file))
-    with safe_open(str(file), framework="np") as content:
-        header = _header((content.metadata() or {}).get(_HEADER), place)
-        names = [entry.name for entry in header.tables]
-        if len(set(names)) < len(names) or set(content.keys()) != {str(number) for number in range(len(names))}:
-            raise InvalidInput(
-                f"{file}: {len(list(content.keys()))} arrays for {len(set(names))} tables; every table has one; {_REMEDY}"
-            )
-        maps = {}
-        for number, entry in enumerate(header.tables):
-            with Place(str(file), f"table '{entry.name}'").naming():
-                _check_slice(content.get_slice(str(number)), entry.rows)
-                maps[entry.name] = _rank_map(content.get_tensor(str(number)), entry.rows)
-        return maps
+def _maps(content: Any, place: Place) -> dict[str, RankMap]:
+    header = _header((content.metadata() or {}).get(_HEADER), place)
+    names = [entry.name for entry in header.tables]
+    if len(set(names)) < len(names) or set(content.keys()) != {str(number) for number in range(len(names))}:
+        raise InvalidInput(
+            f"{place}: {len(list(content.keys()))} arrays for {len(set(names))} tables; every table has one; {_REMEDY}"
+        )
+    maps = {}
+    for number, entry in enumerate(header.tables):
+        with Place(place.file, f"table '{entry.name}'").naming():
+            _check_slice(content.get_slice(str(number)), entry.rows)
+            maps[entry.name] = _rank_map(content.get_tensor(str(number)), entry.rows)
+    return maps
 
 
 def _header(text: str | None, place: Place) -> _Header:

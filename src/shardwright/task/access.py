@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_whole, real
+from shardwright.task.units import checked_number, checked_whole, real
 
 _SUMMED = 16  # up to this count, probabilities are summed term by term
 _REACH = 9.0  # standard deviations from the count; beyond them the probability is 0 or 1 to 1e-15
@@ -185,11 +185,7 @@ class AccessProfile:
     @classmethod
     def uniform(cls, rows: float) -> AccessProfile:
         """Return the profile in which all `rows` rows are equally likely."""
-        count = real(rows)
-        if count is None or not 0 < count < np.inf:
-            raise InvalidInput(
-                f"access: rows of a uniform profile is {reprlib.repr(rows)}, must be a finite number greater than 0"
-            )
+        count = checked_number(rows, "access: rows of a uniform profile")
         return cls(np.array([0.0, count]), np.array([0.0, 1.0]), exponent=0.0)
 
     @classmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_flag, checked_whole, text_list, whole_list
+from shardwright.task.units import checked_flag, checked_whole, list_of, text, whole
 
 SHARDING_TYPES = (
     "table_wise",
@@ -71,7 +71,7 @@ class TableConstraint:
 
 
 def _checked_types(value: object) -> tuple[str, ...]:
-    kinds = text_list(value)
+    kinds = list_of(text, value)
     if kinds is None:
         raise InvalidInput(
             f"constraints: sharding_types is {reprlib.repr(value)}, must be a list, tuple or set of names such as ('row_wise',)"
@@ -87,7 +87,7 @@ def _checked_types(value: object) -> tuple[str, ...]:
 
 
 def _checked_ranks(value: object) -> tuple[int, ...]:
-    ranks = whole_list(value)
+    ranks = list_of(whole, value)
     if ranks is None:
         raise InvalidInput(
             f"constraints: devices is {reprlib.repr(value)}, must be a list, tuple, set or range of ranks, which are whole numbers, "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, to_builtins
 
 from shardwright.arrays import Floats
 from shardwright.errors import InvalidInput
@@ -44,13 +44,12 @@ class _AccessFile(Struct, forbid_unknown_fields=True):
     share: list[float] | UnsetType = UNSET
 
 
-def table_from_dict(document: object, where: str | Place = "table") -> Table:
+def table_from_dict(document: object, place: Place) -> Table:
     """Return the table in one item of `tables`.
 
     Raises:
-        InvalidInput: a rule is broken; the message begins with `where`.
+        InvalidInput: a rule is broken; the message begins with the place.
     """
-    place = where if isinstance(where, Place) else Place(where)
     content = convert(document, _TableFile, place)
     with place.naming():
         table = Table(
@@ -117,12 +116,8 @@ class _TopologyFile(Struct, forbid_unknown_fields=True):
     inter_latency_ms: float | UnsetType = UNSET
 
 
-def topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
-    """Return the topology in a task file: a preset's name, or a mapping that may name a preset and change some of its fields.
-
-    Raises:
-        InvalidInput: a rule is broken.
-    """
+def _topology_from_dict(content: str | dict[str, Any], place: Place) -> Topology:
+    """Return the topology in a task file: a preset's name, or a mapping that may name a preset and change some of its fields."""
     if isinstance(content, str):
         content = {"preset": content}
     fields = given(convert(content, _TopologyFile, place))
@@ -140,7 +135,7 @@ def _check_units(fields: dict[str, Any]) -> None:
         check_unit(fields.get(field), f"topology: {field}", per_second=True)
 
 
-def topology_to_dict(topology: Topology) -> dict[str, Any]:
+def _topology_to_dict(topology: Topology) -> dict[str, Any]:
     """Return the topology as plain data, with a single memory size if all devices have the same."""
     memory = [size if size >= LEAST_BARE else f"{size} B" for size in topology.memory_bytes]
     intra, inter = (plain(speed) if speed >= LEAST_BARE else f"{speed!r} B/s" for speed in topology.link_bandwidth)
@@ -169,16 +164,7 @@ class _ConstraintFile(Struct, forbid_unknown_fields=True):
     apart: list[str] | UnsetType = UNSET
 
 
-_LIMITS = ("sharding_types", "devices", "max_shards", "min_columns", "column_multiple")
-_FLAGS = ("equal_rows", "equal_columns")
-
-
-def constraints_from_list(items: list[Any], place: Place) -> Constraints:
-    """Return the constraints in a task file.
-
-    Raises:
-        InvalidInput: a rule is broken, or a table has limits twice.
-    """
+def _constraints_from_list(items: list[Any], place: Place) -> Constraints:
     tables: dict[str, TableConstraint] = {}
     groups: dict[str, list[tuple[str, ...]]] = {"colocate": [], "apart": []}
     for index, item in enumerate(items):
@@ -211,19 +197,11 @@ def _subject(fields: dict[str, Any], place: Place) -> str:
     return named[0]
 
 
-def constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
-    """Return the constraints as plain data."""
-    limits: list[dict[str, Any]] = []
-    for name, limit in constraints.tables.items():
-        fields = {key: getattr(limit, key) for key in _LIMITS}
-        given_fields = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in fields.items()
-            if value is not None
-        }
-        limits.append({"table": name, **given_fields, **{flag: True for flag in _FLAGS if getattr(limit, flag)}})
-    colocated = [{"colocate": list(group)} for group in constraints.colocate]
-    return [*limits, *colocated, *({"apart": list(group)} for group in constraints.apart)]
+def _constraints_to_list(constraints: Constraints) -> list[dict[str, Any]]:
+    items = [_ConstraintFile(name, **_without_defaults(limit)) for name, limit in constraints.tables.items()]
+    items += [_ConstraintFile(colocate=list(group)) for group in constraints.colocate]
+    items += [_ConstraintFile(apart=list(group)) for group in constraints.apart]
+    return [to_builtins(item) for item in items]
 
 
 class _TaskFile(Struct, forbid_unknown_fields=True):
@@ -292,9 +270,9 @@ def task_from_dict(document: object, where: str = "task", folder: Path | None = 
     place = Place(where)
     check_format(document, place, "task file", FORMAT)
     content = convert(document, _TaskFile, place)
-    topology = topology_from_dict(content.topology, place.at("topology"))
+    topology = _topology_from_dict(content.topology, place.at("topology"))
     tables = _tables_or_file(content.tables, place.at("tables"), folder)
-    constraints = constraints_from_list(content.constraints, place.at("constraints"))
+    constraints = _constraints_from_list(content.constraints, place.at("constraints"))
     groups = content.sharding_groups if isinstance(content.sharding_groups, ShardingGroups) else None
     with place.naming():
         return Task(
@@ -314,10 +292,10 @@ def task_to_dict(task: Task) -> dict[str, Any]:
         "format": FORMAT,
         "batch_size": task.batch_size,
         "optimizer": task.optimizer,
-        "topology": topology_to_dict(task.topology),
+        "topology": _topology_to_dict(task.topology),
         "tables": [table_to_dict(table) for table in task.tables],
     }
-    if constraints := constraints_to_list(task.constraints):
+    if constraints := _constraints_to_list(task.constraints):
         document["constraints"] = constraints
     if task.exchange != Exchange():
         document["exchange"] = _without_defaults(task.exchange)
@@ -326,8 +304,11 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     return document
 
 
-def _without_defaults(content: Exchange | ShardingGroups) -> dict[str, Any]:
-    return {field.name: value for field in fields(content) if (value := getattr(content, field.name)) != field.default}
+def _without_defaults(content: Exchange | ShardingGroups | TableConstraint) -> dict[str, Any]:
+    changed = (
+        (field.name, value) for field in fields(content) if (value := getattr(content, field.name)) != field.default
+    )
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed}
 
 
 def _tables_or_file(content: list[Any] | dict[str, Any], place: Place, folder: Path | None) -> tuple[Table, ...]:

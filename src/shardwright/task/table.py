@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from shardwright.errors import InvalidInput
 from shardwright.task.access import AccessProfile
-from shardwright.task.units import checked_flag, checked_whole, real
+from shardwright.task.units import checked_flag, checked_number, checked_whole
 
 Dtype: TypeAlias = Literal["fp32", "fp16", "int8"]
 MAX_ELEMENTS = 2**50
@@ -49,7 +48,8 @@ class Table:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise InvalidInput(f"table name {self.name!r} must be printable text of at least one character")
         self._check_shape()
-        self._check_use()
+        object.__setattr__(self, "pooling", checked_number(self.pooling, f"table '{self.name}': pooling"))
+        object.__setattr__(self, "pooled", checked_flag(self.pooled, f"table '{self.name}': pooled"))
         if self.dtype not in DTYPE_BYTES:
             raise InvalidInput(f"table '{self.name}': dtype is {self.dtype!r}, must be one of {', '.join(DTYPE_BYTES)}")
         self._fit_access()
@@ -62,15 +62,6 @@ class Table:
                 f"table '{self.name}': {reprlib.repr(self.rows)} rows × {reprlib.repr(self.dim)} columns "
                 "are more than 2**50 elements, the most a table may have"
             )
-
-    def _check_use(self) -> None:
-        pooling = real(self.pooling)
-        if pooling is None or not 0 < pooling < math.inf:
-            raise InvalidInput(
-                f"table '{self.name}': pooling is {reprlib.repr(self.pooling)}, must be a finite number greater than 0"
-            )
-        object.__setattr__(self, "pooling", pooling)
-        object.__setattr__(self, "pooled", checked_flag(self.pooled, f"table '{self.name}': pooled"))
 
     def _fit_access(self) -> None:
         if not isinstance(self.access, AccessProfile):
@@ -94,9 +85,7 @@ class Table:
 
     def scaled_rows(self, factor: float) -> Table:
         """Return the table with `factor` times the rows, at least 1. A Zipf profile is computed anew, another one stretched."""
-        scale = real(factor)
-        if scale is None or not 0 < scale < math.inf:
-            raise InvalidInput(f"scale {reprlib.repr(factor)} must be a finite number greater than 0")
+        scale = checked_number(factor, "scale")
         rows = max(1, round(min(self.rows * scale, MAX_ELEMENTS + 1)))  # too many rows fail the table's own check
         if self.access.exponent is not None:
             access = AccessProfile.zipf(rows, self.access.exponent)

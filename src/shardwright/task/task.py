@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
 from shardwright.task.constraints import Constraints
@@ -16,7 +16,7 @@ from shardwright.task.topology import Exchange, Topology
 from shardwright.task.units import checked_whole
 
 Optimizer: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
-OPTIMIZERS = ("sgd", "rowwise_adagrad", "adagrad", "adam")
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import reprlib
 from collections.abc import Sequence, Set
@@ -10,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args
 
 from shardwright.errors import InvalidInput
-from shardwright.task.units import checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes, real
+from shardwright.task.units import checked_number, checked_whole, format_bytes, listed, parse_bandwidth, parse_bytes
 
 MAX_DEVICES = 65_536
 
@@ -55,11 +54,7 @@ class Topology:
         for field in ("intra_bandwidth", "inter_bandwidth"):
             object.__setattr__(self, field, parse_bandwidth(getattr(self, field), f"topology: {field}"))
         for field in ("intra_latency_ms", "inter_latency_ms"):
-            value = getattr(self, field)
-            latency = real(value)
-            if latency is None or not 0 <= latency < math.inf:
-                raise InvalidInput(f"topology: {field} is {reprlib.repr(value)}, must be a finite number of at least 0")
-            object.__setattr__(self, field, latency)
+            object.__setattr__(self, field, checked_number(getattr(self, field), f"topology: {field}", zero=True))
 
     def __repr__(self) -> str:
         low, high = (format_bytes(size) for size in (min(self.memory_bytes), max(self.memory_bytes)))

@@ -9,12 +9,15 @@ import math
 import operator
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from numbers import Real
+from typing import TypeVar
 
 import numpy as np
 
 from shardwright.errors import InvalidInput
+
+_Item = TypeVar("_Item", int, str)
 
 
 def whole(value: object) -> int | None:
@@ -53,22 +56,18 @@ def listed(value: object) -> tuple[object, ...] | None:
         return None
 
 
-def whole_list(value: object) -> tuple[int, ...] | None:
-    """Return the items of an iterable as ints, a set's in order; None if the value is no iterable or an item is no whole number."""
-    items = listed(value)
-    numbers = None if items is None else [number for item in items if (number := whole(item)) is not None]
-    if items is None or numbers is None or len(numbers) < len(items):
-        return None
-    return tuple(sorted(numbers) if isinstance(value, Set) else numbers)
+def text(value: object) -> str | None:
+    """Return a text as a plain one; None for anything else."""
+    return str(value) if isinstance(value, str) else None
 
 
-def text_list(value: object) -> tuple[str, ...] | None:
-    """Return the items of an iterable as texts, a set's in order; None if the value is no iterable or an item is no text."""
+def list_of(kind: Callable[[object], _Item | None], value: object) -> tuple[_Item, ...] | None:
+    """Return the items of an iterable as `kind` (`whole`, `text`) converts them, a set's in order; None if it is none or an item fails."""
     items = listed(value)
-    texts = None if items is None else [str(item) for item in items if isinstance(item, str)]
-    if items is None or texts is None or len(texts) < len(items):
+    found = [one for item in items or () if (one := kind(item)) is not None]
+    if items is None or len(found) < len(items):
         return None
-    return tuple(sorted(texts) if isinstance(value, Set) else texts)
+    return tuple(sorted(found) if isinstance(value, Set) else found)
 
 
 def checked_whole(value: object, what: str, most: int | None = None) -> int:
@@ -86,6 +85,24 @@ def checked_whole(value: object, what: str, most: int | None = None) -> int:
     if number is None or number < 1 or (most is not None and number > most):
         bounds = "of at least 1" if most is None else f"from 1 to 2**{most.bit_length() - 1}"
         raise InvalidInput(f"{what} is {reprlib.repr(value)}, must be a whole number {bounds}")
+    return number
+
+
+def checked_number(value: object, what: str, *, zero: bool = False) -> float:
+    """Return the value as a float.
+
+    Args:
+        value: value from a caller.
+        what: its name in the message, such as "table 't': pooling".
+        zero: whether 0 is allowed.
+
+    Raises:
+        InvalidInput: the value is not a finite number, or negative, or 0 if that is not allowed.
+    """
+    number = real(value)
+    if number is None or not 0 <= number < math.inf or (number == 0 and not zero):
+        bound = "of at least 0" if zero else "greater than 0"
+        raise InvalidInput(f"{what} is {reprlib.repr(value)}, must be a finite number {bound}")
     return number
 
 

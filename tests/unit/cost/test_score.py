@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost import compute_ms, cost_model_for, device_ms, score
+from shardwright.cost.flows import INTER, INTRA
 from shardwright.cost.model import CostModel
-from shardwright.cost.score import INTER, INTRA, communication_ms, traffic
+from shardwright.cost.score import communication_ms, traffic
 from shardwright.errors import InvalidInput, ShardwrightError
 from shardwright.measure.backend import kernel_groups
 from shardwright.sharding import Shard, memory_account, shard_work

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InvalidInput
+from shardwright.schema import Place
 from shardwright.task import AccessProfile, Constraints, Table, TableConstraint, Task, Topology
 from shardwright.task.files import (
     load_tables,
@@ -126,7 +127,7 @@ def test_a_profile_that_is_no_longer_its_zipf_is_written_in_points() -> None:
     stretched = AccessProfile(zipf.rows * 10, zipf.share, exponent=1.1)
     table = Table("t", 1000, 4, access=stretched)
     assert set(table_to_dict(table)["access"]) == {"rows", "share"}
-    assert table_from_dict(table_to_dict(table)) == table
+    assert table_from_dict(table_to_dict(table), Place("table")) == table
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from shardwright.task.units import (
     checked_flag,
     checked_whole,
     format_bytes,
+    list_of,
     listed,
     parse_bandwidth,
     parse_bytes,
     real,
-    text_list,
+    text,
     whole,
-    whole_list,
 )
 
 DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
@@ -157,32 +157,32 @@ def test_what_is_no_real_number(value: object) -> None:
 
 @pytest.mark.parametrize("value", [(1, 0), [1, 0], np.array([1, 0]), range(1, -1, -1), iter([1, 0])])
 def test_lists_keep_their_order(value: object) -> None:
-    assert whole_list(value) == (1, 0)
+    assert list_of(whole, value) == (1, 0)
 
 
 def test_sets_are_sorted() -> None:
     assert (
-        whole_list({9, 1, 20})
-        == whole_list(frozenset([20, 9, 1]))
-        == whole_list({20: 0, 9: 0, 1: 0}.keys())
+        list_of(whole, {9, 1, 20})
+        == list_of(whole, frozenset([20, 9, 1]))
+        == list_of(whole, {20: 0, 9: 0, 1: 0}.keys())
         == (1, 9, 20)
     )
-    assert text_list({"b", "a"}) == ("a", "b")
-    assert text_list(np.array(["b", "a"])) == ("b", "a")
-    assert {type(item) for item in text_list(np.array(["b"])) or ()} == {str}
+    assert list_of(text, {"b", "a"}) == ("a", "b")
+    assert list_of(text, np.array(["b", "a"])) == ("b", "a")
+    assert {type(item) for item in list_of(text, np.array(["b"])) or ()} == {str}
 
 
 @pytest.mark.parametrize("value", ["12", b"12", bytearray(b"12"), {1: 2}, 1, None, np.array(1)])
 def test_what_is_no_list(value: object) -> None:
     assert listed(value) is None
-    assert whole_list(value) is None
-    assert text_list(value) is None
+    assert list_of(whole, value) is None
+    assert list_of(text, value) is None
 
 
 @pytest.mark.parametrize("value", [(0.5,), (0, "1"), {0, "1"}, (True,), [None], np.array([0.0])])
 def test_lists_of_other_things(value: object) -> None:
-    assert whole_list(value) is None
-    assert text_list(value) is None
+    assert list_of(whole, value) is None
+    assert list_of(text, value) is None
 
 
 def test_checked_values_are_plain() -> None:

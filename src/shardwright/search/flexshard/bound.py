@@ -1,7 +1,7 @@
 """What rows cost in every tier, which mixture of tiers costs least, and a proven bound on the communication of every plan.
 
 *Coefficients.* The rows between two points of an access profile are alike: a *segment*. For each segment of each sequence table and each
-*way* to hold a row, `cost.sequences` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
+*way* to hold a row, `cost.flows` gives the bytes that all devices together send, linear in the rows. A way is k copies on h hosts.
 The four extremes are enough (see there); with "cheaper" gradients, each of them twice.
 
 *The relaxed problem* covers all tables together. Let x be the rows of each segment held in each way. Minimise T_f + T_b, where T_f ≥
@@ -15,7 +15,7 @@ cheapest ways at those prices are the next answer. It ends when both meet. A mix
 alike, so the segment is cut.
 
 *The bound.* Any plan holds each row, or each column block of it, in some places: k copies on h hosts. Its bytes are at least linear in h
-and k (`cost.sequences`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
+and k (`cost.flows`), so it costs at least its cheapest extreme at the prices of the relaxed problem. A column block costs its part of
 that: column blocks share values, gradients and weights, but not ids and row-wise states. A pass lasts at least as long as the mean
 device's bytes take on either link, after the latency of a link that carries any. Memory is what all devices have together, less the least
 that buffers of all tables, and pooled tables themselves, can take. The traffic of pooled tables is left out.
@@ -167,7 +167,7 @@ class _Asks:
 
 
 def _link_ms(topology: Topology, asks: _Asks, way: Way, dim: Floats) -> Floats:
-    """`(n, 4)` ms of the mean device; see `cost.sequences`."""
+    """`(n, 4)` ms of the mean device; see `cost.flows`."""
     hosts, per_host, (h, k) = topology.hosts, topology.devices_per_host, (way.hosts, way.copies)
     value = VALUE_BYTES * dim
     inside = (h * per_host - k + (hosts - h) * (per_host - 1) * asks.proxies) * asks.each

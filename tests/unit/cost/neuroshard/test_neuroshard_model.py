@@ -8,16 +8,18 @@ from safetensors.numpy import load_file, save_file
 
 from shardwright.cost import load_model, resolve_cost_model, save_model
 from shardwright.cost.features import WorkArrays
+from shardwright.cost.fitting import Stack
 from shardwright.cost.neuroshard import CommunicationNetworks, NeuroShardModel
 from shardwright.cost.neuroshard.model import (
     SHAPES,
+    SIZES,
     TABLE_FEATURES,
     communication_shapes,
     evaluate,
     megabytes,
     table_features,
 )
-from shardwright.cost.neuroshard.training import CommunicationNetwork, ComputeNetwork
+from shardwright.cost.neuroshard.training import ComputeNetwork
 from shardwright.cost.score import score
 from shardwright.errors import InvalidInput
 from shardwright.sharding import Shard, shard_work
@@ -70,7 +72,7 @@ def test_the_shapes_are_the_papers():
         (64, 32),
         (1, 64),
     ]
-    widths = [tuple(p.shape) for name, p in CommunicationNetwork(8, 4).named_parameters() if "weight" in name]
+    widths = [tuple(p.shape) for name, p in Stack((8, *SIZES, 4)).named_parameters() if "weight" in name]
     assert widths == [(128, 8), (64, 128), (32, 64), (16, 32), (4, 16)]
     assert communication_shapes(4)["communication.4.backward.0.weight"] == (128, 4)
 
@@ -97,7 +99,7 @@ def test_numpy_agrees_with_torch_on_communication_times():
         ("backward", megabytes(dims, 1024), networks.backward_ms(dims)),
     ):
         prefix = f"communication.4.{name}."
-        network = copied(CommunicationNetwork(raw.shape[1], 4), networks.weights, prefix)
+        network = copied(Stack((raw.shape[1], *SIZES, 4)), networks.weights, prefix)
         x = (raw - networks.weights[f"{prefix}mean"]) / networks.weights[f"{prefix}std"]
         with torch.no_grad():
             expected = network(torch.tensor(x)).numpy()

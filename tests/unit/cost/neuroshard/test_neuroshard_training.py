@@ -1,5 +1,3 @@
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ def trained(measured):
 @pytest.mark.slow
 def test_the_compute_network_learns_a_small_set_by_heart(measured, trained):
     """On its own training sets, 80% of these, it comes close to the noise of 2%."""
-    assert accuracy(partial(predict, trained[0]), measured, measured).mean_error < 0.08
+    assert accuracy(predict(trained[0], measured), measured, measured).mean_error < 0.08
 
 
 def test_the_compute_network_learns_times_it_has_not_seen(trained):

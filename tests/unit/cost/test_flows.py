@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.cost.flows import INTER, INTRA, KINDS
+from shardwright.cost.flows import INTER, INTRA, KINDS, replica_exchange, traffic_by_kind
 from shardwright.cost.score import traffic
-from shardwright.cost.sequences import replica_exchange, traffic_by_kind
 from shardwright.sharding import Shard
 from shardwright.sharding.shard import dealt_ranges
 from shardwright.task import AccessProfile, Exchange, Table, Task, Topology
