@@ -25,7 +25,7 @@ from shardwright.search.dreamshard.network import CostNetwork, DreamShardNetwork
 from shardwright.search.dreamshard.policy import HEADS
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import check_range, check_tensor
-from shardwright.search.learned.environment import UNPLACED, PlacementBatch
+from shardwright.search.learned.environment import UNPLACED, PlacementBatch, summed_at
 from shardwright.search.learned.options import Objective
 from shardwright.search.learned.worlds import BACKWARD, BACKWARD_COMMUNICATION, FORWARD
 from shardwright.task.constraints import Constraints
@@ -183,8 +183,8 @@ class CostErrors:
             torch.where(assignment_eu < 0, batch.devices, assignment_eu), (0, 1), value=batch.devices
         )
         device_eb = torch.gather(device_eu, 1, batch.unit_eb[task_e])
-        sums_edh = _by_device(encoded_ebh, device_eb, batch.devices)
-        held_ed = _by_device(torch.ones(*device_eb.shape, 1), device_eb, batch.devices)[..., 0] > 0
+        sums_edh = summed_at(device_eb, encoded_ebh, batch.devices)
+        held_ed = summed_at(device_eb, torch.ones(*device_eb.shape, 1), batch.devices)[..., 0] > 0
         if batch.fixed_ecd.shape[1]:
             fixed_ech = network.cost.encoder(network.standardised(batch.fixed_ecf[task_e]))
             sums_edh = sums_edh + torch.einsum("ech,ecd->edh", fixed_ech, batch.fixed_ecd[task_e].float())
@@ -221,8 +221,3 @@ def mean_errors(errors: list[Tensor]) -> dict[str, float]:
     """Mean absolute error by name of the output."""
     return {name: float(error.abs().mean()) for name, error in zip(OUTPUTS, errors, strict=True)}
 
-
-def _by_device(values_ebh: Tensor, device_eb: Tensor, devices: int) -> Tensor:
-    """`(e, d, h)` sums of the values of the blocks on each device."""
-    sums = values_ebh.new_zeros(device_eb.shape[0], devices + 1, values_ebh.shape[2])
-    return sums.scatter_add(1, device_eb[..., None].expand_as(values_ebh), values_ebh)[:, :-1]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
-from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play
+from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
@@ -89,7 +89,7 @@ class DreamShardTrainer(Trainer):
             index = torch.randint(tasks, (count,), generator=self._torch)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-            episodes = play(self.network, encoded, self._torch, random=random)
+            episodes = play(self.network, encoded, sampler(self._torch, random=random))
             found.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
             if sum(len(part) for part in found) >= count:
@@ -113,7 +113,7 @@ class DreamShardTrainer(Trainer):
             index = torch.randint(self._given, (self._options.policy_tasks,), generator=self._torch)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-                episodes = play(self.network, encoded, self._torch, copies=self._options.episodes)
+                episodes = play(self.network, encoded.repeat(self._options.episodes), sampler(self._torch))
                 estimate_te = estimates(self.network, episodes)
             if not bool(estimate_te.isfinite().all()):
                 raise ShardwrightError(
