@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shardwright.errors import InfeasibleTask
 from shardwright.search.dreamshard.network import CostNetwork, DreamShardNetwork
 from shardwright.search.dreamshard.policy import HEADS
 from shardwright.search.learned.arrays import Floats, PlacementArrays
@@ -39,15 +38,8 @@ _BORROWED = 0.5  # probability that a table borrows another table's access profi
 def variants_of(tasks: Sequence[Task], variants: int, seed: int) -> list[PlacementArrays]:
     """Make this number of variants of each task; a variant with a table that fits no device is left out."""
     rng = np.random.default_rng(seed)
-    result = []
     known = [table for task in tasks for table in task.tables]
-    for task in tasks:
-        for _ in range(variants):
-            try:
-                result.append(PlacementArrays.of(_variant(task, known, rng)))
-            except InfeasibleTask:
-                continue
-    return result
+    return PlacementArrays.of_placeable(_variant(task, known, rng) for task in tasks for _ in range(variants))
 
 
 def _variant(task: Task, known: Sequence[Table], rng: np.random.Generator) -> Task:

@@ -13,7 +13,7 @@ from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
 from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
-from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.arrays import PlacementArrays, features_of
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.options import DreamShardOptions
 from shardwright.search.learned.trainer import Trainer
@@ -149,7 +149,7 @@ class DreamShardTrainer(Trainer):
 
 def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the features of all blocks; a feature that never differs gets the deviation 1."""
-    features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
+    features = features_of(tasks)
     std = features.std(axis=0)
     std = np.where(std > 1e-3, std, 1.0)
     return torch.tensor(features.mean(axis=0), dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
