@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -48,10 +48,7 @@ def save_policy(policy: SavedPolicy, path: Path) -> None:
     Raises:
         InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
     """
-    try:
-        _check_finite(policy.weights)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+    _check_finite(path, policy.weights)
     header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy, "features": _FEATURES}
     save_weights(path, policy.weights, policy.metadata | header)
 
@@ -68,15 +65,9 @@ def load_policy(path: Path, strategy: str) -> SavedPolicy:
             weight that is NaN or infinite.
     """
     learn = f"learn one with 'shardwright learn {strategy}'"
-
-    def check(header: dict[str, str]) -> None:
-        _check_header(header, strategy, learn)
-
+    check = partial(_check_header, strategy=strategy, learn=learn)
     header, weights = load_weights(path, check, "policy", f"name a policy file, or {learn}")
-    try:
-        _check_finite(weights)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+    _check_finite(path, weights)
     return SavedPolicy(strategy, weights, {name: value for name, value in header.items() if name not in _OWN})
 
 
@@ -151,7 +142,9 @@ def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
         raise InvalidInput(f"the policy was learned on other table features than this version computes; {learn} again")
 
 
-def _check_finite(weights: Mapping[str, object]) -> None:
+def _check_finite(path: Path, weights: Weights) -> None:
     for name, array in weights.items():
-        if not np.isfinite(np.asarray(array)).all():
-            raise InvalidInput(f"weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again")
+        if not np.isfinite(array).all():
+            raise InvalidInput(
+                f"{path}: weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again"
+            )
