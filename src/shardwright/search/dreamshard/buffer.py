@@ -164,8 +164,29 @@ class CostErrors:
         self._features, self._index_eb = features, index.view(batch.unit_eb.shape)
 
     def of(self, index: Tensor, *, relative: bool = True) -> list[Tensor]:
-        """The result of `errors_of` for these placements of the buffer; if not relative, the paper's errors in ms."""
-        task_e, assignment_eu = self._buffer.task_m[index], self._buffer.assignment_mu[index]
+        """Predicted minus true costs of some placements, as a share of the true costs, or in ms as in the paper.
+
+        Args:
+            index: numbers of the placements in the buffer.
+            relative: whether to divide errors by the true costs.
+
+        Returns:
+            Errors of the three heads, `(n,)` each for the n devices that hold something, as empty devices cost nothing; then `(e,)`
+            errors of the overall head.
+        """
+        cost = self._network.cost
+        sums_edh, held_ed = self._on_devices(self._buffer.task_m[index], self._buffer.assignment_mu[index])
+        found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
+        true = targets(self._buffer.phases_mdp[index], self._network.objective)
+        least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
+        error_edk, error_e = (
+            (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
+            for predicted, known, lowest in zip(found, true, least, strict=True)
+        )
+        return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
+
+    def _on_devices(self, task_e: Tensor, assignment_eu: Tensor) -> tuple[Tensor, Tensor]:
+        """`(e, d, h)` sums of encodings on each device, and `(e, d)` whether the device holds something."""
         batch, network = self._batch, self._network
         if len(self._features) < task_e.numel() * batch.unit_eb.shape[1]:
             encoded_ebh = network.cost.encoder(network.standardised(self._features))[self._index_eb[task_e]]
@@ -181,35 +202,9 @@ class CostErrors:
             fixed_ech = network.cost.encoder(network.standardised(batch.fixed_ecf[task_e]))
             sums_edh = sums_edh + torch.einsum("ech,ecd->edh", fixed_ech, batch.fixed_ecd[task_e].float())
             held_ed = held_ed | batch.fixed_ecd[task_e].any(dim=1)
-        true = targets(self._buffer.phases_mdp[index], network.objective)
-        return errors_of(network.cost, sums_edh, held_ed, true, relative=relative)
-
-
-def errors_of(
-    cost: CostNetwork, sums_edh: Tensor, held_ed: Tensor, true: tuple[Tensor, Tensor], *, relative: bool
-) -> list[Tensor]:
-    """Predicted minus true costs; divided by the true costs if relative.
-
-    Args:
-        cost: the network.
-        sums_edh: sums of encodings on each device.
-        held_ed: whether a device holds something; empty devices cost nothing and are left out.
-        true: true costs, as `targets` returns them.
-        relative: whether to divide errors by the true costs.
-
-    Returns:
-        Errors of the three heads, `(n,)` each for the n devices that hold something; then `(e,)` errors of the overall head.
-    """
-    found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
-    least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
-    error_edk, error_e = (
-        (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
-        for predicted, known, lowest in zip(found, true, least, strict=True)
-    )
-    return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
+        return sums_edh, held_ed
 
 
 def mean_errors(errors: list[Tensor]) -> dict[str, float]:
     """Mean absolute error by name of the output."""
     return {name: float(error.abs().mean()) for name, error in zip(OUTPUTS, errors, strict=True)}
-
