@@ -145,9 +145,7 @@ class Trajectory:
         batch: the tasks.
         order_eu: the order in which the units were placed.
         action_te: the chosen devices.
-        placed_te: whether there was a device to choose; false in the padding too.
-        active_te: whether the step belongs to the task; false in the padding.
-        mask_ted: devices to choose from.
+        mask_ted: devices to choose from; none in the padding, or if no device may take the unit.
         memory_ted: share of each device's memory that was taken.
         log_prob_te: log of the actor's probability of the chosen device.
         assignment_eu: device of each unit; `UNPLACED` if no device had room.
@@ -157,13 +155,21 @@ class Trajectory:
     batch: PlacementBatch
     order_eu: Tensor
     action_te: Tensor
-    placed_te: Tensor
-    active_te: Tensor
     mask_ted: Tensor
     memory_ted: Tensor
     log_prob_te: Tensor
     assignment_eu: Tensor
     excess_e: Tensor
+
+    @property
+    def placed_te(self) -> Tensor:
+        """Whether there was a device to choose; false in the padding too."""
+        return self.mask_ted.any(dim=2)
+
+    @property
+    def active_te(self) -> Tensor:
+        """Whether the step belongs to the task; false in the padding."""
+        return torch.arange(len(self.mask_ted))[:, None] < self.batch.unit_count_e
 
     def part(self, episodes: Tensor) -> Trajectory:
         """The trajectory of the given episodes only."""
@@ -189,17 +195,6 @@ def costliest_first(network: AutoShardNetwork, batch: PlacementBatch, encoded: E
     return torch.argsort(-cost_eu.masked_fill(padding_eu, float("-inf")), dim=1, stable=True)
 
 
-class _Step(NamedTuple):
-    """One step of all episodes; the names are those of `Trajectory`."""
-
-    action_te: Tensor
-    placed_te: Tensor
-    active_te: Tensor
-    mask_ted: Tensor
-    memory_ted: Tensor
-    log_prob_te: Tensor
-
-
 @torch.no_grad()
 def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Generator) -> Trajectory:
     """Place all units of all tasks, each on a device drawn with the policy's probabilities."""
@@ -208,9 +203,9 @@ def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Ge
     sums_edh, occupied_ed = encoded.fixed_edh.clone(), encoded.occupied_ed.clone()
     rows = torch.arange(batch.episodes)
     state: LstmState | None = None
-    steps: list[_Step] = []
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     while not environment.done:
-        mask_ed, active_e = environment.mask(), environment.active_e
+        mask_ed = environment.mask()
         units_eh = encoded.units_euh[rows, environment.current_e]
         memory_ed = environment.used_ed / batch.memory_ed.clamp(min=1)
         share_e = (environment.step_index / batch.unit_count_e).to(units_eh.dtype)
@@ -222,14 +217,17 @@ def roll_out(network: AutoShardNetwork, batch: PlacementBatch, rng: np.random.Ge
         placed_e = environment.step(device_e, mask_ed)
         sums_edh[rows, device_e] += units_eh * placed_e[:, None]
         occupied_ed[rows, device_e] |= placed_e
-        steps.append(_Step(device_e, placed_e, active_e, mask_ed, memory_ed, log_prob_e))
-    stacked = {name: torch.stack([getattr(step, name) for step in steps]) for name in _Step._fields}
+        steps.append((device_e, mask_ed, memory_ed, log_prob_e))
+    action_te, mask_ted, memory_ted, log_prob_te = map(torch.stack, zip(*steps, strict=True))
     return Trajectory(
         batch,
         environment.order_eu,
-        assignment_eu=environment.assignment_eu,
-        excess_e=environment.excess_e,
-        **stacked,
+        action_te,
+        mask_ted,
+        memory_ted,
+        log_prob_te,
+        environment.assignment_eu,
+        environment.excess_e,
     )
 
 

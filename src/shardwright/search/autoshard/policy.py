@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.neuroshard.model import evaluate, layer_shapes, layers_of
+from shardwright.cost.neuroshard.model import Shapes, evaluate, layer_shapes, layers_of
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
 from shardwright.tensor_files import check_weights
@@ -42,7 +42,7 @@ LSTM_LAYERS = 2
 LEAST_SHARE = 1e-2
 """Least even share of a task's cost, in units of `cost_scale`; it prevents a division by 0."""
 
-SHAPES: dict[str, tuple[int, ...]] = {
+SHAPES: Shapes = {
     "feature_mean": (FEATURES,),
     "feature_scale": (FEATURES,),
     "cost_scale": (1,),

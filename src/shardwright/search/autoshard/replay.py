@@ -17,8 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shardwright.errors import InfeasibleTask
-from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
+from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays, features_of
 from shardwright.search.learned.checkpoints import check_count, check_range, check_tensor
 from shardwright.task.table import Table
 from shardwright.task.task import Task
@@ -32,14 +31,8 @@ SPREAD = 0.6
 
 def with_variations(tasks: Sequence[PlacementArrays], copies: int, rng: np.random.Generator) -> list[PlacementArrays]:
     """The tasks and `copies` varied copies of each; a copy that cannot be placed is left out."""
-    found = list(tasks)
-    for _ in range(copies):
-        for task in tasks:
-            try:
-                found.append(PlacementArrays.of(varied(task.task, rng)))
-            except InfeasibleTask:  # larger pooling factors need larger buffers
-                continue
-    return found
+    copied = (varied(task.task, rng) for _ in range(copies) for task in tasks)
+    return [*tasks, *PlacementArrays.of_placeable(copied)]
 
 
 def varied(task: Task, rng: np.random.Generator) -> Task:
@@ -92,8 +85,7 @@ class ReplayBuffer:
     """
 
     def __init__(self, tasks: Sequence[PlacementArrays], capacity: int) -> None:
-        features = [part for task in tasks for part in (task.features, task.fixed_features)]
-        self._features = torch.from_numpy(np.concatenate(features).astype(np.float32))
+        self._features = torch.from_numpy(features_of(tasks).astype(np.float32))
         sizes = [len(task.features) + len(task.fixed_features) for task in tasks]
         self._begin = dict(zip(map(id, tasks), np.cumsum([0, *sizes]).tolist(), strict=False))
         self.blocks: npt.NDArray[np.int64] = np.full((capacity, max(sizes)), NONE, dtype=np.int64)

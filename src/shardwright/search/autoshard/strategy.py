@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.schema import Place
 from shardwright.search.autoshard.policy import NAME, AutoShardWeights, Setting, decode
 from shardwright.search.learned.arrays import Ints, PlacementArrays
-from shardwright.search.learned.policy_files import load_policy, policy_file, why_not_placed
+from shardwright.search.learned.policy_files import ByPolicy
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -22,22 +21,19 @@ TRIES = 64
 
 
 @dataclass(frozen=True)
-class AutoShard:
+class AutoShard(ByPolicy):
     """Placement by the learned policy of [autoshard] (see `policy`). It regards no communication and makes no column splits.
 
     The policy is a redesign; it places as published only if learned with `preset=published`.
 
     Attributes:
-        policy: file of the policy; None for the policy that is bundled for the task's device.
+        policy: as in `ByPolicy`.
         name: name of the strategy.
     """
 
-    policy: Path | None = None
-    name: str = NAME
+    learner: ClassVar[str] = NAME
 
-    def supports(self, task: Task) -> str | None:
-        """Why the task is not supported; None if a policy exists and tables may be whole, cut into columns or rows, or replicated."""
-        return why_not_placed(task, self.policy, NAME)
+    name: str = NAME
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Place by the policy with its own cost model; `cost_model` is not used.
@@ -48,14 +44,7 @@ class AutoShard:
             InfeasibleTask: every try left a unit without a device, or there is no policy.
             InvalidInput: the policy file cannot be read.
         """
-        arrays = PlacementArrays.of(task)
-        file = policy_file(task, self.policy, NAME)
-        if file is None:
-            raise InfeasibleTask(f"strategy '{self.name}' cannot plan this task: {self.supports(task)}")
-        with Place(str(file)).naming():
-            weights = AutoShardWeights(load_policy(file, NAME))
-        if not len(arrays):
-            return Plan(task, arrays.units.fixed, self.name, seed)
+        arrays, weights = PlacementArrays.of(task), self.read_policy(task, AutoShardWeights)
         return arrays.plan(placed(arrays, weights, seed, deadline), self.name, seed)
 
 

@@ -28,7 +28,7 @@ from shardwright.search.autoshard.network import (
     scattered,
 )
 from shardwright.search.autoshard.replay import ReplayBuffer, with_variations
-from shardwright.search.learned.arrays import Floats, PlacementArrays
+from shardwright.search.learned.arrays import Floats, PlacementArrays, features_of
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.options import AutoShardOptions
 from shardwright.search.learned.trainer import Trainer
@@ -162,7 +162,7 @@ def rewards(excess_e: Tensor, whole: Sequence[int], costs: Sequence[Floats]) -> 
 
 def _set_statistics(network: AutoShardNetwork, tasks: Sequence[PlacementArrays]) -> None:
     """Set the network's feature statistics from the training tasks. A feature that never differs gets scale 0, as it teaches nothing."""
-    features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
+    features = features_of(tasks)
     spread = features.std(axis=0)
     scale = np.where(spread > _SAME, 1 / np.maximum(spread, _LEAST_SPREAD), 0.0)
     network.feature_mean.copy_(torch.from_numpy(features.mean(axis=0)))

@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shardwright.errors import InfeasibleTask
 from shardwright.search.dreamshard.network import CostNetwork, DreamShardNetwork
 from shardwright.search.dreamshard.policy import HEADS
 from shardwright.search.learned.arrays import Floats, PlacementArrays
 from shardwright.search.learned.checkpoints import check_range, check_tensor
-from shardwright.search.learned.environment import UNPLACED, PlacementBatch
+from shardwright.search.learned.environment import UNPLACED, PlacementBatch, summed_at
 from shardwright.search.learned.options import Objective
 from shardwright.search.learned.worlds import BACKWARD, BACKWARD_COMMUNICATION, FORWARD
 from shardwright.task.constraints import Constraints
@@ -39,15 +38,8 @@ _BORROWED = 0.5  # probability that a table borrows another table's access profi
 def variants_of(tasks: Sequence[Task], variants: int, seed: int) -> list[PlacementArrays]:
     """Make this number of variants of each task; a variant with a table that fits no device is left out."""
     rng = np.random.default_rng(seed)
-    result = []
     known = [table for task in tasks for table in task.tables]
-    for task in tasks:
-        for _ in range(variants):
-            try:
-                result.append(PlacementArrays.of(_variant(task, known, rng)))
-            except InfeasibleTask:
-                continue
-    return result
+    return PlacementArrays.of_placeable(_variant(task, known, rng) for task in tasks for _ in range(variants))
 
 
 def _variant(task: Task, known: Sequence[Table], rng: np.random.Generator) -> Task:
@@ -172,8 +164,29 @@ class CostErrors:
         self._features, self._index_eb = features, index.view(batch.unit_eb.shape)
 
     def of(self, index: Tensor, *, relative: bool = True) -> list[Tensor]:
-        """The result of `errors_of` for these placements of the buffer; if not relative, the paper's errors in ms."""
-        task_e, assignment_eu = self._buffer.task_m[index], self._buffer.assignment_mu[index]
+        """Predicted minus true costs of some placements, as a share of the true costs, or in ms as in the paper.
+
+        Args:
+            index: numbers of the placements in the buffer.
+            relative: whether to divide errors by the true costs.
+
+        Returns:
+            Errors of the three heads, `(n,)` each for the n devices that hold something, as empty devices cost nothing; then `(e,)`
+            errors of the overall head.
+        """
+        cost = self._network.cost
+        sums_edh, held_ed = self._on_devices(self._buffer.task_m[index], self._buffer.assignment_mu[index])
+        found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
+        true = targets(self._buffer.phases_mdp[index], self._network.objective)
+        least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
+        error_edk, error_e = (
+            (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
+            for predicted, known, lowest in zip(found, true, least, strict=True)
+        )
+        return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
+
+    def _on_devices(self, task_e: Tensor, assignment_eu: Tensor) -> tuple[Tensor, Tensor]:
+        """`(e, d, h)` sums of encodings on each device, and `(e, d)` whether the device holds something."""
         batch, network = self._batch, self._network
         if len(self._features) < task_e.numel() * batch.unit_eb.shape[1]:
             encoded_ebh = network.cost.encoder(network.standardised(self._features))[self._index_eb[task_e]]
@@ -183,46 +196,15 @@ class CostErrors:
             torch.where(assignment_eu < 0, batch.devices, assignment_eu), (0, 1), value=batch.devices
         )
         device_eb = torch.gather(device_eu, 1, batch.unit_eb[task_e])
-        sums_edh = _by_device(encoded_ebh, device_eb, batch.devices)
-        held_ed = _by_device(torch.ones(*device_eb.shape, 1), device_eb, batch.devices)[..., 0] > 0
+        sums_edh = summed_at(device_eb, encoded_ebh, batch.devices)
+        held_ed = summed_at(device_eb, torch.ones(*device_eb.shape, 1), batch.devices)[..., 0] > 0
         if batch.fixed_ecd.shape[1]:
             fixed_ech = network.cost.encoder(network.standardised(batch.fixed_ecf[task_e]))
             sums_edh = sums_edh + torch.einsum("ech,ecd->edh", fixed_ech, batch.fixed_ecd[task_e].float())
             held_ed = held_ed | batch.fixed_ecd[task_e].any(dim=1)
-        true = targets(self._buffer.phases_mdp[index], network.objective)
-        return errors_of(network.cost, sums_edh, held_ed, true, relative=relative)
-
-
-def errors_of(
-    cost: CostNetwork, sums_edh: Tensor, held_ed: Tensor, true: tuple[Tensor, Tensor], *, relative: bool
-) -> list[Tensor]:
-    """Predicted minus true costs; divided by the true costs if relative.
-
-    Args:
-        cost: the network.
-        sums_edh: sums of encodings on each device.
-        held_ed: whether a device holds something; empty devices cost nothing and are left out.
-        true: true costs, as `targets` returns them.
-        relative: whether to divide errors by the true costs.
-
-    Returns:
-        Errors of the three heads, `(n,)` each for the n devices that hold something; then `(e,)` errors of the overall head.
-    """
-    found = cost.device_costs(cost.hidden(sums_edh)), cost.overall_cost(sums_edh)
-    least = _SMALL * cost.scale[:HEADS], _SMALL * cost.scale[HEADS]
-    error_edk, error_e = (
-        (predicted - known) / torch.maximum(known, lowest) if relative else predicted - known
-        for predicted, known, lowest in zip(found, true, least, strict=True)
-    )
-    return [*(error_edk[..., head][held_ed] for head in range(HEADS)), error_e]
+        return sums_edh, held_ed
 
 
 def mean_errors(errors: list[Tensor]) -> dict[str, float]:
     """Mean absolute error by name of the output."""
     return {name: float(error.abs().mean()) for name, error in zip(OUTPUTS, errors, strict=True)}
-
-
-def _by_device(values_ebh: Tensor, device_eb: Tensor, devices: int) -> Tensor:
-    """`(e, d, h)` sums of the values of the blocks on each device."""
-    sums = values_ebh.new_zeros(device_eb.shape[0], devices + 1, values_ebh.shape[2])
-    return sums.scatter_add(1, device_eb[..., None].expand_as(values_ebh), values_ebh)[:, :-1]

@@ -15,7 +15,7 @@ from torch import Tensor
 from shardwright.errors import ShardwrightError
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import HEADS, LEAST_EVEN
-from shardwright.search.learned.environment import Environment, PlacementBatch
+from shardwright.search.learned.environment import Environment, PlacementBatch, masked
 
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -90,62 +90,56 @@ def encode(network: DreamShardNetwork, batch: PlacementBatch) -> Encoded:
     return Encoded(batch, units_euh, fixed_edh, order_eu, even_ek)
 
 
-class Rollout:
-    """Plays episodes of a policy on the estimated MDP, without gradients.
+@torch.no_grad()
+def play(network: DreamShardNetwork, encoded: Encoded, choose: Choose) -> Episodes:
+    """Play an episode of each task, without gradients.
 
     Args:
         network: both networks.
         encoded: the tasks.
+        choose: picks a device in each episode from `(e, d)` logits and masks; see `sampler`.
     """
+    cost, policy = network.cost, network.policy
+    environment = Environment(encoded.batch, encoded.order_eu)
+    unit_euq = cost.hidden(encoded.units_euh) - cost.heads.bias
+    hidden_edq = cost.hidden(encoded.fixed_edh)
+    load_eu, load_ed = loads(network, encoded)
+    start_edk = _shares(network, encoded, hidden_edq)
+    value_ed = policy.value(start_edk)
+    rows = torch.arange(encoded.batch.episodes)
+    devices, masks, shares = [], [], []
+    while not environment.done:
+        current_e, mask_ed = environment.current_e, environment.mask()
+        added_edq = hidden_edq + unit_euq[rows, current_e][:, None]
+        share_edk = _shares(network, encoded, added_edq)
+        added_ed = policy.value(share_edk)
+        device_e = choose(load_ed + value_ed if policy.published else load_ed + added_ed - value_ed, mask_ed)
+        placed_e = environment.step(device_e, mask_ed)
+        moved = rows[placed_e], device_e[placed_e]
+        hidden_edq[moved] = added_edq[moved]
+        value_ed[moved] = added_ed[moved]
+        load_ed[moved] += load_eu[rows, current_e][placed_e]
+        devices.append(device_e)
+        masks.append(mask_ed)
+        shares.append(share_edk)
+    return Episodes(
+        encoded,
+        environment.assignment_eu,
+        environment.excess_e,
+        encoded.order_eu.T,
+        torch.stack(devices),
+        torch.stack(masks),
+        torch.stack(shares),
+        start_edk,
+    )
 
-    def __init__(self, network: DreamShardNetwork, encoded: Encoded) -> None:
-        self._network, self._encoded = network, encoded
-        cost = network.cost
-        self._hidden_euq = cost.hidden(encoded.units_euh) - cost.heads.bias
-        self._start_edq = cost.hidden(encoded.fixed_edh)
-        self._load_eu, self._start_ed = loads(network, encoded)
 
-    def _shares(self, hidden_edq: Tensor) -> Tensor:
-        """`(e, d, k)` log(1 + cost / cost of an even share); in the paper, costs in ms."""
-        costs_edk = self._network.cost.device_costs(hidden_edq)
-        if self._network.policy.published:
-            return costs_edk
-        return torch.log1p(costs_edk.clamp(min=0.0) / self._encoded.even_ek[:, None])
-
-    @torch.no_grad()
-    def play(self, choose: Choose) -> Episodes:
-        """Place all units; `choose` picks each device from `(e, d)` logits and masks."""
-        encoded, policy = self._encoded, self._network.policy
-        environment = Environment(encoded.batch, encoded.order_eu)
-        hidden_edq, load_ed = self._start_edq.clone(), self._start_ed.clone()
-        start_edk = self._shares(hidden_edq)
-        value_ed = policy.value(start_edk)
-        rows = torch.arange(encoded.batch.episodes)
-        devices, masks, shares = [], [], []
-        while not environment.done:
-            current_e, mask_ed = environment.current_e, environment.mask()
-            added_edq = hidden_edq + self._hidden_euq[rows, current_e][:, None]
-            share_edk = self._shares(added_edq)
-            added_ed = policy.value(share_edk)
-            device_e = choose(load_ed + value_ed if policy.published else load_ed + added_ed - value_ed, mask_ed)
-            placed_e = environment.step(device_e, mask_ed)
-            moved = rows[placed_e], device_e[placed_e]
-            hidden_edq[moved] = added_edq[moved]
-            value_ed[moved] = added_ed[moved]
-            load_ed[moved] += self._load_eu[rows, current_e][placed_e]
-            devices.append(device_e)
-            masks.append(mask_ed)
-            shares.append(share_edk)
-        return Episodes(
-            encoded,
-            environment.assignment_eu,
-            environment.excess_e,
-            encoded.order_eu.T,
-            torch.stack(devices),
-            torch.stack(masks),
-            torch.stack(shares),
-            start_edk,
-        )
+def _shares(network: DreamShardNetwork, encoded: Encoded, hidden_edq: Tensor) -> Tensor:
+    """`(e, d, k)` log(1 + cost / cost of an even share); in the paper, costs in ms."""
+    costs_edk = network.cost.device_costs(hidden_edq)
+    if network.policy.published:
+        return costs_edk
+    return torch.log1p(costs_edk.clamp(min=0.0) / encoded.even_ek[:, None])
 
 
 def loads(network: DreamShardNetwork, encoded: Encoded) -> tuple[Tensor, Tensor]:
@@ -192,7 +186,7 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     """
     load_eu, start_ed = loads(network, episodes.encoded)
     chosen_ted = _placed(episodes)
-    added_ted = chosen_ted * _of_steps(load_eu[..., None], episodes.unit_te)
+    added_ted = chosen_ted * load_eu.T.gather(0, episodes.unit_te)[..., None]
     load_ted = start_ed + added_ted.cumsum(dim=0) - added_ted
     value_ted = network.policy.value(torch.cat([episodes.start_edk[None], episodes.shares_tedk]))
     before_ted = torch.gather(value_ted, 0, _last_changes(chosen_ted))
@@ -218,23 +212,12 @@ def _last_changes(chosen_ted: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(last_ted[:1]), last_ted[:-1]])
 
 
-def _of_steps(units_euh: Tensor, unit_te: Tensor) -> Tensor:
-    """`(t, e, h)` values of the unit of each step."""
-    return torch.gather(units_euh, 1, unit_te.T[..., None].expand(-1, -1, units_euh.shape[2])).transpose(0, 1)
-
-
-def anywhere(generator: torch.Generator) -> Choose:
-    """A function that chooses devices uniformly at random."""
-    sample = sampler(generator)
-    return lambda logit_ed, mask_ed: sample(torch.zeros_like(logit_ed), mask_ed)
-
-
-def sampler(generator: torch.Generator) -> Choose:
-    """A function that draws devices with the probabilities that their logits give."""
+def sampler(generator: torch.Generator, *, random: bool = False) -> Choose:
+    """A function that draws devices with the probabilities that their logits give, or all with the same one if random."""
 
     def choose(logit_ed: Tensor, mask_ed: Tensor) -> Tensor:
-        open_ed = mask_ed | ~mask_ed.any(dim=1, keepdim=True)
-        weight_ed = torch.softmax(logit_ed.masked_fill(~open_ed, -torch.inf), dim=1)
+        logit_ed = torch.zeros_like(logit_ed) if random else logit_ed
+        weight_ed = torch.softmax(masked(logit_ed, mask_ed), dim=1)
         if not bool(weight_ed.isfinite().all()):
             raise ShardwrightError(
                 "the policy's logits became NaN: the training has diverged; lower cost_rate or policy_rate"
@@ -242,24 +225,3 @@ def sampler(generator: torch.Generator) -> Choose:
         return torch.multinomial(weight_ed, 1, generator=generator)[:, 0]
 
     return choose
-
-
-def play(
-    network: DreamShardNetwork,
-    encoded: Encoded,
-    generator: torch.Generator,
-    *,
-    copies: int = 1,
-    random: bool = False,
-) -> Episodes:
-    """Play episodes of tasks.
-
-    Args:
-        network: both networks.
-        encoded: the tasks, each once.
-        generator: draws the choices.
-        copies: number of adjacent episodes of each task.
-        random: choose devices uniformly at random, not by the policy.
-    """
-    choose = anywhere(generator) if random else sampler(generator)
-    return Rollout(network, encoded if copies == 1 else encoded.repeat(copies)).play(choose)

@@ -16,7 +16,7 @@ These networks also settle what the paper leaves open, and deviate where that wo
   to rely on its own encoder, which knows the training tables by heart and misjudges others.
 - Scale of inputs. Costs enter the policy as log(1 + cost / cost of a device with an even share of the whole task). The policy's sums are
   divided by the mean number of units per device. So tasks of any number of tables and devices look alike.
-- Costs are learned relative to their size (see `errors_of`), in units of the mean cost of each head.
+- Costs are learned relative to their size (see `CostErrors`), in units of the mean cost of each head.
 - An encoding is multiplied by a learned power of the table's sizes, because times span decades and times are summed, not their logarithms.
 - The overall head corrects the cost that the device heads imply: the sum of their maxima over devices (or the maximum of the sums). Alone,
   it ranked placements of one task near the policy's hardly better than chance, and a policy in training sees only such placements.

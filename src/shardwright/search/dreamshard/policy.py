@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.neuroshard.model import Shapes, layer_shapes
 from shardwright.errors import InvalidInput
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import SavedPolicy
@@ -45,17 +46,12 @@ LEAST_EVEN = 0.01
 Array: TypeAlias = npt.NDArray[np.float64]
 
 
-def _encoder(name: str) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{name}.layers.0.weight": (HIDDEN, len(TABLE_FEATURES)),
-        f"{name}.layers.0.bias": (HIDDEN,),
-        f"{name}.layers.1.weight": (ENCODING, HIDDEN),
-        f"{name}.layers.1.bias": (ENCODING,),
-        f"{name}.powers": (SIZES, ENCODING),
-    }
+def _encoder(name: str) -> Shapes:
+    sizes = (len(TABLE_FEATURES), HIDDEN, ENCODING)
+    return {**layer_shapes(f"{name}.layers", sizes), f"{name}.powers": (SIZES, ENCODING)}
 
 
-SHAPES: dict[str, tuple[int, ...]] = {
+SHAPES: Shapes = {
     "feature_mean": (len(TABLE_FEATURES),),
     "feature_std": (len(TABLE_FEATURES),),
     **_encoder("cost.encoder"),
@@ -63,16 +59,10 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "cost.heads.bias": (HEADS * HEAD_HIDDEN,),
     "cost.mix": (HEADS, HEAD_HIDDEN),
     "cost.bias": (HEADS,),
-    "cost.overall.0.weight": (HEAD_HIDDEN, ENCODING),
-    "cost.overall.0.bias": (HEAD_HIDDEN,),
-    "cost.overall.1.weight": (1, HEAD_HIDDEN),
-    "cost.overall.1.bias": (1,),
+    **layer_shapes("cost.overall", (ENCODING, HEAD_HIDDEN, 1)),
     "cost.scale": (HEADS + 1,),
     **_encoder("policy.encoder"),
-    "policy.costs.0.weight": (COST_HIDDEN, HEADS),
-    "policy.costs.0.bias": (COST_HIDDEN,),
-    "policy.costs.1.weight": (ENCODING, COST_HIDDEN),
-    "policy.costs.1.bias": (ENCODING,),
+    **layer_shapes("policy.costs", (HEADS, COST_HIDDEN, ENCODING)),
     "policy.logit.weight": (1, 2 * ENCODING),
     "policy.urgency": (HEADS,),
     "policy.power": (HEADS,),
@@ -134,10 +124,8 @@ class Policy:
         self._w = w = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in checked(saved).items()}
         self._published = saved.metadata.get("method") == "paper"
         scale = w["cost.scale"][:HEADS]
-        self._mix, self._bias = (
-            w["cost.mix"] * scale[:, None],
-            w["cost.bias"] * scale,
-        )  # of the cost heads' second layers, to ms
+        # The second layers of the cost heads, to ms.
+        self._mix, self._bias = w["cost.mix"] * scale[:, None], w["cost.bias"] * scale
         self._first = w["policy.costs.0.weight"] * (1.0 if self._published else SHARE_GAIN)
         self._logit = w["policy.logit.weight"][0, ENCODING:].copy()
         self._urgency = w["policy.urgency"] - w["policy.power"] * math.log(2)

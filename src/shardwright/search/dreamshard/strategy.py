@@ -9,20 +9,16 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
-from shardwright.files import is_missing, status
-from shardwright.schema import Place
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
-from shardwright.search.learned.policy_files import load_policy, policy_file, why_not_placed
+from shardwright.search.learned.policy_files import ByPolicy
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
 from shardwright.search.strategy import WarmStart
 from shardwright.sharding.plan import Plan
@@ -32,19 +28,6 @@ if TYPE_CHECKING:
     from shardwright.search.engine.session import Prepared, SearchSession
 
 _SAMPLES = 16  # placements sampled before a task is given up
-
-
-def policy_for(path: Path | None, task: Task) -> Policy:
-    """The policy of a file, or the bundled policy for the task's device type.
-
-    Raises:
-        InfeasibleTask: there is neither.
-    """
-    chosen = policy_file(task, path, NAME)
-    if chosen is None:
-        raise InfeasibleTask(f"strategy 'dreamshard' cannot plan this task: {why_not_placed(task, path, NAME)}")
-    found = None if is_missing(chosen) else status(chosen)
-    return _read(chosen, 0 if found is None else found.st_mtime_ns)
 
 
 def greedy_placement(policy: Policy, encoded: Encoded, seed: int) -> Ints:
@@ -78,13 +61,6 @@ def sampled_placements(policy: Policy, encoded: Encoded, count: int, seed: int) 
     return list({sample.tobytes(): sample for sample in found if _is_whole(sample)}.values())
 
 
-@lru_cache(maxsize=8)
-def _read(path: Path, modified: int) -> Policy:
-    """The policy of a file; the time of modification makes the cache read a changed file again."""
-    with Place(str(path)).naming():
-        return Policy(load_policy(path, NAME))
-
-
 def _noise(encoded: Encoded, rng: np.random.Generator) -> Floats:
     return rng.gumbel(size=(len(encoded.arrays), encoded.arrays.devices))
 
@@ -99,22 +75,19 @@ def _hardest_first(arrays: PlacementArrays) -> Ints:
 
 
 @dataclass(frozen=True)
-class DreamShard:
+class DreamShard(ByPolicy):
     """Greedy placement by a DreamShard policy [dreamshard]; the cost model is not used.
 
     The policy is a redesign; it places as published only if learned with `preset=published`.
 
     Attributes:
-        policy: file of a policy; by default the bundled policy for the task's device type.
+        policy: as in `ByPolicy`.
         name: name of the strategy.
     """
 
-    policy: Path | None = None
-    name: str = "dreamshard"
+    learner: ClassVar[str] = NAME
 
-    def supports(self, task: Task) -> str | None:
-        """Why the task is not supported; None if there is a policy for its devices and tables may be whole, cut or replicated."""
-        return why_not_placed(task, self.policy, NAME)
+    name: str = NAME
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Place by the policy; the seed matters only if memory is tight.
@@ -123,19 +96,19 @@ class DreamShard:
             InvalidInput: the policy's file cannot be read, or belongs to another strategy or feature set.
             InfeasibleTask: the policy found no placement that keeps memory and constraints.
         """
-        arrays, policy = PlacementArrays.of(task), policy_for(self.policy, task)
+        arrays, policy = PlacementArrays.of(task), self.read_policy(task, Policy)
         return arrays.plan(greedy_placement(policy, policy.encode(arrays), seed), self.name, seed)
 
 
 @dataclass(frozen=True)
-class DreamShardPlus:
+class DreamShardPlus(ByPolicy):
     """The best of a policy's placements, improved by the local search of `certified`, with the bound of `certified`.
 
     The search starts only from the policy's placement, so that its result shows what the policy adds. It may cut tables that the policy
     left whole.
 
     Attributes:
-        policy: file of a DreamShard policy; by default the bundled policy for the task's device type.
+        policy: as in `ByPolicy`.
         proposals: placements sampled from the policy beside the greedy one; the cost model chooses the fastest.
         tolerance: as in `Certified`.
         patience: as in `Certified`.
@@ -143,16 +116,13 @@ class DreamShardPlus:
         name: name of the strategy.
     """
 
-    policy: Path | None = None
+    learner: ClassVar[str] = NAME
+
     proposals: int = 16
     tolerance: float = 0.005
     patience: int | None = None
     threads: int = 2
     name: str = "dreamshard+"
-
-    def supports(self, task: Task) -> str | None:
-        """Why the task is not supported; None if there is a policy for its devices and tables may be whole, cut or replicated."""
-        return why_not_placed(task, self.policy, NAME)
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Propose placements, choose the fastest and improve it; if memory is too tight for the policy, search as `certified` does.
@@ -162,7 +132,7 @@ class DreamShardPlus:
             InfeasibleTask: the search found no plan that keeps memory and constraints, or there is no policy.
         """
         search = _FromProposal(self.tolerance, self.patience, self.threads, self.name)
-        policy = policy_for(self.policy, task)
+        policy = self.read_policy(task, Policy)
         try:
             proposed = self._proposed(task, cost_model, policy, seed)
         except InfeasibleTask:

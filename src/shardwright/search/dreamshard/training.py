@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shardwright.errors import InfeasibleTask, ShardwrightError
 from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors, set_scale, targets, variants_of
-from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play
+from shardwright.search.dreamshard.mdp import Episodes, encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
-from shardwright.search.learned.arrays import PlacementArrays
+from shardwright.search.learned.arrays import PlacementArrays, features_of
 from shardwright.search.learned.environment import PlacementBatch
 from shardwright.search.learned.options import DreamShardOptions
 from shardwright.search.learned.trainer import Trainer
@@ -89,7 +89,7 @@ class DreamShardTrainer(Trainer):
             index = torch.randint(tasks, (count,), generator=self._torch)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-            episodes = play(self.network, encoded, self._torch, random=random)
+            episodes = play(self.network, encoded, sampler(self._torch, random=random))
             found.append(index[episodes.excess_e == 0])
             assignments.append(episodes.assignment_eu[episodes.excess_e == 0])
             if sum(len(part) for part in found) >= count:
@@ -113,7 +113,7 @@ class DreamShardTrainer(Trainer):
             index = torch.randint(self._given, (self._options.policy_tasks,), generator=self._torch)
             with torch.no_grad():
                 encoded = encode(self.network, self._batch.rows(index))
-                episodes = play(self.network, encoded, self._torch, copies=self._options.episodes)
+                episodes = play(self.network, encoded.repeat(self._options.episodes), sampler(self._torch))
                 estimate_te = estimates(self.network, episodes)
             if not bool(estimate_te.isfinite().all()):
                 raise ShardwrightError(
@@ -149,7 +149,7 @@ class DreamShardTrainer(Trainer):
 
 def _statistics(tasks: Sequence[PlacementArrays]) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the features of all blocks; a feature that never differs gets the deviation 1."""
-    features = np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
+    features = features_of(tasks)
     std = features.std(axis=0)
     std = np.where(std > 1e-3, std, 1.0)
     return torch.tensor(features.mean(axis=0), dtype=torch.float32), torch.tensor(std, dtype=torch.float32)

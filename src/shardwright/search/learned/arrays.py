@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ from shardwright.sharding.work import shard_work
 from shardwright.task.task import Task
 from shardwright.task.units import format_bytes
 
-__all__ = ["TABLE_FEATURES", "Bools", "Floats", "Ints", "PlacementArrays"]
+__all__ = ["TABLE_FEATURES", "Bools", "Floats", "Ints", "PlacementArrays", "features_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,15 @@ class PlacementArrays:
         found.check_room()
         return found
 
+    @classmethod
+    def of_placeable(cls, tasks: Iterable[Task]) -> list[PlacementArrays]:
+        """The arrays of the tasks that can be placed; a task with a table that fits no device is left out."""
+        found = []
+        for task in tasks:
+            with suppress(InfeasibleTask):
+                found.append(cls.of(task))
+        return found
+
     @property
     def devices(self) -> int:
         """Number of devices."""
@@ -148,6 +158,11 @@ class PlacementArrays:
     def plan(self, assignment: Ints | Sequence[int], strategy: str, seed: int) -> Plan:
         """The plan that puts unit i on device `assignment[i]`."""
         return Plan(self.task, self.shards(assignment), strategy, seed)
+
+
+def features_of(tasks: Sequence[PlacementArrays]) -> Floats:
+    """`(n, 21)` table features of all blocks and settled shards of the tasks, one task after another."""
+    return np.concatenate([part for task in tasks for part in (task.features, task.fixed_features)])
 
 
 def _features(task: Task, shards: Sequence[Shard]) -> Floats:

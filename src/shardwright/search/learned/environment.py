@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class PlacementBatch:
         fixed = max(len(task.fixed_features) for task in tasks)
         devices = max(task.devices for task in tasks)
         width = len(TABLE_FEATURES)
-        stack = _Stack(tasks)
+        stack = partial(_stacked, tasks)
         return cls(
             tasks=tuple(tasks),
             features_ebf=stack(lambda task: task.features, (blocks, width), np.float32),
@@ -97,15 +98,11 @@ class PlacementBatch:
 
     def repeat(self, times: int) -> PlacementBatch:
         """A batch with `times` adjacent copies of every task."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        repeated = {name: value.repeat_interleave(times, dim=0) for name, value in tensors.items()}
-        return PlacementBatch(tuple(task for task in self.tasks for _ in range(times)), **repeated)
+        return self.rows(torch.arange(self.episodes).repeat_interleave(times))
 
     def by_unit(self, blocks_ebh: Tensor) -> Tensor:
         """`(e, u, h)` sums of `(e, b, h)` block encodings over the blocks of each unit."""
-        sums = blocks_ebh.new_zeros(self.episodes, self.units + 1, blocks_ebh.shape[2])
-        index = self.unit_eb[..., None].expand_as(blocks_ebh)
-        return sums.scatter_add(1, index, blocks_ebh)[:, :-1]
+        return summed_at(self.unit_eb, blocks_ebh, self.units)
 
     def by_device(self, fixed_ech: Tensor) -> Tensor:
         """`(e, d, h)` sums of `(e, c, h)` encodings of the settled shards on each device, which it holds before the first step."""
@@ -113,9 +110,18 @@ class PlacementBatch:
 
     def sums(self, units_euh: Tensor, assignment_eu: Tensor) -> Tensor:
         """`(e, d, h)` sums of the `(e, u, h)` encodings of the units on each device; unplaced units count nowhere."""
-        sums = units_euh.new_zeros(self.episodes, self.devices + 1, units_euh.shape[2])
-        index = torch.where(assignment_eu < 0, self.devices, assignment_eu)
-        return sums.scatter_add(1, index[..., None].expand_as(units_euh), units_euh)[:, :-1]
+        return summed_at(torch.where(assignment_eu < 0, self.devices, assignment_eu), units_euh, self.devices)
+
+
+def summed_at(place_en: Tensor, values_enh: Tensor, places: int) -> Tensor:
+    """`(e, places, h)` sums of the values at each place; values at `places`, one beyond the last place, count nowhere."""
+    sums = values_enh.new_zeros(len(values_enh), places + 1, values_enh.shape[2])
+    return sums.scatter_add(1, place_en[..., None].expand_as(values_enh), values_enh)[:, :-1]
+
+
+def masked(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits with minus infinity where the mask is false; unchanged where the mask is false for all devices."""
+    return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
 
 
 class Environment:
@@ -200,17 +206,16 @@ class Environment:
         return possible
 
 
-class _Stack:
-    """Pads the same array of every task to one shape and stacks the results."""
-
-    def __init__(self, tasks: Sequence[PlacementArrays]) -> None:
-        self._tasks = tasks
-
-    def __call__(
-        self, part: Callable[[PlacementArrays], npt.NDArray[Any]], shape: tuple[int, ...], dtype: type, fill: int = 0
-    ) -> Tensor:
-        result: npt.NDArray[Any] = np.full((len(self._tasks), *shape), fill, dtype=dtype)
-        for row, task in zip(result, self._tasks, strict=True):
-            array = part(task)
-            row[tuple(slice(size) for size in array.shape)] = array
-        return torch.from_numpy(result)
+def _stacked(
+    tasks: Sequence[PlacementArrays],
+    part: Callable[[PlacementArrays], npt.NDArray[Any]],
+    shape: tuple[int, ...],
+    dtype: type,
+    fill: int = 0,
+) -> Tensor:
+    """The same array of every task, padded to one shape and stacked."""
+    result: npt.NDArray[Any] = np.full((len(tasks), *shape), fill, dtype=dtype)
+    for row, task in zip(result, tasks, strict=True):
+        array = part(task)
+        row[tuple(slice(size) for size in array.shape)] = array
+    return torch.from_numpy(result)

@@ -24,6 +24,23 @@ from shardwright.search.units import Eligible, place_all
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
+try:
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.utils import seeding
+except ImportError as missing:
+    raise MissingDependency(
+        "the Gymnasium environment needs gymnasium, which is not installed; install it with: pip install 'shardwright[learn]'"
+    ) from missing
+
+Observation: TypeAlias = dict[str, npt.NDArray[np.float32]]
+Reward: TypeAlias = Literal["balance", "step"]
+
+PENALTY = -1.0
+"""Reward of an episode that ends before all units are placed; lower than the reward of any complete placement."""
+
+_LIMIT = 10.0  # standard deviations at which features are clipped, so that observations have finite bounds
+
 
 class EpisodeTask:
     """A task, the order in which its units come up, and the cost of a greedy placement.
@@ -31,6 +48,7 @@ class EpisodeTask:
     Args:
         task: the task.
         number: number of the task, for messages.
+        world: prices the greedy placement.
 
     Attributes:
         arrays: the task as arrays.
@@ -41,7 +59,7 @@ class EpisodeTask:
         InfeasibleTask: a table fits no device.
     """
 
-    def __init__(self, task: Task, number: int) -> None:
+    def __init__(self, task: Task, number: int, world: World) -> None:
         self.number = number
         self.arrays = PlacementArrays.of(task)
         if not len(self.arrays):
@@ -49,7 +67,7 @@ class EpisodeTask:
                 f"task {number} has nothing to place: the devices of all its shards are settled; leave it out"
             )
         self.batch = PlacementBatch.of([self.arrays])
-        self._greedy_ms: float | None = None
+        self._world = world
 
     @cached_property
     def weights(self) -> Floats:
@@ -85,30 +103,11 @@ class EpisodeTask:
             ) from None
         return devices
 
-    def greedy_ms(self, world: World) -> float:
-        """Step time of the greedy placement; the world is asked only once."""
-        if self._greedy_ms is None:
-            (phases,) = world.costs([(self.arrays, self.place_greedily())])
-            self._greedy_ms = step_ms(phases)
-        return self._greedy_ms
-
-
-try:
-    import gymnasium
-    from gymnasium import spaces
-    from gymnasium.utils import seeding
-except ImportError as missing:
-    raise MissingDependency(
-        "the Gymnasium environment needs gymnasium, which is not installed; install it with: pip install 'shardwright[learn]'"
-    ) from missing
-
-Observation: TypeAlias = dict[str, npt.NDArray[np.float32]]
-Reward: TypeAlias = Literal["balance", "step"]
-
-PENALTY = -1.0
-"""Reward of an episode that ends before all units are placed; lower than the reward of any complete placement."""
-
-_LIMIT = 10.0  # standard deviations at which features are clipped, so that observations have finite bounds
+    @cached_property
+    def greedy_ms(self) -> float:
+        """Step time of the greedy placement."""
+        (phases,) = self._world.costs([(self.arrays, self.place_greedily())])
+        return step_ms(phases)
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
@@ -158,7 +157,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         render_mode: None = None,
     ) -> None:
         self.render_mode = render_mode
-        self._tasks = [EpisodeTask(task, number) for number, task in enumerate(tasks)]
+        self._tasks = [EpisodeTask(task, number, world) for number, task in enumerate(tasks)]
         if not self._tasks:
             raise InvalidInput("tasks is empty; an environment needs at least one task")
         if reward == "step":
@@ -283,4 +282,4 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         if self._reward == "balance":
             kernels = compute_ms(phases)
             return float(kernels.min() / max(kernels.max(), 1e-9))
-        return self._now.greedy_ms(self._world) / max(step_ms(phases), 1e-9) - 1
+        return self._now.greedy_ms / max(step_ms(phases), 1e-9) - 1

@@ -1,16 +1,19 @@
-"""Save and load learned policies: safetensors files whose versioned header says what the policy learned from."""
+"""Learned policies as safetensors files, whose versioned header says what they learned from, and strategies that place by them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from importlib import resources
 from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from shardwright.errors import InvalidInput
+from shardwright.errors import InfeasibleTask, InvalidInput
+from shardwright.schema import Place
 from shardwright.search.learned.arrays import TABLE_FEATURES
 from shardwright.search.strategy import why_not_counted
 from shardwright.task.task import Task
@@ -20,6 +23,8 @@ FORMAT = "1"
 KIND = "policy"
 _FEATURES = json.dumps(TABLE_FEATURES)
 _OWN = ("format", "kind", "strategy")
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +48,7 @@ def save_policy(policy: SavedPolicy, path: Path) -> None:
     Raises:
         InvalidInput: a weight is NaN or infinite, or the path cannot be written to.
     """
-    try:
-        _check_finite(policy.weights)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+    _check_finite(path, policy.weights)
     header = {"format": FORMAT, "kind": KIND, "strategy": policy.strategy, "features": _FEATURES}
     save_weights(path, policy.weights, policy.metadata | header)
 
@@ -63,15 +65,9 @@ def load_policy(path: Path, strategy: str) -> SavedPolicy:
             weight that is NaN or infinite.
     """
     learn = f"learn one with 'shardwright learn {strategy}'"
-
-    def check(header: dict[str, str]) -> None:
-        _check_header(header, strategy, learn)
-
+    check = partial(_check_header, strategy=strategy, learn=learn)
     header, weights = load_weights(path, check, "policy", f"name a policy file, or {learn}")
-    try:
-        _check_finite(weights)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+    _check_finite(path, weights)
     return SavedPolicy(strategy, weights, {name: value for name, value in header.items() if name not in _OWN})
 
 
@@ -82,19 +78,53 @@ def bundled_policy(strategy: str, device: str) -> Path | None:
     return known.get(f"{strategy}-{device}")
 
 
-def policy_file(task: Task, path: Path | None, strategy: str) -> Path | None:
-    """The policy file to use: the named one, else the bundled one for the task's device type; None if there is neither."""
-    return path or bundled_policy(strategy, task.topology.device)
+@dataclass(frozen=True)
+class ByPolicy:
+    """Base of the strategies that place by a learned policy.
+
+    Attributes:
+        learner: name of the strategy that learns such policies.
+        policy: file of the policy; None for the policy that is bundled for the task's device type.
+    """
+
+    learner: ClassVar[str]
+
+    policy: Path | None = None
+
+    def supports(self, task: Task) -> str | None:
+        """Why the task is not supported; None if a policy exists and tables may be whole, cut into columns or rows, or replicated."""
+        if self._file(task) is None:
+            return (
+                f"no policy is bundled for device '{task.topology.device}'; learn one with 'shardwright learn {self.learner}' and pass "
+                "it with --policy"
+            )
+        return why_not_counted(task)
+
+    def read_policy(self, task: Task, make: Callable[[SavedPolicy], Made]) -> Made:
+        """What `make` makes of the policy; it is made anew only if the file has changed.
+
+        Raises:
+            InfeasibleTask: no policy is bundled for the task's device type.
+            InvalidInput: the file cannot be read, or belongs to another strategy or feature set.
+        """
+        file = self._file(task)
+        if file is None:
+            raise InfeasibleTask(f"strategy '{self.learner}' cannot plan this task: {self.supports(task)}")
+        try:
+            modified = file.stat().st_mtime_ns
+        except OSError:  # reading the file says why
+            modified = 0
+        made: Made = _made(make, file, modified, self.learner)
+        return made
+
+    def _file(self, task: Task) -> Path | None:
+        return self.policy or bundled_policy(self.learner, task.topology.device)
 
 
-def why_not_placed(task: Task, path: Path | None, strategy: str) -> str | None:
-    """The reason why a policy cannot place a task; None if it can. The arguments are those of `policy_file`."""
-    if policy_file(task, path, strategy) is None:
-        return (
-            f"no policy is bundled for device '{task.topology.device}'; learn one with 'shardwright learn {strategy}' and pass it "
-            "with --policy"
-        )
-    return why_not_counted(task)
+@lru_cache(maxsize=8)
+def _made(make: Callable[[SavedPolicy], Any], file: Path, modified: int, strategy: str) -> Any:
+    with Place(str(file)).naming():
+        return make(load_policy(file, strategy))
 
 
 def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
@@ -112,7 +142,9 @@ def _check_header(header: Mapping[str, str], strategy: str, learn: str) -> None:
         raise InvalidInput(f"the policy was learned on other table features than this version computes; {learn} again")
 
 
-def _check_finite(weights: Mapping[str, object]) -> None:
+def _check_finite(path: Path, weights: Weights) -> None:
     for name, array in weights.items():
-        if not np.isfinite(np.asarray(array)).all():
-            raise InvalidInput(f"weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again")
+        if not np.isfinite(array).all():
+            raise InvalidInput(
+                f"{path}: weights '{name}' hold NaN or infinity, must be finite numbers; learn the policy again"
+            )

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from shardwright.cost.fitting import descend
 from shardwright.errors import ShardwrightError
 from shardwright.search.learned.arrays import TABLE_FEATURES, Floats, Ints, PlacementArrays
-from shardwright.search.learned.environment import Environment, PlacementBatch
+from shardwright.search.learned.environment import Environment, PlacementBatch, masked
 from shardwright.search.learned.options import RnnOptions
 from shardwright.search.learned.worlds import World, step_ms
 from shardwright.threads import one_thread
@@ -159,7 +159,10 @@ def roll_out(network: SequenceToSequence, sequence: Sequence, generator: torch.G
         mask_ed = environment.mask()
         logits_etd, state = network.decode(encoded_uh, environment.step_index, device_e[:, None], state)
         chance_ed = torch.softmax(masked(logits_etd[:, 0], mask_ed), dim=1)
-        device_e = chance_ed.argmax(dim=1) if generator is None else _drawn(chance_ed, generator)
+        if generator is None:
+            device_e = chance_ed.argmax(dim=1)
+        else:
+            device_e = torch.multinomial(chance_ed, 1, generator=generator)[:, 0]
         environment.step(device_e, mask_ed)
         devices.append(device_e)
         masks.append(mask_ed)
@@ -179,14 +182,6 @@ def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout
     entropy_eu = -(log_eud.exp() * torch.where(rollout.mask_eud, log_eud, 0.0)).sum(dim=2)
     return tuple(torch.where(possible_eu, each, 0.0).mean(dim=1) for each in (chosen_eu, entropy_eu))  # type: ignore[return-value]
 
-
-def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits with minus infinity where the mask is false; unchanged where the mask is false for all devices."""
-    return logits.masked_fill(~mask & mask.any(dim=-1, keepdim=True), -torch.inf)
-
-
-def _drawn(chance_ed: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.multinomial(chance_ed, 1, generator=generator)[:, 0]
 
 
 _LAST_RATE = 0.1

@@ -86,15 +86,7 @@ class ColumnProfile:
         return f"pooled: its longest list has {self.longest:,} ids, at most {SEQUENCE_LENGTH}"
 
     def merged(self, other: ColumnProfile) -> ColumnProfile:
-        """Return the profile of both columns' events together.
-
-        Raises:
-            InvalidInput: the columns differ in kind.
-        """
-        if self.kind != other.kind:
-            raise InvalidInput(
-                f"column '{self.name}' holds {self.kind} in one profile and {other.kind} in the other; profile them apart"
-            )
+        """Return the profile of both columns' events together."""
         return replace(
             self,
             sketch=self.sketch.merged(other.sketch),

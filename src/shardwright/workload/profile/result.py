@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -117,7 +117,7 @@ def _always_new(column: ColumnProfile) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class ProfileResult:
-    """Profile of one or more logs. Profiles of parts of a log merge into the profile of the whole log.
+    """Profile of one or more logs.
 
     Attributes:
         columns: the columns of ids by name.
@@ -142,25 +142,6 @@ class ProfileResult:
     def samples(self) -> int:
         """Number of training samples: rows of the log; for event files users, each with a history."""
         return self.columns["user"].sketch.distinct if self.is_events else self.log_rows
-
-    def merged(self, other: ProfileResult) -> ProfileResult:
-        """Return the profile of both logs together: the same as one profile of all files, within the sketches' error.
-
-        Raises:
-            InvalidInput: the profiles have different columns or different kinds of log.
-        """
-        if set(self.columns) != set(other.columns) or self.is_events != other.is_events:
-            raise InvalidInput(
-                f"profiles of different columns do not merge: {', '.join(self.columns)} and {', '.join(other.columns)}; "
-                "profile logs with the same columns, or select common ones with `columns`"
-            )
-        return replace(
-            self,
-            columns={name: column.merged(other.columns[name]) for name, column in self.columns.items()},
-            log_rows=self.log_rows + other.log_rows,
-            files=self.files + other.files,
-            left_out={**self.left_out, **other.left_out},
-        )
 
     def tables(self, *, dim: int = 64, rows: RowsRule = "distinct") -> list[Table]:
         """Return the tables, in the order of the columns.

@@ -215,9 +215,8 @@ def in_torch(
         memory.append(environment.used_ed.double() / batch.memory_ed)
         actions.append(torch.tensor([int(assignment[int(environment.current_e)])]))
         environment.step(actions[-1])
-    every = torch.ones(len(arrays), 1, dtype=torch.bool)
     played = Trajectory(
-        batch, order, torch.stack(actions), every, every, torch.stack(masks), torch.stack(memory),
+        batch, order, torch.stack(actions), torch.stack(masks), torch.stack(memory),
         torch.zeros(len(arrays), 1), environment.assignment_eu, environment.excess_e,
     )  # fmt: skip
     logits = torch.empty(len(arrays), arrays.devices, dtype=torch.float64)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shardwright.search.dreamshard.buffer import Buffer, CostErrors, mean_errors
-from shardwright.search.dreamshard.mdp import encode, play
+from shardwright.search.dreamshard.mdp import encode, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import NAME, SHAPES
 from shardwright.search.learned.arrays import PlacementArrays
@@ -54,7 +54,7 @@ def cost_errors(
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         encoded = encode(network, PlacementBatch.of(arrays))
-        episodes = play(network, encoded, generator)
+        episodes = play(network, encoded, sampler(generator))
         kept_e = (episodes.excess_e == 0).nonzero()[:, 0]
         kept = [arrays[row] for row in kept_e.tolist()]
         placements = [episodes.assignment_eu[row, : len(arrays[row])].numpy() for row in kept_e.tolist()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.search.dreamshard.mdp import Rollout, encode, estimates, log_probabilities, play, sampler
+from shardwright.search.dreamshard.mdp import encode, estimates, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.learned.arrays import PlacementArrays
 from shardwright.search.learned.environment import PlacementBatch
@@ -23,9 +23,7 @@ def made():
 
 def test_copies_of_a_task_are_played_next_to_each_other():
     network, encoded = made()
-    episodes = play(network, encoded, torch.Generator().manual_seed(5), copies=4)
-    own = Rollout(network, encoded.repeat(4)).play(sampler(torch.Generator().manual_seed(5)))
-    assert torch.equal(episodes.assignment_eu, own.assignment_eu)
+    episodes = play(network, encoded.repeat(4), sampler(torch.Generator().manual_seed(5)))
     assert episodes.encoded.batch.tasks == tuple(task for task in encoded.batch.tasks for _ in range(4))
     assert estimates(network, episodes).shape == (encoded.batch.units + 1, 12)
     assert torch.isfinite(log_probabilities(network, episodes)[0]).all()
@@ -34,7 +32,8 @@ def test_copies_of_a_task_are_played_next_to_each_other():
 def test_random_choices_do_not_ask_the_policy():
     network, encoded = made()
     played = [
-        play(network, encoded, torch.Generator().manual_seed(5), copies=50, random=random) for random in (True, False)
+        play(network, encoded.repeat(50), sampler(torch.Generator().manual_seed(5), random=random))
+        for random in (True, False)
     ]
     assert not torch.equal(played[0].assignment_eu, played[1].assignment_eu)
     placed = played[0].assignment_eu[played[0].assignment_eu >= 0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shardwright.search.dreamshard.mdp import Rollout, encode, log_probabilities, sampler
+from shardwright.search.dreamshard.mdp import encode, log_probabilities, play, sampler
 from shardwright.search.dreamshard.network import DreamShardNetwork, PolicyNetwork
 from shardwright.search.dreamshard.policy import SHAPES
 from shardwright.search.learned.arrays import PlacementArrays
@@ -77,7 +77,7 @@ def test_probabilities_judged_again_are_those_that_sampled():
     net, batch = network(), batch_of(*[constrained_task(), task_of(6, 3), tight_task()] * 200)
     with torch.no_grad():
         encoded = encode(net, batch)
-        episodes = Rollout(net, encoded).play(sampler(torch.Generator().manual_seed(0)))
+        episodes = play(net, encoded, sampler(torch.Generator().manual_seed(0)))
     log_te, entropy_te = log_probabilities(net, episodes)
     choice_te = episodes.mask_ted.sum(dim=2) > 1
     assert (log_te[~choice_te].abs() < 1e-6).all()
@@ -91,7 +91,7 @@ def test_shares_of_a_step_price_the_device_with_the_unit():
     net, batch = network(), batch_of(task_of(8, 3))
     with torch.no_grad():
         encoded = encode(net, batch)
-        episodes = Rollout(net, encoded).play(sampler(torch.Generator().manual_seed(1)))
+        episodes = play(net, encoded, sampler(torch.Generator().manual_seed(1)))
         last = int(episodes.unit_te[-1, 0])
         device = int(episodes.device_te[-1, 0])
         final = net.cost.device_costs(net.cost.hidden(encoded.sums(episodes.assignment_eu)))[0, device]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import InvalidInput
-from shardwright.search.dreamshard.mdp import Rollout, encode
+from shardwright.search.dreamshard.mdp import encode, play
 from shardwright.search.dreamshard.network import DreamShardNetwork
 from shardwright.search.dreamshard.policy import STUCK, Policy
 from shardwright.search.learned.arrays import PlacementArrays
@@ -75,7 +75,7 @@ def test_compiled_inference_places_as_torch_does(seed, number, method):
     if (placed == STUCK).any():
         return
     follow = Follow(placed, order)
-    Rollout(network, expected).play(follow)
+    play(network, expected, follow)
     assert follow.regret < 1e-9
 
 

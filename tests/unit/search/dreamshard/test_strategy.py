@@ -83,8 +83,8 @@ def packing_task(room: float):
 
 def test_tight_memory_is_met_by_placing_large_units_first(tmp_path):
     """A policy that piles everything on one device, small tables first, leaves no room for the large ones."""
-    from shardwright.search.dreamshard.policy import STUCK
-    from shardwright.search.dreamshard.strategy import greedy_placement, policy_for
+    from shardwright.search.dreamshard.policy import STUCK, Policy
+    from shardwright.search.dreamshard.strategy import greedy_placement
     from shardwright.search.learned.arrays import PlacementArrays
 
     stuck = 0
@@ -93,7 +93,7 @@ def test_tight_memory_is_met_by_placing_large_units_first(tmp_path):
         saved.weights["policy.logit.weight"] = np.repeat(np.float32([[1.0, 0.0]]), 32, axis=1)
         save_policy(saved, tmp_path / f"{seed}.safetensors")
         task = packing_task(1.05)
-        applied = policy_for(tmp_path / f"{seed}.safetensors", task)
+        applied = DreamShard(tmp_path / f"{seed}.safetensors").read_policy(task, Policy)
         encoded = applied.encode(PlacementArrays.of(task))
         stuck += bool((applied.place(encoded) == STUCK).any())
         placed = greedy_placement(applied, encoded, 0)

@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch", reason="training needs torch")
 
 from shardwright.errors import ShardwrightError  # noqa: E402
 from shardwright.search.learned.arrays import PlacementArrays  # noqa: E402
+from shardwright.search.learned.environment import masked  # noqa: E402
 from shardwright.search.learned.options import RnnOptions  # noqa: E402
 from shardwright.search.rnn.training import (  # noqa: E402
     PlanLedger,
     Sequence,
     SequenceToSequence,
     likelihood,
-    masked,
     roll_out,
     train_placement,
 )

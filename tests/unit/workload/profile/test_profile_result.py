@@ -48,24 +48,6 @@ def test_long_lists_are_sequences_unless_told_otherwise(parquet):
     assert notes[2].endswith("sequence: its longest list has 101 ids, more than 100")
 
 
-def test_parts_merge_to_the_whole(parquet):
-    left = parquet("a.parquet", user=[1, 2, 2], tags=[[1], [2], []])
-    right = parquet("b.parquet", user=[3, 2, None], tags=[[1, 2, 3], [1], [1] * 200])
-    both, merged = profile_logs([left, right]), profile_logs(left).merged(profile_logs(right))
-    assert merged.tables() == both.tables()
-    assert merged.tables(rows="max_id") == both.tables(rows="max_id")
-    assert merged.notes() == both.notes()
-    assert (merged.files, merged.log_rows) == (2, 6)
-
-
-def test_what_differs_does_not_merge(parquet):
-    numbers, names = profile_logs(parquet("a.parquet", user=[1])), profile_logs(parquet("b.parquet", user=["x"]))
-    with pytest.raises(InvalidInput, match="column 'user' holds integers in one profile and text in the other"):
-        numbers.merged(names)
-    with pytest.raises(InvalidInput, match="profiles of different columns do not merge: user and item"):
-        numbers.merged(profile_logs(parquet("c.parquet", item=[1])))
-
-
 def test_notes_say_what_was_found_and_left_out(parquet):
     path = parquet("a.parquet", user=[1, 4, 4], price=[0.5, 0.25, 1.0], none=pa.nulls(3), label=[0, 1, 0])
     assert profile_logs(path, exclude=["label"]).notes() == [
@@ -162,16 +144,12 @@ def test_a_doubt_says_what_the_table_costs(parquet):
     assert said.endswith("; its table takes 435.2 GB (1,700,000,002 rows x dim 64 x 4 bytes)")
 
 
-def test_parts_are_doubted_as_the_whole_is(parquet):
+def test_all_files_of_a_log_are_doubted_together(parquet):
     paths = [
         parquet("a.parquet", time=[1_700_000_000, 1_700_000_001], day=["2024-01-01", "2024-01-02"]),
         parquet("b.parquet", time=[1_700_000_009, 1_700_000_001], day=["2024-01-03", "x"]),
     ]
-    one, other = map(profile_logs, paths)
-    whole, merged = profile_logs(paths), one.merged(other)
-    assert [str(doubt) for doubt in merged.doubts(merged.tables())] == [
-        str(doubt) for doubt in whole.doubts(whole.tables())
-    ]
+    whole = profile_logs(paths)
     assert [doubt.column for doubt in whole.doubts(whole.tables())] == ["time"]
     assert whole.columns["day"].examples == ("2024-01-01", "2024-01-02", "2024-01-03", "x")
 
