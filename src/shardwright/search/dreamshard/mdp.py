@@ -186,7 +186,7 @@ def log_probabilities(network: DreamShardNetwork, episodes: Episodes) -> tuple[T
     """
     load_eu, start_ed = loads(network, episodes.encoded)
     chosen_ted = _placed(episodes)
-    added_ted = chosen_ted * load_eu.T.gather(0, episodes.unit_te)[..., None]
+    added_ted = chosen_ted * load_eu.gather(1, episodes.unit_te.T).T[..., None]
     load_ted = start_ed + added_ted.cumsum(dim=0) - added_ted
     value_ted = network.policy.value(torch.cat([episodes.start_edk[None], episodes.shares_tedk]))
     before_ted = torch.gather(value_ted, 0, _last_changes(chosen_ted))

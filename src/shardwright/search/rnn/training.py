@@ -183,7 +183,6 @@ def likelihood(network: SequenceToSequence, sequence: Sequence, rollout: Rollout
     return tuple(torch.where(possible_eu, each, 0.0).mean(dim=1) for each in (chosen_eu, entropy_eu))  # type: ignore[return-value]
 
 
-
 _LAST_RATE = 0.1
 _MOST_NORM = 1.0
 
