@@ -16,10 +16,11 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import SIMPLER, Certified
 from shardwright.search.engine.catalog import Added
 from shardwright.search.engine.session import SearchSession, prepare
+from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, embedding_ticks, encode, make_pieces, shards_of
 from shardwright.search.neuroshard.strategy import Beam, Width
-from shardwright.search.strategy import BestPlan, Strategy, WarmStart
+from shardwright.search.strategy import BestPlan, Strategy
 from shardwright.search.units import Unit, Units, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
@@ -145,21 +146,19 @@ class AblatedCertified(Certified):
             prepared = replace(prepared, _proof=None)
         with ThreadPoolExecutor(self.threads) as pool:
             session = SearchSession(
-                prepared.assembly,
-                prepared.peak_shares,
-                prepared.spread_price,
+                prepared,
                 pool,
                 deadline,
                 local_search=self.local_search,
                 share_limits=self.share_limits,
             )
-            self._starts(task, prepared, session)
+            self._starts(session)
             if self.local_search:
-                if not self._done(prepared, session):
-                    self._others(task, session, BestPlan(task, cost_model, seed, deadline))
-                self._kicks(prepared, session, seed)
+                if not self._done(session):
+                    self._others(session, BestPlan(task, cost_model, seed, deadline))
+                self._kicks(session, seed)
                 session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
-        bound = self._proven(prepared, session, session.best_ms) if self.tightening else first_bound or None
+        bound = self._proven(session, session.best_ms) if self.tightening else first_bound or None
         return Plan(task, prepared.shards(session.best), self.name, seed, bound_ms=bound)
 
 

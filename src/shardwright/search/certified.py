@@ -26,11 +26,11 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.baselines import KINDS, UNIFORM, FusedGreedy
+from shardwright.search.engine.warm import WarmStart
 from shardwright.search.neuroshard import NeuroShard
 from shardwright.search.strategy import (
     ROUNDING,
     BestPlan,
-    WarmStart,
     check_number,
     check_whole,
     is_interrupt,
@@ -141,15 +141,15 @@ class Certified:
         if warm:
             warm.settle(prepared)
         with ThreadPoolExecutor(self.threads) as pool:
-            session = SearchSession(prepared.assembly, prepared.peak_shares, prepared.spread_price, pool, deadline)
+            session = SearchSession(prepared, pool, deadline)
             try:
-                if warm is None or warm.resume(session, prepared, late=session.late):
-                    stuck = self._starts(task, prepared, session)
+                if warm is None or warm.resume(session):
+                    stuck = self._starts(session)
                     if stuck >= 0:
                         return self._of_others(seen, _no_room(prepared, stuck), prepared.bound_ms)
-                    if warm is None and not self._done(prepared, session):
-                        self._others(task, session, seen)
-                self._kicks(prepared, session, seed)
+                    if warm is None and not self._done(session):
+                        self._others(session, seen)
+                self._kicks(session, seed)
                 if warm is None:
                     session.simplify(SIMPLER, getattr(cost_model, "cut_error", 0.0))
             except (KeyboardInterrupt, SystemError) as error:  # anytime: what was found so far is a plan
@@ -162,11 +162,11 @@ class Certified:
             shards, step_ms = warm.chosen(shards)
         elif seen.plan is not None and seen.step_ms < step_ms * (1 - ROUNDING):
             shards, step_ms = seen.plan.shards, seen.step_ms
-        bound_ms = self._proven(prepared, session, step_ms)
+        bound_ms = self._proven(session, step_ms)
         end = search_end(step_ms, bound_ms, self.tolerance, interrupted=seen.interrupted, late=session.late)
         return Plan(task, shards, self.name, seed, bound_ms=bound_ms, search_end=end)
 
-    def _others(self, task: Task, session: SearchSession, seen: BestPlan) -> None:
+    def _others(self, session: SearchSession, seen: BestPlan) -> None:
         """Try what other strategies start from or find: uniform plans, `neuroshard`'s and `greedy`'s."""
         from shardwright.search.engine.session import Start
 
@@ -175,7 +175,7 @@ class Certified:
         if seen.interrupted:
             session.stop()
         if not session.late:
-            session.adopt([plan for _, plan in seen.seen], task)
+            session.adopt([plan for _, plan in seen.seen])
 
     def _of_others(self, seen: BestPlan, why_none: str, bound_ms: float | None) -> Plan:
         """The best plan of other strategies, if this search has no ways for the constraints or cannot fill the memory.
@@ -189,7 +189,7 @@ class Certified:
         valid = bound_ms is not None and 0 < bound_ms <= seen.step_ms
         return replace(seen.plan, strategy=self.name, bound_ms=bound_ms if valid else None)
 
-    def _starts(self, task: Task, prepared: Prepared, session: SearchSession) -> int:
+    def _starts(self, session: SearchSession) -> int:
         """Run the starts, most promising first. If memory is tight, place large pieces first, and at last fill the devices up.
 
         Returns:
@@ -197,31 +197,32 @@ class Certified:
         """
         from shardwright.search.engine.session import Start
 
-        stuck = -1
+        stuck, prepared = -1, session.prepared
+        memory_bytes = float(np.median(prepared.task.topology.memory_bytes))
         for weight, part in _MEMORY:
-            by_memory = weight * prepared.price_ms / float(np.median(task.topology.memory_bytes))
+            by_memory = weight * prepared.price_ms / memory_bytes
             starts = [Start(share, by_memory, spreading, memory * part) for share, spreading, memory in _STARTS]
-            failed, stuck = session.failed, self._some(session, prepared, starts)
+            failed, stuck = session.failed, self._some(session, starts)
             # If some starts fail, memory is tight, and starts that place by memory do better.
-            if session.best is not None and (session.failed == failed or session.late or self._done(prepared, session)):
+            if session.best is not None and (session.failed == failed or session.late or self._done(session)):
                 return -1
         return -1 if session.best is not None or session.fill() < 0 else stuck
 
-    def _some(self, session: SearchSession, prepared: Prepared, starts: list[Start]) -> int:
+    def _some(self, session: SearchSession, starts: list[Start]) -> int:
         """Run the starts in pairs until the plan is good enough or time is up; return an item that never found a device, or -1."""
         stuck = -1
         for first in range(0, len(starts), 2):
             stuck = session.start(starts[first : first + 2])
-            if session.best is not None and (self._done(prepared, session) or session.late):
+            if session.best is not None and (self._done(session) or session.late):
                 break
         return -1 if session.best is not None else stuck
 
-    def _kicks(self, prepared: Prepared, session: SearchSession, seed: int) -> None:
+    def _kicks(self, session: SearchSession, seed: int) -> None:
         """Kick until nothing better is found for a while."""
-        if not session.late and not self._done(prepared, session):
-            prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
+        if not session.late and not self._done(session):
+            session.prepared.tighten(session.best_ms)  # if one table dominates, this may end the search
         failed = rounds = 0
-        while failed < self._rounds(prepared.task) and not session.late and not self._done(prepared, session):
+        while failed < self._rounds(session.prepared.task) and not session.late and not self._done(session):
             failed = 0 if session.kick((seed, rounds), _LANES) else failed + 1
             rounds += 1
 
@@ -230,8 +231,9 @@ class Certified:
         fewest, most = _PATIENCE
         return self.patience if self.patience is not None else min(most, max(fewest, _PATIENT // len(task.tables)))
 
-    def _proven(self, prepared: Prepared, session: SearchSession, step_ms: float) -> float | None:
+    def _proven(self, session: SearchSession, step_ms: float) -> float | None:
         """The bound, tightened by a plan of this step time; None if there is no bound."""
+        prepared = session.prepared
         bound_ms = prepared.tighten(step_ms, late=session.late)
         if bound_ms is not None and step_ms > (1 + self.tolerance) * bound_ms:
             bound_ms = prepared.refined(step_ms, lambda: session.late)
@@ -239,8 +241,8 @@ class Certified:
         valid = bound_ms is not None and bound_ms >= 0 and step_ms >= bound_ms * (1 - ROUNDING)
         return bound_ms if valid else None
 
-    def _done(self, prepared: Prepared, session: SearchSession) -> bool:
-        return session.best_ms <= (1 + self.tolerance) * prepared.bound_ms
+    def _done(self, session: SearchSession) -> bool:
+        return session.best_ms <= (1 + self.tolerance) * session.prepared.bound_ms
 
 
 def _no_room(prepared: Prepared, stuck: int) -> str:

@@ -6,20 +6,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from shardwright.cost.model import CostModel
 from shardwright.cost.score import score
 from shardwright.errors import InfeasibleTask, InvalidInput
 from shardwright.search.units import PLACEABLE
 from shardwright.sharding.costs import SearchEnd
-from shardwright.sharding.diff import carry, moved_bytes
 from shardwright.sharding.plan import Plan
-from shardwright.sharding.shard import Shard
 from shardwright.task.task import Task
 from shardwright.task.topology import AS_TORCHREC
 from shardwright.task.units import real, whole
@@ -131,10 +128,6 @@ def why_not_whole(task: Task) -> str | None:
     return None
 
 
-if TYPE_CHECKING:
-    from shardwright.search.engine.session import Prepared, SearchSession
-
-
 ROUNDING = 1e-9  # share of a step: sums of the same floats in other orders
 
 
@@ -242,55 +235,3 @@ def search_end(step_ms: float, bound_ms: float | None, tolerance: float, *, inte
 def is_interrupt(error: BaseException) -> bool:
     """Whether an error means Ctrl-C; Ctrl-C while a compiled function returns is a SystemError."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
-
-
-GB = 1e9
-_FORBIDDING = 1e9
-"""Ms per GB above which a price is as good as infinite: 1 ms a byte, more than any step can gain."""
-
-
-class WarmStart:
-    """A plan that a search starts from, and the price of moving away from it.
-
-    Args:
-        task: the task.
-        cost_model: scores plans.
-        start: the plan; its task may have other tables and devices.
-        move_cost: ms of step time that moving a GB counts for.
-
-    Attributes:
-        kept: the plan's own shards if they are a plan of the task; None if something must change.
-    """
-
-    def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
-        self._task, self._model = task, cost_model
-        self._carried = carry(start, task)
-        self._ms_per_byte = min(move_cost, _FORBIDDING) / GB
-        self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
-
-    def settle(self, prepared: Prepared) -> None:
-        """Tell a search what devices hold already."""
-        from shardwright.search.engine.warm import home_of
-
-        home = home_of(self._carried, self._task, prepared.assembly, self._ms_per_byte)
-        prepared.assembly = replace(prepared.assembly, home=home)
-
-    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
-        """Resume from the plan, and improve it unless it is late; return whether starting anew as well may pay."""
-        if not session.resume(self._carried, self._task, improve=not late):
-            return True
-        # A plan made anew leaves few tables in place: it pays only if it gains more than moving half of everything costs.
-        return not late and session.best_ms - prepared.bound_ms > 0.5 * session.everything_ms
-
-    def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
-        """The shards that a search has found, or the start plan's if these cost no more with moves priced in; and their step time."""
-        found, moved = self._scored(shards)
-        if self.kept is None:
-            return shards, found
-        kept, _ = self._scored(self.kept)
-        worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
-        return (shards, found) if worth else (self.kept, kept)
-
-    def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
-        by_table = Plan(self._task, shards).by_table
-        return score(self._task, shards, self._model).step_ms, moved_bytes(self._task, self._carried, by_table)

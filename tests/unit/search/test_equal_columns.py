@@ -125,6 +125,6 @@ def test_tables_that_must_be_cut_are_cut_where_room_for_pieces_runs_out(limits):
     """Every table in its narrowest blocks would be 1,536 pieces, more than a search has room for."""
     task = equal([sw.Table(f"t{i}", 100 + i, 512, 10.0) for i in range(12)], limits=limits)
     prepared = prepare(task, MODEL)
-    state, stuck = start(prepared.assembly, Start(1e-9), prepared.peak_shares, prepared.spread_price)
+    state, stuck = start(prepared, Start(1e-9))
     assert stuck < 0
     sw.Plan(task, prepared.shards(state)).check()

@@ -17,15 +17,15 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import InfeasibleTask
 from shardwright.search.certified import Certified
 from shardwright.search.dreamshard.policy import NAME, STUCK, Encoded, Policy
+from shardwright.search.engine.warm import WarmStart
 from shardwright.search.learned.arrays import Floats, Ints, PlacementArrays
 from shardwright.search.learned.policy_files import ByPolicy
 from shardwright.search.learned.worlds import SimulatedWorld, step_ms
-from shardwright.search.strategy import WarmStart
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
 if TYPE_CHECKING:
-    from shardwright.search.engine.session import Prepared, SearchSession
+    from shardwright.search.engine.session import SearchSession
 
 _SAMPLES = 16  # placements sampled before a task is given up
 
@@ -164,7 +164,7 @@ class _FromProposal(Certified):
 class _Proposal(WarmStart):
     """A warm start that rules out other starts if the plan can be taken up."""
 
-    def resume(self, session: SearchSession, prepared: Prepared, *, late: bool) -> bool:
-        """Take up the plan, improve it unless it is late, and return whether that was impossible."""
-        super().resume(session, prepared, late=late)
+    def resume(self, session: SearchSession) -> bool:
+        """Take up the plan, improve it unless time is up, and return whether that was impossible."""
+        super().resume(session)
         return session.best is None

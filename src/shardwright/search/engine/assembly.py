@@ -18,6 +18,7 @@ from shardwright.cost.model import CostModel
 from shardwright.search.engine.catalog import Added, Catalog, row_units
 from shardwright.search.units import allowed_devices, rivals_of
 from shardwright.sharding.shard import Shard, even_cuts
+from shardwright.task.table import Table
 from shardwright.task.task import Task
 from shardwright.task.topology import Topology
 
@@ -280,6 +281,15 @@ class Assembly:
         return Problem(**self.arrays._asdict(), **home)
 
     @property
+    def task(self) -> Task:
+        """The task whose tables are placed."""
+        return self.catalog.task
+
+    def tables_of(self, item: int) -> list[Table]:
+        """The tables of an item."""
+        return [self.task.tables[table] for table in self.members[item]]
+
+    @property
     def rows(self) -> Bools:
         """`(forms,)` whether each form cuts rows."""
         found: Bools = self.catalog.forms.rows[self.forms]
@@ -305,6 +315,14 @@ class Assembly:
     def spreads_of(self, item: int) -> range:
         """All spreads of an item."""
         return range(int(self.arrays.spread_first[item]), int(self.arrays.spread_first[item + 1]))
+
+    def spread_shards(self, table: Table, spread: int) -> list[Shard]:
+        """A table in a spread of its item: replicas on the spread's devices, or equal row blocks."""
+        ranks = self.spread_devices[spread].tolist()
+        if self.spread_replicated[spread]:
+            return [Shard.whole(table, *ranks)]
+        blocks = zip(pairwise(even_cuts(table.rows, len(ranks))), ranks, strict=True)
+        return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]
 
 
 def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, links_price: Floats) -> Assembly:
@@ -385,14 +403,13 @@ def _device_ranges(sets: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     return ranges, np.concatenate(parts)
 
 
-def shards_of(task: Task, assembly: Assembly, solution: Solution) -> list[Shard]:
+def shards_of(assembly: Assembly, solution: Solution) -> list[Shard]:
     """The shards of a full solution; devices keep the units that they held in the start plan, if there is one."""
     shards: list[Shard] = []
     for item, spread in enumerate(solution.spread_of.tolist()):
         if spread >= 0:
-            devices = assembly.spread_devices[spread]
-            for table in assembly.members[item]:
-                shards += spread_shards(task, table, devices, bool(assembly.spread_replicated[spread]))
+            for table in assembly.tables_of(item):
+                shards += assembly.spread_shards(table, spread)
     form_of, width_of, device_of = solution.form, solution.width, solution.device
     item_of = assembly.arrays.item[form_of]
     order = np.lexsort((device_of, item_of))
@@ -400,7 +417,7 @@ def shards_of(task: Task, assembly: Assembly, solution: Solution) -> list[Shard]
         form, devices, widths = int(form_of[pieces[0]]), device_of[pieces], width_of[pieces]
         starts = first_units(assembly.home, int(item_of[pieces[0]]), form, devices, widths)
         for device, start, stop in zip(devices.tolist(), starts.tolist(), (starts + widths).tolist(), strict=True):
-            shards += piece_shards(task, assembly, form, (start, stop), device)
+            shards += piece_shards(assembly, form, (start, stop), device)
     return shards
 
 
@@ -429,16 +446,16 @@ def first_units(home: Home, item: int, form: int, devices: Ints, widths: Ints) -
     return result
 
 
-def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
+def piece_shards(assembly: Assembly, form: int, units: tuple[int, int], device: int) -> list[Shard]:
     """The blocks of units `[start, stop)` of a form, for each table of its item."""
     if assembly.rows[form]:
-        table = task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
+        table = assembly.task.tables[assembly.catalog.forms.table[assembly.forms[form]]]
         start, stop = (table.rows * unit // row_units(table.rows) for unit in units)
         return [Shard(table.name, (start, stop), (0, table.dim), (device,))]
     whole, members = assembly.units(form), assembly.members[assembly.arrays.item[form]]
     shards = []
     for index in members:
-        table = task.tables[index]
+        table = assembly.task.tables[index]
         own = assembly.forms[form] if len(members) == 1 else index
         start, stop = (unit * table.dim // whole for unit in units)
         equal = assembly.catalog.forms.equal[own] and stop - start < table.dim
@@ -446,13 +463,3 @@ def piece_shards(task: Task, assembly: Assembly, form: int, units: tuple[int, in
         cuts = range(start, stop, width)
         shards += [Shard(table.name, (0, table.rows), (cut, cut + width), (device,)) for cut in cuts]
     return shards
-
-
-def spread_shards(task: Task, index: int, devices: Ints, replicated: bool) -> list[Shard]:
-    """Replicas of a table, or its equal row blocks, on some devices."""
-    table = task.tables[index]
-    ranks = [int(device) for device in devices]
-    if replicated:
-        return [Shard.whole(table, *ranks)]
-    blocks = zip(pairwise(even_cuts(table.rows, len(ranks))), ranks, strict=True)
-    return [Shard(table.name, rows, (0, table.dim), (rank,)) for rows, rank in blocks]

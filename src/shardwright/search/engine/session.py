@@ -17,7 +17,7 @@ from shardwright.errors import InfeasibleTask
 from shardwright.search.bound import Bound, BoundProof, first_prices
 from shardwright.search.engine.assembly import NOTHING, Assembly, assemble, shards_of
 from shardwright.search.engine.catalog import Added, Catalog, check_finite, make_catalog
-from shardwright.search.engine.warm import everything_ms, resumed
+from shardwright.search.engine.warm import resumed, spread_fits
 from shardwright.search.holders import tangents
 from shardwright.search.relaxation import Prices, ms_per_byte, served_price
 from shardwright.search.units import remedy_for
@@ -40,6 +40,165 @@ class PeakShares(NamedTuple):
     spreads: Floats
 
 
+_TIGHTENINGS = 4
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A task made ready for a search.
+
+    Attributes:
+        assembly: the arrays of the engine.
+        peak_shares: what pieces and spreads put on their devices.
+        spread_price: `(spreads,)` ms times devices of each spread.
+        price_ms: rough step time of a good plan: the bound, or an even share of what all items cost alone.
+    """
+
+    assembly: Assembly
+    peak_shares: PeakShares
+    spread_price: Floats
+    price_ms: float
+    _proof: BoundProof | None = field(repr=False)
+    _bound: Bound | None = field(repr=False)
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.assembly.task
+
+    @property
+    def bound_ms(self) -> float:
+        """The bound, or 0 where the cost model is not convex."""
+        return self._bound.ms if self._bound else 0.0
+
+    def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
+        """Tighten the bound, given a plan of this step time, and return it; None if there is no bound.
+
+        Args:
+            step_ms: step time of a plan.
+            late: whether time is up; the bound then stays as it is.
+        """
+        if self._proof is None or self._bound is None:
+            return None
+        for _ in range(0 if late else _TIGHTENINGS):  # pieces struck out may make further ones impossible
+            before = self._bound.ms
+            self._bound = self._proof.tightened(self._bound, step_ms)
+            if self._bound.ms <= before * (1 + 1e-4):
+                break
+        return self._bound.ms
+
+    def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
+        """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
+
+        Args:
+            step_ms: step time of a plan.
+            late: whether time is up.
+        """
+        if self._proof is None or self._bound is None:
+            return None
+        self._bound = self._proof.refined(self._bound, step_ms, late)
+        return self._bound.ms
+
+    def shards(self, solution: Solution | None) -> list[Shard]:
+        """The shards of a full solution."""
+        assert solution is not None
+        return shards_of(self.assembly, solution)
+
+    def name_of(self, item: int) -> str:
+        """The tables of an item."""
+        return ", ".join(table.name for table in self.assembly.tables_of(item))
+
+    def remedy_of(self, item: int) -> str:
+        """What would give an item room."""
+        limits = [self.task.constraints.of(table.name) for table in self.assembly.tables_of(item)]
+        remedy = remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
+        alike = "give them the same sharding_types, since colocated tables are cut alike; or "
+        return (alike if len(limits) > 1 else "") + remedy
+
+
+def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) -> Prepared:
+    """Make a task ready for a search.
+
+    Args:
+        task: the task.
+        cost_model: prices its shards.
+        deadline: `time.monotonic()` after which the bound is not tightened any more; None for no limit.
+
+    Raises:
+        InfeasibleTask: constraints and the memory of single devices leave no way for a table.
+        ShardwrightError: the cost model predicted a time that is not finite.
+    """
+    catalog = make_catalog(task, cost_model)
+    check_finite(catalog.forms.costs.vectors, cost_model)
+    proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
+    bound = proof.solve(deadline=deadline) if proof else None
+    if bound is not None and not np.isfinite(bound.ms):
+        raise InfeasibleTask(_no_way(task, bound))
+    prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
+    assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
+    reduced = assembly.arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
+    whole = assembly.arrays.price[assembly.whole]
+    rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
+    return Prepared(
+        assembly,
+        _peak_shares(assembly, cost_model.pricing, prices, reduced),
+        _spread_prices(assembly, prices, reduced),
+        bound.ms if bound and bound.ms > 0 else rough,
+        proof,
+        bound,
+    )
+
+
+def _spread_prices(assembly: Assembly, prices: Prices, reduced: Floats) -> Floats:
+    arrays = assembly.arrays
+    devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
+    kernels = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors).priced(prices.vector)
+    each = kernels + arrays.spread_served @ served_price(assembly.task.topology, prices) + reduced
+    total: Floats = devices * each
+    return total
+
+
+def _peak_shares(assembly: Assembly, pricing: Pricing, prices: Prices, reduced: Floats) -> PeakShares:
+    """Peak shares, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
+    arrays, topology, (by_kernel, _) = assembly.arrays, assembly.task.topology, tangents(pricing, prices)
+    forward, backward = prices.links @ ms_per_byte(topology)
+
+    def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
+        kernels = [added.priced(of_phase) for of_phase in by_kernel]
+        return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
+
+    _, uses = cheapest_widths(arrays.first, np.where(arrays.legal, arrays.price, np.inf))
+    in_columns = int(arrays.first[arrays.most.size])
+    pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
+    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), arrays.served, 0.0)
+    spread = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors)
+    of_spreads = by_phase(spread, arrays.spread_served, reduced)
+    for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
+        goal = float(ms[:in_columns] @ uses[:in_columns]) / topology.devices
+        if goal > 0:
+            pieces, spreads = np.maximum(pieces, ms / goal), np.maximum(spreads, spread_ms / goal)
+    return PeakShares(pieces, spreads)
+
+
+def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
+    """Prices for cost models without a bound: slopes of the head if all tables are whole and shared out evenly."""
+    pricing, costs, tables = cost_model.pricing, catalog.forms.costs, len(catalog.task.tables)
+    whole = catalog.forms.first[1 : tables + 1] - 1
+    sums = np.zeros((catalog.tables.calls, costs.vectors.shape[1]))
+    np.add.at(sums, costs.call[whole], costs.vectors[whole] / catalog.task.topology.devices)
+    prices = first_prices(catalog.task, pricing.mix, catalog.tables.calls)
+    prices.vector[:, :-2] = pricing.mix.sum(axis=0) * (sums[:, :-2] + pricing.hidden_bias > 0)
+    return prices
+
+
+def _no_way(task: Task, bound: Bound) -> str:
+    table = task.tables[int(np.argmax(np.isinf(bound.choice.price)))]
+    return (
+        f"no allowed way to shard table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices: "
+        f"{remedy_for(task.constraints.of(table.name), task.topology.hosts)}"
+    )
+
+
 @dataclass(frozen=True)
 class Start:
     """How to make a first solution.
@@ -59,20 +218,19 @@ class Start:
     kind: str | None = None
 
 
-def start(assembly: Assembly, how: Start, peak_shares: PeakShares, spread_price: Floats) -> tuple[Solution, int]:
+def start(prepared: Prepared, how: Start) -> tuple[Solution, int]:
     """Choose a way for every item by price, and place the pieces greedily.
 
     Args:
-        assembly: the search.
+        prepared: the task.
         how: limits and order.
-        peak_shares: what pieces and spreads put on their devices.
-        spread_price: `(spreads,)` ms times devices of each spread.
 
     Returns:
         The solution, and an item that found no device, or -1.
     """
+    assembly, peak_shares = prepared.assembly, prepared.peak_shares
     arrays, solution = assembly.arrays, Solution(assembly.problem)
-    price, spread_price = np.where(arrays.legal, arrays.price, np.inf), spread_price * how.spreading
+    price, spread_price = np.where(arrays.legal, arrays.price, np.inf), prepared.spread_price * how.spreading
     if how.kind is not None:
         price, spread_price = _of_one_kind(assembly, price, spread_price, how.kind)
     room = how.memory_share * float(arrays.memory.max())
@@ -190,9 +348,8 @@ def _open(assembly: Assembly, solution: Solution, item: int) -> Bools:
 
 def _spread(assembly: Assembly, solution: Solution, item: int) -> bool:
     """Take the first spread of an item that fits; return whether there is one."""
-    free = _open(assembly, solution, item)
     for spread in assembly.spreads_of(item):
-        if free[assembly.spread_devices[spread]].all() and solution.spread_fits(spread):
+        if spread_fits(assembly, solution, item, spread):
             solution.take_spread(item, spread)
             return True
     return False
@@ -213,9 +370,7 @@ class SearchSession:
     If the assembly has a start plan, the search lowers the step time plus the price of what moves.
 
     Args:
-        assembly: the arrays of the search.
-        peak_shares: as in `Prepared`.
-        spread_price: `(spreads,)` as in `Prepared`.
+        prepared: the task.
         pool: runs starts and kicks.
         deadline: `time.monotonic()` at which improving ends; None for no limit.
         local_search: whether starts are improved; False for ablations.
@@ -229,17 +384,14 @@ class SearchSession:
 
     def __init__(
         self,
-        assembly: Assembly,
-        peak_shares: PeakShares,
-        spread_price: Floats,
+        prepared: Prepared,
         pool: ThreadPoolExecutor,
         deadline: float | None = None,
         *,
         local_search: bool = True,
         share_limits: bool = True,
     ) -> None:
-        self.assembly = assembly
-        self._peak_shares, self._spread_price, self._pool = peak_shares, spread_price, pool
+        self.prepared, self._assembly, self._pool = prepared, prepared.assembly, pool
         self._local_search, self._share_limits = local_search, share_limits
         self._stop = Stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         self._lanes: dict[int, tuple[Solution, float]] = {}
@@ -252,11 +404,6 @@ class SearchSession:
     def late(self) -> bool:
         """Whether the search has to end."""
         return self._stop.late
-
-    @property
-    def everything_ms(self) -> float:
-        """Price of moving all bytes that can be kept or moved, if there is a start plan."""
-        return everything_ms(self.assembly)
 
     def stop(self) -> None:
         """End the search soon: threads at work stop at their next look at the clock."""
@@ -276,20 +423,19 @@ class SearchSession:
         made = self._pool.map(lambda how: None if self.late else self._made(how)[0], starts)
         self._take_up([solution for solution in made if solution is not None])
 
-    def adopt(self, plans: Sequence[Plan], task: Task) -> None:
+    def adopt(self, plans: Sequence[Plan]) -> None:
         """As `survey`, with plans for the task instead of starts, as far as the search's pieces can express them."""
-        taken = (None if self.late else self._adopted(carry(plan, task), task) for plan in plans)
+        taken = (None if self.late else self._adopted(carry(plan, self.prepared.task)) for plan in plans)
         self._take_up([solution for solution in taken if solution is not None])
 
-    def resume(self, carried: Carried, task: Task, *, improve: bool) -> bool:
+    def resume(self, carried: Carried, *, improve: bool) -> bool:
         """Resume from the start plan, and improve it if wanted; return whether that was possible.
 
         Args:
             carried: what is left of the plan on the task's devices.
-            task: the task.
             improve: whether to improve the plan, or to keep it as it is.
         """
-        solution = self._adopted(carried, task)
+        solution = self._adopted(carried)
         if solution is None:
             return False
         self._keep(solution.copy())
@@ -300,7 +446,7 @@ class SearchSession:
 
     def fill(self) -> int:
         """Run the start for tight memory and improve it; return an item that found no room, or -1."""
-        solution, stuck = filled(self.assembly)
+        solution, stuck = filled(self._assembly)
         if stuck < 0:
             self._improve(solution)
             self._keep(solution)
@@ -336,13 +482,13 @@ class SearchSession:
         """Kick a lane's solution; go on from better ones, on odd lanes also from slightly worse ones. Return the best seen, if better."""
         solution, ms = self._lanes[lane]
         fewest, most = _KICKS
-        count = min(most, max(fewest, _KICKED // self.assembly.arrays.memory.size))
+        count = min(most, max(fewest, _KICKED // self._assembly.arrays.memory.size))
         best, ms = solution.kicks(ms, count, lane % 2 == 1, [number % 2**64 for number in seed], self._stop)
         self._lanes[lane] = (solution, ms)
         return best
 
     def _made(self, how: Start) -> tuple[Solution | None, int]:
-        solution, stuck = start(self.assembly, how, self._peak_shares, self._spread_price)
+        solution, stuck = start(self.prepared, how)
         return (solution, NOTHING) if stuck < 0 else (None, stuck)
 
     def _started(self, how: Start) -> tuple[list[Solution], int]:
@@ -354,20 +500,20 @@ class SearchSession:
     def _both_kinds(self, solution: Solution) -> list[Solution]:
         """The solution, improved, and what it becomes without its replicas: no single change leads from one to the other."""
         self._improve(solution)
-        other = solution.without_copies(self.assembly.spread_replicated, self._stop)
+        other = solution.without_copies(self._assembly.spread_replicated, self._stop)
         return [solution] if other is None else [solution, other]
 
     def _copied(self, solution: Solution) -> bool:
         """Whether a solution replicates an item."""
         spreads = solution.spread_of[solution.spread_of >= 0]
-        return bool(self.assembly.spread_replicated[spreads].any())
+        return bool(self._assembly.spread_replicated[spreads].any())
 
-    def _adopted(self, carried: Carried, task: Task) -> Solution | None:
+    def _adopted(self, carried: Carried) -> Solution | None:
         """A plan as a full solution; items that the plan does not settle lie as in a start. None if that is impossible."""
-        cold, _ = start(self.assembly, _BESIDE, self._peak_shares, self._spread_price)
+        cold, _ = start(self.prepared, _BESIDE)
         if (cold.pieces_of + (cold.spread_of >= 0) == 0).any():
             return None  # an item found no way in this start
-        return resumed(carried, task, self.assembly, cold)
+        return resumed(carried, self._assembly, cold)
 
     def _take_up(self, solutions: Sequence[Solution]) -> None:
         """Keep full solutions as they are, and improve those that are not far behind the best."""
@@ -392,160 +538,3 @@ class SearchSession:
             self._best_of[kind] = (solution, found)
         if found < self.best_ms * (1 - 1e-7):
             self.best, self.best_ms = solution, found
-
-
-_TIGHTENINGS = 4
-
-
-@dataclass(eq=False)
-class Prepared:
-    """A task made ready for a search.
-
-    Attributes:
-        task: the task.
-        assembly: the arrays of the engine.
-        peak_shares: what pieces and spreads put on their devices.
-        spread_price: `(spreads,)` ms times devices of each spread.
-        price_ms: rough step time of a good plan: the bound, or an even share of what all items cost alone.
-    """
-
-    task: Task
-    assembly: Assembly
-    peak_shares: PeakShares
-    spread_price: Floats
-    price_ms: float
-    _proof: BoundProof | None = field(repr=False)
-    _bound: Bound | None = field(repr=False)
-
-    @property
-    def bound_ms(self) -> float:
-        """The bound, or 0 where the cost model is not convex."""
-        return self._bound.ms if self._bound else 0.0
-
-    def tighten(self, step_ms: float, *, late: bool = False) -> float | None:
-        """Tighten the bound, given a plan of this step time, and return it; None if there is no bound.
-
-        Args:
-            step_ms: step time of a plan.
-            late: whether time is up; the bound then stays as it is.
-        """
-        if self._proof is None or self._bound is None:
-            return None
-        for _ in range(0 if late else _TIGHTENINGS):  # pieces struck out may make further ones impossible
-            before = self._bound.ms
-            self._bound = self._proof.tightened(self._bound, step_ms)
-            if self._bound.ms <= before * (1 + 1e-4):
-                break
-        return self._bound.ms
-
-    def refined(self, step_ms: float, late: Callable[[], bool]) -> float | None:
-        """As `tighten`, by kernel time and by the number of devices that hold a hot table; see `search.bound`.
-
-        Args:
-            step_ms: step time of a plan.
-            late: whether time is up.
-        """
-        if self._proof is None or self._bound is None:
-            return None
-        self._bound = self._proof.refined(self._bound, step_ms, late)
-        return self._bound.ms
-
-    def shards(self, solution: Solution | None) -> list[Shard]:
-        """The shards of a full solution."""
-        assert solution is not None
-        return shards_of(self.task, self.assembly, solution)
-
-    def name_of(self, item: int) -> str:
-        """The tables of an item."""
-        return ", ".join(self.task.tables[table].name for table in self.assembly.members[item])
-
-    def remedy_of(self, item: int) -> str:
-        """What would give an item room."""
-        limits = [self.task.constraints.of(self.task.tables[table].name) for table in self.assembly.members[item]]
-        remedy = remedy_for(next((one for one in limits if one != ANY), ANY), self.task.topology.hosts)
-        alike = "give them the same sharding_types, since colocated tables are cut alike; or "
-        return (alike if len(limits) > 1 else "") + remedy
-
-
-def prepare(task: Task, cost_model: CostModel, deadline: float | None = None) -> Prepared:
-    """Make a task ready for a search.
-
-    Args:
-        task: the task.
-        cost_model: prices its shards.
-        deadline: `time.monotonic()` after which the bound is not tightened any more; None for no limit.
-
-    Raises:
-        InfeasibleTask: constraints and the memory of single devices leave no way for a table.
-        ShardwrightError: the cost model predicted a time that is not finite.
-    """
-    catalog = make_catalog(task, cost_model)
-    check_finite(catalog.forms.costs.vectors, cost_model)
-    proof = BoundProof(catalog, cost_model) if cost_model.pricing.convex else None
-    bound = proof.solve(deadline=deadline) if proof else None
-    if bound is not None and not np.isfinite(bound.ms):
-        raise InfeasibleTask(_no_way(task, bound))
-    prices = bound.prices if bound else _prices_of_whole_tables(catalog, cost_model)
-    assembly = assemble(catalog, cost_model, prices.vector, served_price(task.topology, prices))
-    reduced = assembly.arrays.spread_reduced @ (prices.links[1] / np.array(task.topology.link_bandwidth) * 1e3)
-    whole = assembly.arrays.price[assembly.whole]
-    rough = max(float(np.maximum(whole, 0.0).sum()) / task.topology.devices, 1e-9)
-    return Prepared(
-        task,
-        assembly,
-        _peak_shares(assembly, task, cost_model.pricing, prices, reduced),
-        _spread_prices(assembly, task, prices, reduced),
-        bound.ms if bound and bound.ms > 0 else rough,
-        proof,
-        bound,
-    )
-
-
-def _spread_prices(assembly: Assembly, task: Task, prices: Prices, reduced: Floats) -> Floats:
-    arrays = assembly.arrays
-    devices = np.array([ranks.size for ranks in assembly.spread_devices], dtype=np.float64)
-    kernels = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors).priced(prices.vector)
-    each = kernels + arrays.spread_served @ served_price(task.topology, prices) + reduced
-    total: Floats = devices * each
-    return total
-
-
-def _peak_shares(assembly: Assembly, task: Task, pricing: Pricing, prices: Prices, reduced: Floats) -> PeakShares:
-    """Peak shares, if every table takes its cheapest form; `reduced`: `(spreads,)` ms to reduce gradients."""
-    arrays, (by_kernel, _) = assembly.arrays, tangents(pricing, prices)
-    forward, backward = prices.links @ ms_per_byte(task.topology)
-
-    def by_phase(added: Added, served: Floats, reduced: Floats | float) -> list[Floats]:
-        kernels = [added.priced(of_phase) for of_phase in by_kernel]
-        return [*kernels, served.sum(axis=1) * forward, served[:, 0] * backward + reduced]
-
-    _, uses = cheapest_widths(arrays.first, np.where(arrays.legal, arrays.price, np.inf))
-    in_columns = int(arrays.first[arrays.most.size])
-    pieces, spreads = np.zeros(uses.size), np.zeros(arrays.spread_bytes.size)
-    of_pieces = by_phase(Added(arrays.part, arrays.call, arrays.vectors), arrays.served, 0.0)
-    spread = Added(arrays.spread_part, arrays.spread_call, arrays.spread_vectors)
-    of_spreads = by_phase(spread, arrays.spread_served, reduced)
-    for ms, spread_ms in zip(of_pieces, of_spreads, strict=True):
-        goal = float(ms[:in_columns] @ uses[:in_columns]) / task.topology.devices
-        if goal > 0:
-            pieces, spreads = np.maximum(pieces, ms / goal), np.maximum(spreads, spread_ms / goal)
-    return PeakShares(pieces, spreads)
-
-
-def _prices_of_whole_tables(catalog: Catalog, cost_model: CostModel) -> Prices:
-    """Prices for cost models without a bound: slopes of the head if all tables are whole and shared out evenly."""
-    pricing, costs, tables = cost_model.pricing, catalog.forms.costs, len(catalog.task.tables)
-    whole = catalog.forms.first[1 : tables + 1] - 1
-    sums = np.zeros((catalog.tables.calls, costs.vectors.shape[1]))
-    np.add.at(sums, costs.call[whole], costs.vectors[whole] / catalog.task.topology.devices)
-    prices = first_prices(catalog.task, pricing.mix, catalog.tables.calls)
-    prices.vector[:, :-2] = pricing.mix.sum(axis=0) * (sums[:, :-2] + pricing.hidden_bias > 0)
-    return prices
-
-
-def _no_way(task: Task, bound: Bound) -> str:
-    table = task.tables[int(np.argmax(np.isinf(bound.choice.price)))]
-    return (
-        f"no allowed way to shard table '{table.name}' ({table.rows} rows, dim {table.dim}) fits its devices: "
-        f"{remedy_for(task.constraints.of(table.name), task.topology.hosts)}"
-    )

@@ -7,20 +7,26 @@ receive w (1 − s) units, and likewise the other way round. Between pieces of o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from shardwright._engine import Solution
 from shardwright.arrays import Floats, Ints
-from shardwright.search.engine.assembly import NOTHING, Assembly, Home, spread_shards
+from shardwright.cost.model import CostModel
+from shardwright.cost.score import score
+from shardwright.search.engine.assembly import NOTHING, Assembly, Home
 from shardwright.search.engine.catalog import row_units
-from shardwright.sharding.diff import Carried, by_holder, element_bytes
+from shardwright.sharding.diff import Carried, by_holder, carry, element_bytes, moved_bytes
+from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
 from shardwright.task.table import Table
 from shardwright.task.task import Task
+
+if TYPE_CHECKING:
+    from shardwright.search.engine.session import Prepared, SearchSession
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,13 @@ class Holding:
     runs: tuple[tuple[int, int, int], ...]
 
 
-def holding_of(carried: Carried, task: Task, assembly: Assembly, item: int) -> Holding | None:
+def holding_of(carried: Carried, assembly: Assembly, item: int) -> Holding | None:
     """What devices hold of an item; None if its forms cannot express it: grids, tiers, parts of groups."""
-    names = [task.tables[table].name for table in assembly.members[item]]
-    shards = [carried.shards.get(name, []) for name in names]
-    if len(names) > 1:
-        return _holding_of_group(task, assembly, item, shards)
-    table, blocks = task.tables[assembly.members[item][0]], shards[0]
+    tables = assembly.tables_of(item)
+    shards = [carried.shards.get(table.name, []) for table in tables]
+    if len(tables) > 1:
+        return _holding_of_group(assembly, item, shards)
+    table, blocks = tables[0], shards[0]
     if not blocks or any(block.row_order != "id" for block in blocks):
         return None
     forms = assembly.forms_of(item)
@@ -86,11 +92,11 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
+def _holding_of_group(assembly: Assembly, item: int, shards: list[list[Shard]]) -> Holding | None:
     """For each unit of a group's columns: the devices that hold it of all tables, or else one that holds it of the most bytes."""
     units = assembly.units(item)
-    tables = [task.tables[table] for table in assembly.members[item]]
-    sizes = [_bytes_of(task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
+    tables = assembly.tables_of(item)
+    sizes = [_bytes_of(assembly.task, table) if blocks else 0.0 for table, blocks in zip(tables, shards, strict=True)]
     held: dict[int, Floats] = {}
     for table, blocks, size in zip(tables, shards, sizes, strict=True):
         columns = [block for block in blocks if block.row_count == table.rows and block.row_order == "id"]
@@ -108,22 +114,21 @@ def _holding_of_group(task: Task, assembly: Assembly, item: int, shards: list[li
     return Holding(item, tuple(runs))
 
 
-def home_of(carried: Carried, task: Task, assembly: Assembly, price_ms_per_byte: float) -> Home:
+def home_of(carried: Carried, assembly: Assembly, price_ms_per_byte: float) -> Home:
     """What devices hold, and the price of what they would have to receive.
 
     Args:
         carried: the plan to start from, on the task's devices.
-        task: the task.
         assembly: the arrays of the search.
         price_ms_per_byte: ms of step time that a byte to be received counts for.
     """
     arrays, items = assembly.arrays, len(assembly.members)
-    holdings = [holding_of(carried, task, assembly, item) for item in range(items)]
+    holdings = [holding_of(carried, assembly, item) for item in range(items)]
     widest = [_widest(holding) for holding in holdings]
     units = np.diff(arrays.first)
-    item_ms = price_ms_per_byte * np.array([_kept_bytes(carried, task, tables) for tables in assembly.members])
+    item_ms = price_ms_per_byte * np.array([_kept_bytes(carried, assembly, item) for item in range(items)])
     item_of_spread = np.repeat(np.arange(items), np.diff(arrays.spread_first))
-    spread_ms = price_ms_per_byte * _spread_bytes(carried, task, assembly, holdings)
+    spread_ms = price_ms_per_byte * _spread_bytes(carried, assembly, holdings)
     least = item_ms * (1 - np.array([_covered(holding, units) for holding in holdings]))
     np.minimum.at(least, item_of_spread, spread_ms)
     runs = np.array([run for ranges in widest for run in ranges], dtype=np.int64).reshape(-1, 3)
@@ -171,25 +176,23 @@ def _covered(holding: Holding | None, units: Ints) -> float:
     return float(covered.mean())
 
 
-def _kept_bytes(carried: Carried, task: Task, tables: Sequence[int]) -> float:
-    """Bytes of the tables that can be kept or moved; tables that must be made anew count nothing."""
-    return sum(_bytes_of(task, task.tables[table]) for table in tables if task.tables[table].name in carried.shards)
+def _kept_bytes(carried: Carried, assembly: Assembly, item: int) -> float:
+    """Bytes of an item's tables that can be kept or moved; tables that must be made anew count nothing."""
+    return sum(_bytes_of(assembly.task, table) for table in assembly.tables_of(item) if table.name in carried.shards)
 
 
-def _spread_bytes(carried: Carried, task: Task, assembly: Assembly, holdings: Sequence[Holding | None]) -> Floats:
+def _spread_bytes(carried: Carried, assembly: Assembly, holdings: Sequence[Holding | None]) -> Floats:
     """`(spreads,)` bytes that all devices of each spread together have to receive."""
     first = assembly.arrays.spread_first
     received = [
-        _bytes_for_spread(carried, task, assembly, holdings[item], item, spread)
+        _bytes_for_spread(carried, assembly, holdings[item], item, spread)
         for item in range(len(assembly.members))
         for spread in range(int(first[item]), int(first[item + 1]))
     ]
     return np.array(received, dtype=np.float64)
 
 
-def _bytes_for_spread(
-    carried: Carried, task: Task, assembly: Assembly, holding: Holding | None, item: int, spread: int
-) -> float:
+def _bytes_for_spread(carried: Carried, assembly: Assembly, holding: Holding | None, item: int, spread: int) -> float:
     devices, copies = assembly.spread_devices[spread], bool(assembly.spread_replicated[spread])
     copied = float(devices.size) if copies else 1.0
     if holding is not None and not assembly.rows[holding.form]:  # a share of the columns is that share of any row block
@@ -198,20 +201,19 @@ def _bytes_for_spread(
         inside[devices] = True
         stays = sum(stop - start for device, start, stop in holding.runs if inside[device]) / units
         stays *= 1.0 if copies else 1.0 / devices.size
-        return (copied - stays) * _kept_bytes(carried, task, assembly.members[item])
+        return (copied - stays) * _kept_bytes(carried, assembly, item)
     total = 0.0
-    for index in assembly.members[item]:
-        table = task.tables[index]
+    for table in assembly.tables_of(item):
         if table.name in carried.shards:
             held = by_holder(carried.shards[table.name])
-            blocks = by_holder(spread_shards(task, index, devices, copies))
+            blocks = by_holder(assembly.spread_shards(table, spread))
             stays = sum(
                 new.common(old)
                 for device, old_blocks in held.items()
                 for old in old_blocks
                 for new in blocks.get(device, [])
             )
-            total += (copied - stays / (table.rows * table.dim)) * _bytes_of(task, table)
+            total += (copied - stays / (table.rows * table.dim)) * _bytes_of(assembly.task, table)
     return total
 
 
@@ -220,12 +222,11 @@ Lost: TypeAlias = tuple[int, set[int]]
 _ATTEMPTS = 4  # times the devices: attempts to cut or move pieces before the start plan is given up
 
 
-def resumed(carried: Carried, task: Task, assembly: Assembly, cold: Solution) -> Solution | None:
+def resumed(carried: Carried, assembly: Assembly, cold: Solution) -> Solution | None:
     """Turn the start plan into a full solution.
 
     Args:
         carried: what is left of the plan on the task's devices.
-        task: the task.
         assembly: the arrays of the search.
         cold: a solution in which every item has a way; items that the plan does not settle are cut as in this one.
 
@@ -234,11 +235,11 @@ def resumed(carried: Carried, task: Task, assembly: Assembly, cold: Solution) ->
     """
     solution = Solution(assembly.problem)
     items = range(len(assembly.members))
-    left = [item for item in items if not _take_spread(carried, task, assembly, solution, item)]
+    left = [item for item in items if not _take_spread(carried, assembly, solution, item)]
     size = {item: int(assembly.arrays.bytes[assembly.whole[item]]) for item in left}
     left.sort(key=lambda item: -size[item])  # if memory has become tight, large pieces stay
     lost: list[Lost] = []
-    waiting = [item for item in left if not _take_pieces(carried, task, assembly, solution, item, lost)]
+    waiting = [item for item in left if not _take_pieces(carried, assembly, solution, item, lost)]
     _place_lost(solution, assembly, lost)
     for count, item in enumerate(waiting):
         if not _take_way_of(assembly, solution, cold, item, len(waiting) - count):
@@ -246,36 +247,35 @@ def resumed(carried: Carried, task: Task, assembly: Assembly, cold: Solution) ->
     return solution if _place_rest(solution, assembly) else None
 
 
-def _take_spread(carried: Carried, task: Task, assembly: Assembly, solution: Solution, item: int) -> bool:
+def _take_spread(carried: Carried, assembly: Assembly, solution: Solution, item: int) -> bool:
     """Take the spread that the start plan has the item in, if the search knows it; return whether it does."""
-    members = assembly.members[item]
-    held = {shard for table in members for shard in carried.shards.get(task.tables[table].name, [])}
+    tables = assembly.tables_of(item)
+    held = {shard for table in tables for shard in carried.shards.get(table.name, [])}
     for spread in assembly.spreads_of(item):
-        devices, copies = assembly.spread_devices[spread], bool(assembly.spread_replicated[spread])
-        if len(held) != len(members) * (1 if copies else devices.size):
+        parts = 1 if assembly.spread_replicated[spread] else assembly.spread_devices[spread].size
+        if len(held) != len(tables) * parts:
             continue
-        blocks = {shard for table in members for shard in spread_shards(task, table, devices, copies)}
-        if blocks == held and _spread_fits(assembly, solution, item, spread):
+        blocks = {shard for table in tables for shard in assembly.spread_shards(table, spread)}
+        if blocks == held and spread_fits(assembly, solution, item, spread):
             solution.take_spread(item, spread)
             return True
     return False
 
 
-def _spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int) -> bool:
+def spread_fits(assembly: Assembly, solution: Solution, item: int, spread: int) -> bool:
+    """Whether the devices of a spread have room for an item, and pinning and rivals let it lie there."""
     devices = assembly.spread_devices[spread].tolist()
     return solution.spread_fits(spread) and all(solution.may_lie(item, device) for device in devices)
 
 
-def _take_pieces(
-    carried: Carried, task: Task, assembly: Assembly, solution: Solution, item: int, lost: list[Lost]
-) -> bool:
+def _take_pieces(carried: Carried, assembly: Assembly, solution: Solution, item: int, lost: list[Lost]) -> bool:
     """Give an item the pieces that it has; leave those unplaced whose device is gone, or may not have them any more."""
-    arrays, holding = assembly.arrays, holding_of(carried, task, assembly, item)
+    arrays, holding = assembly.arrays, holding_of(carried, assembly, item)
     if holding is None:
         return False
     begin = int(arrays.first[holding.form])
     owner = _owners(holding, assembly.units(holding.form), item)
-    if not any(task.tables[table].name in carried.lost for table in assembly.members[item]):
+    if not any(table.name in carried.lost for table in assembly.tables_of(item)):
         owner = _filled(owner)
     held = {int(device): int((owner == device).sum()) for device in np.unique(owner[owner >= 0])}
     gaps = _gaps(owner)
@@ -353,7 +353,7 @@ def _place_lost(solution: Solution, assembly: Assembly, lost: list[Lost]) -> Non
 def _take_way_of(assembly: Assembly, solution: Solution, other: Solution, item: int, waiting: int) -> bool:
     """Cut an item as in another solution, its pieces unplaced; in the fewest even pieces if there is no room for so many."""
     spread = int(other.spread_of[item])
-    if spread >= 0 and _spread_fits(assembly, solution, item, spread):
+    if spread >= 0 and spread_fits(assembly, solution, item, spread):
         solution.take_spread(item, spread)
         return True
     form, width = other.form, other.width
@@ -425,3 +425,53 @@ def _halve(solution: Solution, assembly: Assembly, piece: int) -> bool:
     solution.add(form, half)
     solution.add(form, width - half)
     return True
+
+
+_FORBIDDING = 1e9
+"""Ms per GB above which a price is as good as infinite: 1 ms a byte, more than any step can gain."""
+
+
+class WarmStart:
+    """A plan that a search starts from, and the price of moving away from it.
+
+    Args:
+        task: the task.
+        cost_model: scores plans.
+        start: the plan; its task may have other tables and devices.
+        move_cost: ms of step time that moving a GB counts for.
+
+    Attributes:
+        kept: the plan's own shards if they are a plan of the task; None if something must change.
+    """
+
+    def __init__(self, task: Task, cost_model: CostModel, start: Plan, move_cost: float) -> None:
+        self._task, self._model = task, cost_model
+        self._carried = carry(start, task)
+        self._ms_per_byte = min(move_cost, _FORBIDDING) / 1e9
+        self.kept = self._carried.all_shards() if self._carried.why_no_plan(task) is None else None
+
+    def settle(self, prepared: Prepared) -> None:
+        """Tell a search what devices hold already."""
+        home = home_of(self._carried, prepared.assembly, self._ms_per_byte)
+        prepared.assembly = replace(prepared.assembly, home=home)
+
+    def resume(self, session: SearchSession) -> bool:
+        """Resume from the plan, and improve it unless time is up; return whether starting anew as well may pay."""
+        late, prepared = session.late, session.prepared
+        if not session.resume(self._carried, improve=not late):
+            return True
+        # A plan made anew leaves few tables in place: it pays only if it gains more than moving half of everything costs.
+        return not late and session.best_ms - prepared.bound_ms > 0.5 * everything_ms(prepared.assembly)
+
+    def chosen(self, shards: Sequence[Shard]) -> tuple[Sequence[Shard], float]:
+        """The shards that a search has found, or the start plan's if these cost no more with moves priced in; and their step time."""
+        found, moved = self._scored(shards)
+        if self.kept is None:
+            return shards, found
+        kept, _ = self._scored(self.kept)
+        worth = kept - found - self._ms_per_byte * moved > 1e-7 * kept
+        return (shards, found) if worth else (self.kept, kept)
+
+    def _scored(self, shards: Sequence[Shard]) -> tuple[float, int]:
+        by_table = Plan(self._task, shards).by_table
+        return score(self._task, shards, self._model).step_ms, moved_bytes(self._task, self._carried, by_table)

@@ -12,15 +12,13 @@ MODEL = SimpleCostModel()
 
 def session_of(task, model=MODEL) -> tuple[Prepared, SearchSession]:
     prepared = prepare(task, model)
-    return prepared, SearchSession(
-        prepared.assembly, prepared.peak_shares, prepared.spread_price, ThreadPoolExecutor(1)
-    )
+    return prepared, SearchSession(prepared, ThreadPoolExecutor(1))
 
 
 def placed(prepared: Prepared, limit=np.inf, spreading=1.0):
     """A full solution as the greedy start leaves it."""
     how = Start(limit, spreading=spreading)
-    solution, stuck = start(prepared.assembly, how, prepared.peak_shares, prepared.spread_price)
+    solution, stuck = start(prepared, how)
     assert stuck < 0
     solution.refresh()
     return solution

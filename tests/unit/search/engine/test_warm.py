@@ -23,9 +23,9 @@ def warm(plan: Plan, task=None):
     task = task or plan.task
     carried = carry(plan, task)
     prepared, _ = session_of(task)
-    prepared.assembly = replace(prepared.assembly, home=home_of(carried, task, prepared.assembly, PRICE))
-    cold, _ = start(prepared.assembly, Start(0.5), prepared.peak_shares, prepared.spread_price)
-    state = resumed(carried, task, prepared.assembly, cold)
+    prepared.assembly = replace(prepared.assembly, home=home_of(carried, prepared.assembly, PRICE))
+    cold, _ = start(prepared, Start(0.5))
+    state = resumed(carried, prepared.assembly, cold)
     if state is not None:
         state.refresh()
     return prepared, carried, state
@@ -105,7 +105,7 @@ BLOCKS = {
 def test_blocks_are_held_as_units(what):
     shards, form, runs = BLOCKS[what]
     prepared, carried, state = warm(Plan(WHOLE, shards))
-    holding = holding_of(carried, WHOLE, prepared.assembly, 0)
+    holding = holding_of(carried, prepared.assembly, 0)
     assert (holding.form, holding.runs) == (form, runs)
     if what != "off the grid":
         assert moved(prepared, carried, state) == 0
@@ -121,7 +121,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("what", UNKNOWN)
 def test_grids_and_tiers_have_no_home_and_move(what):
     prepared, carried, state = warm(Plan(WHOLE, UNKNOWN[what]))
-    assert holding_of(carried, WHOLE, prepared.assembly, 0) is None
+    assert holding_of(carried, prepared.assembly, 0) is None
     assert moved(prepared, carried, state) > 0
     whole = np.array(prepared.assembly.home.unit_ms)[0] * 16
     assert whole == pytest.approx(PRICE * 6400 * (64 * 4 + 4))
