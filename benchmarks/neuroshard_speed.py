@@ -17,8 +17,7 @@ import numpy as np
 
 from benchmarks.results_table import write_results
 from shardwright.cost import CostModel, cost_model_for
-from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.pieces import make_pieces
+from shardwright.search.neuroshard import NeuroShard, make_pieces
 from shardwright.search.units import take_apart
 from shardwright.task import Task
 from shardwright.workload import random_task

@@ -1,6 +1,6 @@
 // NeuroShard's inner search: a greedy for every bound on the devices' columns, and what its placements cost.
 //
-// Letters: n pieces, d devices, g bounds, k placements. A *state* is the sorted rows (n,) of the pieces, see search/neuroshard/pieces.py.
+// Letters: n pieces, d devices, g bounds, k placements. A *state* is the sorted rows (n,) of the pieces, see search/neuroshard.py.
 #pragma once
 
 #include "problem.hpp"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,14 +16,12 @@ from shardwright.search.certified import SIMPLER, Certified
 from shardwright.search.engine.catalog import Added
 from shardwright.search.engine.session import SearchSession, prepare
 from shardwright.search.engine.warm import WarmStart
-from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Pieces, embedding_ticks, encode, make_pieces, shards_of
-from shardwright.search.neuroshard.strategy import Beam, Width
+from shardwright.search.neuroshard import NO_LIMIT, Beam, NeuroShard, Pieces, Score, make_pieces, shards_of
 from shardwright.search.strategy import BestPlan, Strategy
-from shardwright.search.units import Unit, Units, take_apart
+from shardwright.search.units import Unit, take_apart
 from shardwright.sharding.plan import Plan
 from shardwright.sharding.shard import Shard
-from shardwright.sharding.work import Call, ShardWork
+from shardwright.sharding.work import ShardWork
 from shardwright.task import Constraints, TableConstraint, Task
 
 
@@ -40,37 +37,27 @@ class UncachedNeuroShard(NeuroShard):
 
     def search(self, task: Task, cost_model: CostModel, *, seed: int, deadline: float | None) -> Plan:
         """Search, and return the best plan found by the deadline."""
-        units = take_apart(task)
-        pieces, cuts = make_pieces(task, units, cost_model)
+        pieces, cuts = make_pieces(task, take_apart(task), cost_model)
         limits = self._limits(pieces, cuts.whole)
-        beam = Beam(
-            cuts,
-            lambda state: _best_of_all(
-                _encoded_anew(task, units, pieces, cuts.calls, state, cost_model), state, limits
-            ),
-            Width(self.tables_tried, self.beam_width, self.most_splits),
-            self.threads or len(os.sched_getaffinity(0)),
-            deadline,
-        )
-        found = beam.search()
+
+        def inner(state: Ints) -> tuple[float, Ints]:
+            return _best_of_all(_encoded_anew(pieces, state), state, limits)
+
+        found = Beam(self, cuts, inner, deadline).search()
         if np.isinf(found.ticks):
             raise InfeasibleTask(
                 "no device is left for a table, and no split that was tried makes room; allow row_wise, or use devices with more memory"
             )
-        return Plan(
-            task, shards_of(task, units, pieces, cuts.calls, found, cost_model, embedding_ticks), self.name, seed
-        )
+        return Plan(task, shards_of(pieces, found, Score(embedding=True)), self.name, seed)
 
 
-def _encoded_anew(
-    task: Task, units: Units, pieces: Pieces, calls: dict[Call, int], state: Ints, cost_model: CostModel
-) -> Pieces:
+def _encoded_anew(pieces: Pieces, state: Ints) -> Pieces:
     """The pieces, with the encodings of a state's pieces computed anew."""
     rows = np.unique(state)
-    blocks = [_blocks(units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
+    blocks = [_blocks(pieces.units.free[pieces.unit[row]], int(pieces.dims[row])) for row in rows]
     vectors = np.zeros_like(pieces.vectors)
     parts = Added(pieces.part, np.arange(len(vectors)), vectors).take(rows).call  # positions of the rows' encodings
-    vectors[parts] = encode(task, blocks, cost_model, calls).added.vectors
+    vectors[parts] = pieces.encoder.arrays(blocks).added.vectors
     return replace(pieces, vectors=vectors)
 
 
@@ -83,12 +70,12 @@ def _blocks(unit: Unit, dim: int) -> list[Shard]:
 
 def _best_of_all(pieces: Pieces, state: Ints, limits: Ints) -> tuple[float, Ints]:
     """Like `_engine.best_by_links`, but without skipping any bound."""
-    best, chosen = np.inf, np.zeros(0, dtype=np.int64)
+    best, chosen, judge = np.inf, np.zeros(0, dtype=np.int64), Score(embedding=True)
     for limit in [*limits[::-1], NO_LIMIT]:
         if limit == NO_LIMIT and np.isfinite(best):
             break  # as published: no bound is tried only if no bound lets every piece find a device
         placed, _, device = greedy(pieces.native, state, limit)
-        if placed == state.size and (ticks := embedding_ticks(pieces, state, device)) <= best:
+        if placed == state.size and (ticks := judge(pieces, state, device)) <= best:
             best, chosen = ticks, device
     return best, chosen
 

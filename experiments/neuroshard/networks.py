@@ -17,7 +17,6 @@ from shardwright.cost.choice import cost_model_for
 from shardwright.cost.neuroshard import NeuroShardModel
 from shardwright.cost.score import compute_ms, score
 from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.strategy import network_score
 from shardwright.sharding.plan import Plan
 from shardwright.task.task import Task
 
@@ -57,12 +56,11 @@ def network_rows(tasks: Sequence[Task], search: NeuroShard) -> list[Row]:
 
 def judged(plan: Plan, networks: NeuroShardModel) -> Row:
     """The costs of a plan by our model, and its embedding cost by the networks."""
-    by_networks = network_score(plan.task, networks)
-    assert by_networks is not None
     columns = [sum(shard.dim for shard in held) for held in plan.by_device]
     times = compute_ms(plan.task, plan.shards, networks)
     ours = score(plan.task, plan.shards, cost_model_for("cpu"))
-    theirs = by_networks.totals(times[None], np.array([columns])).max()
+    assert networks.communication is not None
+    theirs = networks.communication.embedding_costs(times[None], np.array([columns]), plan.task.batch_size).max()
     return {
         "embedding_cost_ms": ours.embedding_cost_ms,
         "step_ms": ours.step_ms,

@@ -103,7 +103,7 @@ class Solution:
         """Kicks in a row: the best solution seen, if it is better, and the value of what this one has become."""
 
 class Pieces:
-    """The arrays of `search.neuroshard.pieces.Pieces`, by name."""
+    """The arrays of `search.neuroshard.Pieces`, by name."""
 
     def __new__(cls, **arrays: npt.NDArray[Any]) -> Pieces: ...
 

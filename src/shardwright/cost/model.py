@@ -59,11 +59,24 @@ class Pricing:
         """Whether the time is convex in the sum."""
         return bool((self.mix >= 0).all())
 
+    @property
+    def base(self) -> Floats:
+        """`(h + 2,)` what a call with nothing in it has in the place of vectors."""
+        return np.concatenate([self.hidden_bias, self.bias])
+
+    def vectors(self, latents: Floats) -> Floats:
+        """`(..., h + 2)` what `(..., latent)` encodings add to the hidden units, and to the linear parts of both times."""
+        return np.concatenate([latents @ self.hidden.T, latents @ self.linear.T], axis=-1)
+
+    def times(self, vectors: Floats) -> Floats:
+        """`(..., 2)` forward and backward ms of calls, from `(..., h + 2)` sums of vectors; never negative."""
+        active = np.maximum(vectors[..., :-2] + self.hidden_bias, 0.0)
+        times: Floats = np.maximum(active @ self.mix.T + vectors[..., -2:] + self.bias, 0.0)
+        return times
+
     def price(self, sums: Floats) -> Floats:
         """`(..., 2)` forward and backward ms of calls, from `(..., latent)` sums; never negative."""
-        active = np.maximum(sums @ self.hidden.T + self.hidden_bias, 0.0)
-        times: Floats = np.maximum(active @ self.mix.T + sums @ self.linear.T + self.bias, 0.0)
-        return times
+        return self.times(self.vectors(sums))
 
     def devices(self, sums: Floats, present: Bools) -> Floats:
         """`(..., 2)` forward and backward ms of devices.

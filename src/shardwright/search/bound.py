@@ -323,8 +323,7 @@ def _all_replicated(catalog: Catalog, pricing: Pricing) -> float:
     calls, call = np.unique(spreads.costs.call[copies], return_inverse=True)
     sums = np.zeros((calls.size, spreads.costs.vectors.shape[1]))
     np.add.at(sums, call, spreads.costs.vectors[copies])
-    active = np.maximum(sums[:, :-2] + pricing.hidden_bias, 0.0)
-    kernels = np.maximum(active @ pricing.mix.T + sums[:, -2:] + pricing.bias, 0.0).sum(axis=0) + pricing.once
+    kernels = pricing.times(sums).sum(axis=0) + pricing.once
     reduced = spreads.reduced[copies].sum(axis=0)
     links = np.where(reduced > 0, _latency(task) + reduced / np.array(task.topology.link_bandwidth) * 1e3, 0.0)
     return float(kernels.sum() + links.max())

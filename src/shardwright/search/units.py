@@ -7,7 +7,7 @@ blocks, fewest first; row blocks over its devices; row blocks over the devices o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -160,6 +160,23 @@ def take_apart(task: Task, *, cut_large: bool = True) -> Units:
     for name, cut in cuts.items():
         free += cut.free if name not in grouped else ()
     return Units(tuple(free), tuple(shard for cut in cuts.values() for shard in cut.fixed))
+
+
+def halvings(task: Task, unit: Unit) -> Iterator[list[Shard]]:
+    """The blocks of the whole unit, then of a half of it, of a quarter, and so on."""
+    yield list(unit.blocks)
+    if len(unit.blocks) > 1:
+        return  # colocated tables stay together
+    (block,) = unit.blocks
+    limits = task.constraints.of(block.table)
+    if limits.allows("column_wise") and limits.max_shards != 1:
+        left, dim = block.columns[0], block.dim
+        multiple = math.lcm(COLUMN_UNIT, limits.column_multiple or 1)
+        # With `equal_columns`, halving some blocks only would leave unequal ones: a whole table may be halved once, its cut blocks never.
+        narrowest = dim // (2 if dim == task.table_by_name[block.table].dim else 1) if limits.equal_columns else 1
+        while dim % (2 * multiple) == 0 and dim // 2 >= max(limits.min_columns or 1, narrowest):
+            dim //= 2
+            yield [replace(block, columns=(left, left + dim))]
 
 
 def allowed_devices(task: Task, limits: TableConstraint) -> Bools:

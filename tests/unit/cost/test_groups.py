@@ -104,10 +104,9 @@ def test_columns_and_shards_are_encoded_alike():
     model = with_groups(MODEL, task)
     blocks = Blocks(*(np.array(column) for column in ([0, 0, 1], [1000, 1000, 500], [64, 32, 32], [1, 1, 2])))
     shards = [Shard("bag", (0, 1000), (0, 64), (0,)), Shard("bag", (0, 1000), (0, 32), (0,)), Shard.whole(HALF, 0, 1)]
-    from shardwright.search.engine.catalog import vectors_of
     from shardwright.sharding.work import shard_work
 
-    expected = vectors_of(model, model.encode([shard_work(task, shard) for shard in shards]))
+    expected = model.pricing.vectors(model.encode([shard_work(task, shard) for shard in shards]))
     assert Tables(task, model).costs(blocks).vectors == pytest.approx(expected)
 
 

@@ -170,6 +170,21 @@ class CommunicationNetworks:
         sums = np.asarray(dims, dtype=np.float64)
         return np.maximum(evaluate(self.layers(sums.shape[-1], batch_size).backward, sums), 0.0)
 
+    def embedding_costs(self, times: Floats, dims: npt.ArrayLike, batch_size: int) -> Floats:
+        """`(k, D)` kernels + both all-to-alls, in ms, of each device in k placements.
+
+        A device starts the forward all-to-all late by what its kernels + backward all-to-all take longer than the fastest device's.
+
+        Args:
+            times: `(k, D, 2)` forward and backward kernel ms.
+            dims: `(k, D)` columns on each device.
+            batch_size: samples per step over all devices.
+        """
+        columns = np.asarray(dims, dtype=np.float64)
+        busy: Floats = times.sum(axis=-1) + self.backward_ms(columns, batch_size)
+        delays = busy - busy.min(axis=-1, keepdims=True)
+        return busy + self.forward_ms(columns, delays, batch_size)
+
     def layers(self, devices: int, batch_size: int | None = None) -> PassLayers:
         """Layers for raw dim sums and delays; the first layer includes scaling and standardisation.
 

@@ -367,7 +367,7 @@ def assemble(catalog: Catalog, cost_model: CostModel, vector_price: Floats, link
         spread_served=spreads.served,
         spread_reduced=spreads.reduced,
         mix=np.ascontiguousarray(cost_model.pricing.mix),
-        base=np.concatenate([cost_model.pricing.hidden_bias, cost_model.pricing.bias]),
+        base=cost_model.pricing.base,
         once=cost_model.pricing.once,
         memory=np.array(task.topology.memory_bytes, dtype=np.int64),
         links=link_facts(task.topology),

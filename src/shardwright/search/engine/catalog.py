@@ -195,12 +195,6 @@ def _bytes(optimizer: str, works: WorkArrays, gradient: Floats) -> Ints:
     return found
 
 
-def vectors_of(cost_model: CostModel, latents: Floats) -> Floats:
-    """`(n, h + 2)` vectors of `(n, latent)` encodings."""
-    pricing = cost_model.pricing
-    return np.hstack([latents @ pricing.hidden.T, latents @ pricing.linear.T])
-
-
 def check_finite(values: Floats, cost_model: CostModel) -> None:
     """Check numbers that a cost model has predicted.
 

@@ -124,6 +124,24 @@ def test_only_differences_of_delays_count():
     np.testing.assert_allclose(networks.forward_ms(dims, delays + 7), networks.forward_ms(dims, delays))
 
 
+def test_start_delays_are_differences_of_kernels_and_backward_communication():
+    seen = {}
+
+    class Networks(CommunicationNetworks):
+        def forward_ms(self, dims, delays, batch_size):
+            seen["delays"] = delays
+            return np.full_like(dims, 0.25)
+
+        def backward_ms(self, dims, batch_size):
+            return dims / batch_size
+
+    times = np.array([[[1.0, 2.0], [0.5, 1.0], [4.0, 0.0]]])
+    networks = networks_for(3)
+    costs = Networks(networks.weights, (3,), 1).embedding_costs(times, np.array([[10, 20, 30]]), 10)
+    np.testing.assert_allclose(seen["delays"], [[0.5, 0.0, 3.5]])
+    np.testing.assert_allclose(costs, [[4.25, 3.75, 7.25]])
+
+
 def test_twice_the_batch_is_twice_the_dims():
     networks = networks_for(4)
     dims, delays = np.array([64, 128, 32, 4]), np.array([0.0, 1.0, 2.0, 0.5])

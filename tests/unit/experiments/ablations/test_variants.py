@@ -80,7 +80,7 @@ def test_no_beam_cuts_nothing(task, plan_of):
 
 
 def test_no_grid_is_no_bound_at_all(task, model):
-    from shardwright.search.neuroshard.pieces import make_pieces
+    from shardwright.search.neuroshard import make_pieces
     from shardwright.search.units import take_apart
 
     pieces, cuts = make_pieces(task, take_apart(task), model)

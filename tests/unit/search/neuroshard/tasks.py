@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.cost.neuroshard import CommunicationNetworks
 from shardwright.search.units import take_apart
 from shardwright.sharding.memory import memory_account, shard_bytes
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
@@ -67,6 +68,8 @@ class FakeNetworks:
     def forward_ms(self, dims: np.ndarray, delays: np.ndarray, batch_size: int) -> np.ndarray:
         late = delays.max(axis=-1, keepdims=True) - delays
         return 1e-6 * batch_size * (dims.max(axis=-1, keepdims=True) + dims) + 0.7 * late
+
+    embedding_costs = CommunicationNetworks.embedding_costs
 
     def backward_ms(self, dims: np.ndarray, batch_size: int) -> np.ndarray:
         return 2e-6 * batch_size * np.sqrt(dims) * dims.mean(axis=-1, keepdims=True)

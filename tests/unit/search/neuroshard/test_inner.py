@@ -9,13 +9,13 @@ import pytest
 
 from shardwright import _engine
 from shardwright.cost import score
-from shardwright.search.neuroshard.pieces import NO_LIMIT, Placed, embedding_ticks, make_pieces, shards_of, step_ticks
-from shardwright.search.neuroshard.strategy import NetworkScore, candidates, halved, network_score
+from shardwright.search.neuroshard import NO_LIMIT, Placed, Score, candidates, halved, make_pieces, shards_of
 from shardwright.search.units import take_apart
 from shardwright.testing.model import SimpleCostModel
 from tests.unit.search.neuroshard.tasks import FakeNetworks, FakeNeuroShardModel, constrained, equal_tables, random_task
 
 MODEL = SimpleCostModel()
+STEP, EMBEDDING = Score(embedding=False), Score(embedding=True)
 
 
 def pieces_of(task):
@@ -66,29 +66,20 @@ def test_a_placement_costs_what_its_shards_cost(seed):
     """The ticks of the arrays are the step time of the shards, fixed shards, replicas and several hosts included."""
     task = random_task(seed, 13, 2, hosts=2)
     task = constrained(task, seed) if seed % 2 else task
-    units = take_apart(task)
-    pieces, cuts = make_pieces(task, units, MODEL)
+    pieces, cuts = pieces_of(task)
     state = some_state(cuts, seed, 3)
     device = np.random.default_rng(seed).integers(0, 4, state.size)
-    ticks = step_ticks(pieces, state, device)
-    shards = shards_of(
-        task,
-        units,
-        pieces,
-        cuts.calls,
-        Placed(ticks, state, device),
-        MODEL,
-        lambda *_: np.inf,  # nothing is joined
-    )
+    ticks = STEP(pieces, state, device)
+    shards = shards_of(pieces, Placed(ticks, state, device), lambda *_: np.inf)  # nothing is joined
     cost = score(task, shards, MODEL)
     assert ticks == pytest.approx(cost.step_ms * _engine.TICKS, abs=2)
-    assert embedding_ticks(pieces, state, device) == pytest.approx(cost.embedding_cost_ms * _engine.TICKS, abs=2)
+    assert EMBEDDING(pieces, state, device) == pytest.approx(cost.embedding_cost_ms * _engine.TICKS, abs=2)
     (times,), (dims,) = _engine.placement_times(pieces.native, state, device[None])
     np.testing.assert_allclose(times, [[d.forward_ms, d.backward_ms] for d in cost.devices], rtol=1e-12)
     assert dims.tolist() == [sum(s.dim for s in shards if rank in s.devices) for rank in range(4)]
 
 
-@pytest.mark.parametrize("score_of", [step_ticks, embedding_ticks])
+@pytest.mark.parametrize("score_of", [STEP, EMBEDDING])
 def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win(score_of):
     task = random_task(4, 20, 4)
     pieces, cuts = pieces_of(task)
@@ -97,32 +88,16 @@ def test_the_lowest_of_equal_bounds_and_the_cheapest_placement_win(score_of):
     scores = [
         score_of(pieces, cuts.whole, device) for device in _engine.grid_placements(pieces.native, cuts.whole, limits)
     ]
-    ticks, device = _engine.best_by_links(pieces.native, cuts.whole, limits, score_of is embedding_ticks)
+    ticks, device = score_of.best_of_grid(pieces, cuts.whole, limits)
     assert ticks == min(scores) == score_of(pieces, cuts.whole, device)
 
 
-def test_start_delays_are_differences_of_kernels_and_backward_communication():
-    seen = {}
-
-    class Networks(FakeNetworks):
-        def forward_ms(self, dims, delays, batch_size):
-            seen["delays"] = delays
-            return np.full_like(dims, 0.25)
-
-        def backward_ms(self, dims, batch_size):
-            return dims / batch_size
-
-    times = np.array([[[1.0, 2.0], [0.5, 1.0], [4.0, 0.0]]])
-    totals = NetworkScore(Networks(), 10).totals(times, np.array([[10, 20, 30]]))
-    np.testing.assert_allclose(seen["delays"], [[0.5, 0.0, 3.5]])
-    np.testing.assert_allclose(totals, [[4.25, 3.75, 7.25]])
-
-
 def test_networks_are_taken_from_the_model_that_has_them():
-    task = random_task(0, 5, 4)
-    assert network_score(task, MODEL) is None
-    assert network_score(task, FakeNeuroShardModel()) == NetworkScore(FakeNetworks(), task.batch_size)
-    assert network_score(random_task(0, 5, 1), FakeNeuroShardModel()) is None  # one device sends nothing
+    task, model = random_task(0, 5, 4), FakeNeuroShardModel()
+    assert Score.of(task, MODEL, embedding=True) == EMBEDDING
+    assert Score.of(task, model, embedding=True) == Score(True, FakeNetworks(), task.batch_size)
+    assert Score.of(task, model, embedding=False) == STEP
+    assert Score.of(random_task(0, 5, 1), model, embedding=True) == EMBEDDING  # one device sends nothing
 
 
 def test_by_networks_too_the_lowest_of_equal_bounds_wins():
@@ -138,5 +113,5 @@ def test_by_networks_too_the_lowest_of_equal_bounds_wins():
     limits = np.array([32, 48, 64])
     found = _engine.grid_placements(pieces.native, cuts.whole, limits)
     assert len(found) > 1
-    _, device = NetworkScore(Free(), 10).best_of_grid(pieces, cuts.whole, limits)
+    _, device = Score(True, Free(), 10).best_of_grid(pieces, cuts.whole, limits)
     assert device.tolist() == found[-1].tolist()

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.search.neuroshard.pieces import make_pieces, shards_of, step_ticks
-from shardwright.search.neuroshard.strategy import Placed, halved
+from shardwright.search.neuroshard import Placed, Score, halved, make_pieces, shards_of
 from shardwright.search.units import take_apart
 from shardwright.sharding.checking import check_plan
 from shardwright.task import Constraints, Table, Task, Topology
 from shardwright.testing.model import SimpleCostModel
 
 MODEL = SimpleCostModel()
+STEP = Score(embedding=False)
 
 
-def half_and_quarters(task: Task, ranks, score=step_ticks):
+def half_and_quarters(task: Task, ranks, score=STEP):
     """The shards of table "a", cut into a half and two quarters that lie on `ranks`, among those of the task."""
-    units = take_apart(task)
-    pieces, cuts = make_pieces(task, units, MODEL)
+    pieces, cuts = make_pieces(task, take_apart(task), MODEL)
     tables = [table.name for table in task.tables]
     (whole,) = cuts.whole[cuts.table[cuts.whole] == tables.index("a")]
     state = halved(cuts, halved(cuts, cuts.whole, int(whole)), int(cuts.half[whole]))
     device = np.zeros_like(state)
     device[cuts.table[state] == tables.index("a")] = ranks
-    placed = Placed(step_ticks(pieces, state, device), state, device)
-    shards = shards_of(task, units, pieces, cuts.calls, placed, MODEL, score)
+    placed = Placed(STEP(pieces, state, device), state, device)
+    shards = shards_of(pieces, placed, score)
     return [shard for shard in shards if shard.table == "a"], shards
 
 
@@ -46,7 +45,7 @@ def test_pieces_on_one_device_are_joined():
 
 
 def test_pieces_are_not_joined_where_that_would_cost_more():
-    found, _ = half_and_quarters(task_of(), [2, 1, 2], score=lambda *placement: step_ticks(*placement) + 1e9)
+    found, _ = half_and_quarters(task_of(), [2, 1, 2], score=lambda *placement: STEP(*placement) + 1e9)
     assert [(s.columns, s.devices) for s in found] == [((0, 8), (1,)), ((8, 24), (2,)), ((24, 32), (2,))]
 
 

@@ -10,9 +10,7 @@ import pytest
 
 from shardwright.cost import cost_model_for, score
 from shardwright.errors import InfeasibleTask, InvalidInput, ShardwrightError
-from shardwright.search.neuroshard import NeuroShard
-from shardwright.search.neuroshard.pieces import Cuts, make_pieces
-from shardwright.search.neuroshard.strategy import Beam, Width, candidates, halved
+from shardwright.search.neuroshard import Beam, Cuts, NeuroShard, candidates, halved, make_pieces
 from shardwright.search.units import take_apart
 from shardwright.task import Constraints, Table, TableConstraint, Task, Topology
 from shardwright.testing import check_strategy
@@ -247,7 +245,7 @@ def run(cuts: Cuts, costs, *, tried=10, kept=3, steps=10, threads=1) -> tuple[Be
         seen.append(counts)
         return float(costs(counts)), state
 
-    beam = Beam(cuts, inner, Width(tried, kept, steps), threads, None)
+    beam = Beam(NeuroShard(tried, kept, steps, threads=threads), cuts, inner, None)
     beam.search()
     return beam, seen
 
